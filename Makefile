@@ -1,0 +1,6 @@
+COMMANDS = demo test lint types docs bench shell
+
+.PHONY: $(COMMANDS)
+
+$(COMMANDS):
+	@python3 dev.py $@ $(ARGS)

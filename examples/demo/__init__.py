@@ -1,0 +1,1 @@
+"""The main job of the library on one screen: ``python -m examples.demo``."""

@@ -1,0 +1,1 @@
+"""The rules of the scheduler, pure: no I/O, no clock, no database."""

@@ -1,0 +1,210 @@
+"""Cron expressions, read once into plain sets, and the search for the next wall time they name.
+
+croniter is the parser, and only that. Its releases disagree about which times an expression names
+(``0 0 1,30 * *`` leaves out the 1st of March before 6.1), while all nodes of a cluster must agree, whatever
+release each of them has. So the search is ours, and what releases read differently is refused here.
+
+Nothing in this module knows time zones: it works on the naive times that a clock on the wall shows.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Final
+
+from croniter import croniter
+
+__all__ = ["CronFields", "parse_cron"]
+
+ALIASES: Final[Mapping[str, str]] = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_NAMES: Final = ("minute", "hour", "day of month", "month", "day of week", "second")
+_RANGES: Final = (range(60), range(24), range(1, 32), range(1, 13), range(7), range(60))
+_WEEKDAY: Final = 4
+_SPAN: Final = re.compile(r"(?P<low>\d+|[a-z]{3})(-(?P<high>\d+|[a-z]{3}))?(?P<step>/\d+)?(#.*)?")
+_RANDOM: Final = re.compile(r"[hr](\(.*\))?(/.*)?")
+_NEAREST_WEEKDAY: Final = re.compile(r"\d+w|w\d+")
+_MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
+
+
+@dataclass(frozen=True, slots=True)
+class CronFields:
+    """What a cron expression names, field by field.
+
+    Attributes:
+        wild: The minute or the hour field starts with ``*``, so that the job follows the clock on the wall
+            through clock changes; see `CronTrigger`.
+        either_day: Day of month and day of week both restrict, so a day of either kind will do.
+        last_day: ``L`` in the day of month field.
+        nth_weekdays: Weekday (0 = Sunday) to the occurrences in the month it is limited to, as
+            text, ``"l"`` = last.
+    """
+
+    seconds: tuple[int, ...]
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    nth_weekdays: Mapping[int, frozenset[str]]
+    last_day: bool
+    either_day: bool
+    wild: bool
+
+    def at_or_after(self, wall: datetime) -> datetime:
+        """The first time named that is not before ``wall`` (naive, whole seconds).
+
+        Raises:
+            LookupError: No such day comes.
+        """
+        day = self._day_from(wall.date())
+        if day == wall.date():
+            moment = next(self._times_from(wall.time()), None)
+            if moment is not None:
+                return datetime.combine(day, moment)
+            day = self._day_from(day + timedelta(days=1))
+        return datetime.combine(day, next(self._times_from(time.min)))
+
+    def _times_from(self, start: time) -> Iterator[time]:
+        for hour in self.hours:
+            if hour < start.hour:
+                continue
+            for minute in self.minutes:
+                if (hour, minute) < (start.hour, start.minute):
+                    continue
+                for second in self.seconds:
+                    moment = time(hour, minute, second)
+                    if moment >= start:
+                        yield moment
+
+    def _day_from(self, start: date) -> date:
+        for _ in range(_MONTHS_AHEAD):
+            last = monthrange(start.year, start.month)[1]
+            if start.month in self.months:
+                for number in range(start.day, last + 1):
+                    day = start.replace(day=number)
+                    if self._names_day(day, last):
+                        return day
+            start = start.replace(day=last) + timedelta(days=1)
+        raise LookupError("no day of these fields comes")
+
+    def _names_day(self, day: date, last: int) -> bool:
+        weekday = day.isoweekday() % 7
+        by_date = day.day in self.days or (self.last_day and day.day == last)
+        by_weekday = weekday in self.weekdays
+        if self.nth_weekdays:
+            wanted = self.nth_weekdays.get(weekday, frozenset())
+            by_weekday = str((day.day + 6) // 7) in wanted or ("l" in wanted and day.day + 7 > last)
+        return by_date or by_weekday if self.either_day else by_date and by_weekday
+
+
+def parse_cron(expression: str) -> CronFields:
+    """Read a cron expression.
+
+    Args:
+        expression: ``minute hour day-of-month month day-of-week``, optionally a **sixth and last** field with
+            the seconds (0 without it), or an alias such as ``@hourly``.
+
+    Raises:
+        ValueError: The expression is not understood, means something else than it seems to, or names a date
+            that never comes. The message holds the expression, the reason and the remedy.
+    """
+    given: object = expression
+    if not isinstance(given, str) or not given.isascii():
+        raise _refusal(given, "is no plain text", "Write five fields, like '30 4 * * *'")
+    lowered = expression.strip().lower()
+    if lowered.startswith("@") and lowered not in ALIASES:
+        raise _refusal(expression, "is an unknown alias", f"Known are {', '.join(sorted(ALIASES))}")
+    texts = ALIASES.get(lowered, lowered).split()
+    if len(texts) not in (5, 6):
+        raise _refusal(
+            expression,
+            f"has {len(texts)} field{'s' * (len(texts) != 1)}",
+            "Write five (minute, hour, day of month, month, day of week), or six with the seconds last; "
+            "years cannot be given",
+        )
+    sets = [_values(expression, index, text) for index, text in enumerate(texts)]
+    minutes, hours, days, months, weekdays, *seconds = (tuple(sorted(numbers)) for numbers, _, _ in sets)
+    fields = CronFields(
+        seconds=seconds[0] if seconds else (0,),
+        minutes=minutes,
+        hours=hours,
+        days=frozenset(days),
+        months=frozenset(months),
+        weekdays=frozenset(weekdays),
+        nth_weekdays=sets[_WEEKDAY][1],
+        last_day=sets[2][2],
+        either_day=not any(texts[index][0] in "*?" for index in (2, _WEEKDAY)),
+        wild=any(texts[index].startswith("*") for index in (0, 1)),
+    )
+    try:
+        fields.at_or_after(datetime.combine(date(2000, 1, 1), time.min))
+    except LookupError as error:
+        raise _refusal(expression, "names a date that never comes", "Check its day and month") from error
+    return fields
+
+
+def _values(
+    expression: str, index: int, text: str
+) -> tuple[frozenset[int], Mapping[int, frozenset[str]], bool]:
+    """The numbers of one field, its nth weekdays, and whether it holds the last day of the month."""
+    for item in text.split(","):
+        _check_item(expression, index, item)
+    numbers, nth = _expand(expression, index, text)
+    whole = frozenset(_RANGES[index])
+    found = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
+    return found, nth, "l" in numbers
+
+
+def _check_item(expression: str, index: int, item: str) -> None:
+    """Refuse what croniter accepts but does not take for what it seems to say, or not in every release."""
+    field = f"has {item!r} as {_NAMES[index]}"
+    if _RANDOM.fullmatch(item):
+        raise _refusal(expression, f"{field}, a random or hashed value", "Nodes must agree: write a number")
+    if _NEAREST_WEEKDAY.fullmatch(item):
+        raise _refusal(expression, f"{field}, a nearest weekday, which is not supported", "Write plain days")
+    span = _SPAN.fullmatch(item)
+    if span is None or not (span["high"] or span["step"]):
+        return
+    low = _number(expression, index, span["low"])
+    high = _number(expression, index, span["high"]) if span["high"] else _RANGES[index][-1]
+    if index == _WEEKDAY and low == 7:
+        raise _refusal(expression, f"{field}, a span that starts with 7", "Write 0 for its Sunday")
+    if low == high:
+        raise _refusal(expression, f"{field}, which spans one value only", f"Write {span['low']}")
+    if low > high and span["step"]:
+        raise _refusal(expression, f"{field}, with steps across the end", "List the values")
+
+
+def _number(expression: str, index: int, text: str) -> int:
+    return int(text) if text.isdigit() else int(_expand(expression, index, text)[0][0])
+
+
+def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Mapping[int, frozenset[str]]]:
+    """What croniter makes of one field. Seconds have the range of minutes and are read as such."""
+    texts = ["*"] * 5
+    texts[index % 5] = text
+    try:
+        expanded, nth = croniter.expand(" ".join(texts))
+    except ValueError as error:
+        reason = f"has {text!r} as {_NAMES[index]}, which is not understood"
+        remedy = f"Write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
+        raise _refusal(expression, reason, remedy) from error
+    places = {int(weekday) % 7: frozenset(map(str, found)) for weekday, found in nth.items()}
+    return list(expanded[index % 5]), places
+
+
+def _refusal(expression: object, reason: str, remedy: str) -> ValueError:
+    return ValueError(f"cron expression {expression!r} {reason}. {remedy}.")

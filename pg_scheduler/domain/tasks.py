@@ -1,0 +1,263 @@
+"""Which function a job's name means.
+
+A function's name is ``module.qualname``, so two functions of one name in different modules never meet.
+``@job`` at module level fills one catalogue that every Scheduler reads; ``scheduler.register()`` and
+``scheduler.schedule()`` add to that Scheduler only. Nothing is ever imported because a row names it.
+
+A *loose* name (the bare ``__name__`` as pg-scheduler 0.2.x wrote it, or the default job name of a
+periodic function) stands for a function as long as exactly one registered function bears it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from pg_scheduler.domain.job import (
+    DEFAULT_TIMEOUT,
+    UNSET,
+    JobFunction,
+    Unset,
+    check_grace,
+    check_timeout,
+)
+from pg_scheduler.errors import NameConflictError
+
+__all__ = [
+    "Task",
+    "TaskRegistry",
+    "catalogue",
+    "check_function",
+    "check_name",
+    "job",
+    "module_name",
+    "qualified_name",
+]
+
+F = TypeVar("F", bound=JobFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A registered function with the defaults of its jobs."""
+
+    func: JobFunction
+    name: str
+    timeout: float | None = DEFAULT_TIMEOUT.total_seconds()
+    misfire_grace_time: int | Unset | None = UNSET
+
+    @property
+    def identity(self) -> str:
+        """What makes two functions the same one, across reloads and processes."""
+        return qualified_name(self.func)
+
+
+class TaskRegistry:
+    """Names and the functions they mean.
+
+    Args:
+        parent: Another registry whose names count here too.
+    """
+
+    def __init__(self, parent: TaskRegistry | None = None) -> None:
+        self._parent = parent
+        self._exact: dict[str, Task] = {}
+        self._loose: dict[str, dict[str, Task]] = {}
+        self._version = 0
+        self._names: tuple[int, list[str]] = (-1, [])
+
+    def register(
+        self,
+        func: JobFunction,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        loose: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+    ) -> Task:
+        """Make a function known; doing it again changes nothing.
+
+        Args:
+            func: The coroutine function.
+            name: The name its jobs get; ``module.qualname`` when None.
+            aliases: Old names whose rows shall run too.
+            loose: Names that count only while no other function bears them.
+            timeout: Seconds a try may take unless the call says otherwise; an hour when unset.
+            misfire_grace_time: Grace unless the call says otherwise; the scheduler's when unset.
+
+        Raises:
+            TypeError: ``func`` is no coroutine function.
+            NameConflictError: Another function has one of the explicit names.
+        """
+        check_function(func)
+        known = self.task_of(func)
+        plain = (
+            name is None and timeout is UNSET and misfire_grace_time is UNSET and not aliases and not loose
+        )
+        if known and plain and known.func is func:
+            return known
+        before = known or Task(func, qualified_name(func))
+        task = Task(
+            func,
+            before.name if name is None else check_name(name),
+            before.timeout if isinstance(timeout, Unset) else check_timeout(timeout),
+            before.misfire_grace_time
+            if isinstance(misfire_grace_time, Unset)
+            else check_grace(misfire_grace_time),
+        )
+        exact = [task.name, qualified_name(func), *_check_aliases(aliases)]
+        for each in exact:
+            self._refuse_if_taken(each, task)
+        if known:  # its older aliases mean the new one from now on
+            exact += [each for each, old in self._exact.items() if old is known]
+        size = self._size()
+        for each in exact:
+            self._exact[each] = task
+        for each in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
+            self._loose.setdefault(each, {})[task.identity] = task
+        self._version += self._size() != size
+        return task
+
+    def resolve(self, name: str) -> Task | None:
+        """The task of a name, or None if it is unknown here or loose and ambiguous."""
+        if task := self.find_exact(name):
+            return task
+        bearers = self.bearers(name)
+        return next(iter(bearers.values())) if len(bearers) == 1 else None
+
+    def task_of(self, func: JobFunction) -> Task | None:
+        """The task a function was registered as."""
+        return self.find_exact(qualified_name(func))
+
+    @property
+    def version(self) -> int:
+        """Grows whenever a name is added."""
+        return self._version + (self._parent.version if self._parent else 0)
+
+    def names(self) -> list[str]:
+        """Every name that can be resolved. The list is shared: do not change it."""
+        version, names = self._names
+        if version != self.version:
+            names = sorted(name for name in self.every_name() if self.resolve(name))
+            self._names = (self.version, names)
+        return names
+
+    def _size(self) -> tuple[int, int]:
+        return len(self._exact), sum(map(len, self._loose.values()))
+
+    def every_name(self) -> set[str]:
+        """Every name that was ever given, ambiguous ones included."""
+        return {*self._exact, *self._loose, *(self._parent.every_name() if self._parent else ())}
+
+    def find_exact(self, name: str) -> Task | None:
+        """The task that bears exactly this name, as its own or as an alias."""
+        return self._exact.get(name) or (self._parent.find_exact(name) if self._parent else None)
+
+    def bearers(self, name: str) -> dict[str, Task]:
+        """Every task that bears this loose name, by identity."""
+        inherited = self._parent.bearers(name) if self._parent else {}
+        return {**inherited, **self._loose.get(name, {})}
+
+    def _refuse_if_taken(self, name: str, task: Task) -> None:
+        other = self.find_exact(name)
+        if other and other.identity != task.identity:
+            raise NameConflictError(
+                f"the name {name!r} means {other.identity} already and cannot mean {task.identity} too. "
+                "Give one of them another name=."
+            )
+
+
+catalogue = TaskRegistry()
+"""Functions decorated with @job or @periodic: known to every Scheduler of the process."""
+
+
+def job(
+    name: str | None = None,
+    aliases: Iterable[str] = (),
+    *,
+    timeout: float | timedelta | Unset | None = UNSET,
+    misfire_grace_time: int | Unset | None = UNSET,
+) -> Callable[[F], F]:
+    """Make a coroutine function known to every Scheduler of the process, wherever it was scheduled.
+
+    Args:
+        name: The name its jobs get in the table; ``module.qualname`` when None. With a name of your
+            own, moving the function to another module changes nothing for the jobs that wait.
+        aliases: Names it had before, whose waiting jobs shall still run.
+        timeout: Seconds (or a timedelta) one try of its jobs may take unless ``schedule()`` says
+            otherwise; None for ever; an hour when left out.
+        misfire_grace_time: Seconds of grace for its jobs unless ``schedule()`` says otherwise; None for
+            ever; the scheduler's when left out.
+
+    Returns:
+        A decorator that gives the function back as it is.
+
+    Raises:
+        TypeError: The function is no coroutine function.
+        NameConflictError: Another function has that name; a ValueError.
+
+    Example:
+        >>> from pg_scheduler import job
+        >>> @job(name="mail.welcome", aliases=["send_welcome"])
+        ... async def send_welcome_mail(to: str) -> None: ...
+    """
+    if callable(name):
+        raise TypeError("@job is called: write @job() above the function, not @job")
+    old_names = _check_aliases(aliases)
+
+    def decorate(func: F) -> F:
+        catalogue.register(
+            func, name=name, aliases=old_names, timeout=timeout, misfire_grace_time=misfire_grace_time
+        )
+        return func
+
+    return decorate
+
+
+def check_function(func: object, *, what: str = "func") -> None:
+    """Refuse anything that is no plain coroutine function with a name."""
+    if not inspect.iscoroutinefunction(func):
+        raise TypeError(f"{what} must be an async function (async def ...), not {func!r}")
+    if not hasattr(func, "__qualname__"):
+        raise TypeError(f"{what} {func!r} has no name of its own. Pass the async function and its args=.")
+
+
+def qualified_name(func: JobFunction) -> str:
+    """``module.qualname``, the same in every process that imports the function."""
+    return f"{module_name(func)}.{func.__qualname__}"
+
+
+def module_name(func: JobFunction) -> str:
+    """The function's module; for a script, the name it has when it is imported."""
+    if func.__module__ != "__main__":
+        return func.__module__
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def _check_aliases(aliases: Iterable[str]) -> list[str]:
+    if isinstance(aliases, str):  # an iterable of its characters
+        raise TypeError(f"aliases must be a list of names, not the str {aliases!r}")
+    return [check_name(alias) for alias in aliases]
+
+
+def check_name(name: object) -> str:
+    """A job's name, if the table can hold it."""
+    if not isinstance(name, str):
+        raise TypeError(f"a job's name must be a str, not {type(name).__name__}: {name!r}")
+    if not name or "\x00" in name:
+        raise ValueError(f"a job's name must be a non-empty text without NUL characters, not {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the job name {name!r} holds a lone surrogate, which is no text") from error
+    return name

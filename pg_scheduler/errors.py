@@ -1,0 +1,92 @@
+"""Every error the library raises.
+
+::
+
+    SchedulerError
+    ├── ConfigurationError (ValueError)      a setting that cannot be
+    ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
+    ├── PayloadError (TypeError, ValueError) arguments that JSON cannot carry
+    ├── NameConflictError (ValueError)       two functions under one explicit name
+    ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
+    ├── SchemaError
+    │   ├── SchemaMissingError               the tables are not there: call initialize_db() or start()
+    │   ├── SchemaTooNewError                the database was migrated by a newer version
+    │   └── MigrationChangedError            an applied migration differs from the shipped one
+    └── TransientFault                       the database could not be reached or asked to try again
+
+Wrong arguments are plain ``TypeError`` and ``ValueError``. A fault keeps what caused it in ``__cause__``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "JobConflictError",
+    "MigrationChangedError",
+    "NameConflictError",
+    "NotRunningError",
+    "PayloadError",
+    "SchedulerError",
+    "SchemaError",
+    "SchemaMissingError",
+    "SchemaTooNewError",
+    "TransientFault",
+]
+
+
+class SchedulerError(Exception):
+    """The root of all errors of this library."""
+
+
+class ConfigurationError(SchedulerError, ValueError):
+    """A setting has a value that cannot be; the message names it, the value and the rule."""
+
+
+class JobConflictError(SchedulerError, ValueError):
+    """A job of this id exists already.
+
+    Attributes:
+        job_id: The id that was taken.
+        status: The status the existing job had, as text; None when the same id came twice in one call.
+    """
+
+    def __init__(self, job_id: str, status: str | None) -> None:
+        self.job_id = job_id
+        self.status = status
+        found = f"already exists with status {status!r}" if status else "comes more than once in this call"
+        super().__init__(
+            f"job id {job_id!r} {found}. Choose another id, leave it out, "
+            "or pass conflict_resolution=ConflictResolution.IGNORE or REPLACE."
+        )
+
+
+class PayloadError(SchedulerError, TypeError, ValueError):
+    """An argument of a job cannot be carried by JSON; the message starts with its path."""
+
+
+class NameConflictError(SchedulerError, ValueError):
+    """Two different functions were registered under one explicit name."""
+
+
+class NotRunningError(SchedulerError, RuntimeError):
+    """The call needs a Scheduler that has been started."""
+
+
+class SchemaError(SchedulerError):
+    """The tables in the database are not those this version works with."""
+
+
+class SchemaMissingError(SchemaError):
+    """The tables are not there: call ``await scheduler.initialize_db()`` or ``start()`` first."""
+
+
+class SchemaTooNewError(SchemaError):
+    """A newer version of the library has migrated this database: upgrade the code."""
+
+
+class MigrationChangedError(SchemaError):
+    """A migration recorded in the database is not the one this version ships under that number."""
+
+
+class TransientFault(SchedulerError):
+    """The database could not be reached, or asked to try again; the cause is in ``__cause__``."""

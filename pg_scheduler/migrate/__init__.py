@@ -1,0 +1,19 @@
+"""The schema: which migrations there are, which a database has, and the way from one to the other.
+
+``verify`` is one cheap query and changes nothing; ``migrate`` takes a lock and runs what is missing, all in
+one transaction.
+"""
+
+from .apply import migrate
+from .plan import Migration, qualify, quote_identifier, shipped_migrations
+from .verify import home_schema, verify
+
+__all__ = [
+    "Migration",
+    "home_schema",
+    "migrate",
+    "qualify",
+    "quote_identifier",
+    "shipped_migrations",
+    "verify",
+]

@@ -1,0 +1,96 @@
+"""Is this a database we can work with?
+
+Every node asks at every start, so the answer costs one query and no lock when all is well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+
+from ..errors import SchemaMissingError
+from .plan import check, qualify, shipped_migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+
+__all__ = ["applied_checksums", "home_schema", "verify"]
+
+_HOME_SCHEMA = """
+    SELECT coalesce(
+        (SELECT namespace.nspname
+         FROM pg_catalog.pg_class AS class
+         JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+         WHERE class.oid = pg_catalog.to_regclass('scheduled_jobs')),
+        pg_catalog.current_schema()
+    )
+"""
+_APPLIED = "SELECT version, checksum FROM {schema}scheduler_migrations"
+
+
+async def home_schema(connection: AnyConnection, schema: str | None = None) -> str:
+    """Find the schema that holds the tables, or shall hold them.
+
+    Args:
+        connection: Any connection to the database.
+        schema: The one the application chose, if it did.
+
+    Returns:
+        The given schema; else the one in which the search path finds ``scheduled_jobs``; else the one in
+        which it would be created.
+
+    Raises:
+        SchemaMissingError: None was given and the search path names no schema that exists.
+    """
+    if schema is not None:
+        return schema
+    home: str | None = await connection.fetchval(_HOME_SCHEMA)
+    if home is None:
+        search_path = await connection.fetchval("SHOW search_path")
+        raise SchemaMissingError(
+            f"the search path {search_path!r} names no schema that exists. Create one of them, or say where "
+            "the tables shall live with schema=..., which is created when it is missing."
+        )
+    return home
+
+
+async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:
+    """Check that the database has exactly the migrations of this release; change nothing.
+
+    Give ``schema`` (from ``home_schema``) to spend one query only. That the tables are missing is learned
+    from a failed query, so a transaction of the caller's is aborted by it.
+
+    Args:
+        connection: Any connection to the database.
+        schema: The schema that holds the tables; None to look along the search path.
+
+    Raises:
+        SchemaMissingError: The tables, or some migrations, are not there yet.
+        SchemaTooNewError: A newer release has migrated this database.
+        MigrationChangedError: A migration was applied in another form than the one shipped.
+    """
+    home = await home_schema(connection, schema)
+    remedy = "Call await scheduler.initialize_db() or start(), which create and upgrade them."
+    try:
+        applied = await applied_checksums(connection, home)
+    except asyncpg.UndefinedTableError as error:
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler. {remedy}") from error
+    shipped = shipped_migrations()
+    check(applied, shipped)
+    missing = [f"{migration.version:04}" for migration in shipped if migration.version not in applied]
+    if missing:
+        raise SchemaMissingError(
+            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}. "
+            f"{remedy}"
+        )
+
+
+async def applied_checksums(connection: AnyConnection, schema: str) -> Mapping[int, str]:
+    """The migrations the schema remembers: checksums by version."""
+    rows = await connection.fetch(qualify(_APPLIED, schema))
+    return {row["version"]: row["checksum"] for row in rows}

@@ -1,0 +1,1 @@
+"""The background parts: each a Service with one bounded pass."""

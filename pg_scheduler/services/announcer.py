@@ -1,0 +1,99 @@
+"""Tells the other nodes what they should look at: few messages, each about much.
+
+A notification makes the commit that carries it take a database-wide lock, so there is none per insert:
+what gathers within a few milliseconds goes out as one, and only jobs that are due soon are worth a word.
+The rest is found by each node's own timer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from pg_scheduler.events import EventBus
+from pg_scheduler.services.base import NEVER, Service
+from pg_scheduler.store.notifications import CHECK, DUE, PERIODIC
+from pg_scheduler.store.store import Store
+
+__all__ = ["Announcer"]
+
+GAP: Final = 0.005
+"""Seconds between two notifications."""
+
+
+class Announcer(Service):
+    """Send word to other nodes.
+
+    Args:
+        horizon: Seconds; what is due later than that is not announced.
+        on_due: Called at once when a job is due within the horizon, for this process.
+    """
+
+    name: ClassVar[str] = "announcer"
+
+    def __init__(self, store: Store, events: EventBus, *, horizon: float, on_due: Callable[[], None]) -> None:
+        super().__init__(events)
+        self._store = store
+        self._horizon = horizon
+        self._on_due = on_due
+        self._messages: dict[str, None] = {}
+        self._next_send = 0.0
+
+    def is_near(self, due: datetime) -> bool:
+        """Whether a job due then is worth a word. Both clocks need only agree within the horizon."""
+        return (due - datetime.now(UTC)).total_seconds() <= self._horizon
+
+    async def due(self, due: datetime) -> None:
+        """A job is due then."""
+        if self.is_near(due):
+            self._on_due()
+            await self._say(DUE)
+
+    def due_soon(self) -> None:
+        """A job is due; send word with the next pass."""
+        self._on_due()
+        self._add(DUE)
+
+    async def check(self, worker_id: str) -> None:
+        """A job that this worker runs was changed."""
+        await self._say(f"{CHECK} {worker_id}")
+
+    async def periodic(self) -> None:
+        """A schedule was switched on or off."""
+        await self._say(PERIODIC)
+
+    def periodic_soon(self) -> None:
+        """The same, with the next pass."""
+        self._add(PERIODIC)
+
+    async def run_once(self) -> float:
+        """Send what gathered."""
+        if not self._messages:
+            return NEVER
+        wait = self._next_send - time.monotonic()
+        if wait > 0:
+            return wait
+        await self.drain()
+        return GAP
+
+    async def drain(self) -> None:
+        """Send what gathered, now."""
+        messages, self._messages = self._messages, {}
+        if messages:
+            try:
+                await self._store.notify(list(messages))
+            except BaseException:  # not sent, so it goes with the next ones
+                self._messages = messages | self._messages
+                raise
+            self._next_send = time.monotonic() + GAP
+
+    async def _say(self, message: str) -> None:
+        self._add(message)
+        if not self.is_running:  # a process that only enqueues
+            await self.drain()
+
+    def _add(self, message: str) -> None:
+        self._messages[message] = None
+        self.wake()

@@ -1,0 +1,171 @@
+"""What a started Scheduler consists of: builds the parts, and connects their wake-ups.
+
+Built anew at every start, so that settings changed in between count.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from pg_scheduler.config import SchedulerConfig
+from pg_scheduler.domain.job import Claim, Worker
+from pg_scheduler.domain.retry import RetryPolicy
+from pg_scheduler.domain.tasks import TaskRegistry
+from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.services.announcer import Announcer
+from pg_scheduler.services.base import Service
+from pg_scheduler.services.claimer import Claimer
+from pg_scheduler.services.completer import Completer
+from pg_scheduler.services.executor import Executor
+from pg_scheduler.services.expirer import Expirer
+from pg_scheduler.services.heartbeat import Heartbeat
+from pg_scheduler.services.listener import Listener
+from pg_scheduler.services.periodic_jobs import PeriodicJobs
+from pg_scheduler.services.planner import Planner
+from pg_scheduler.services.rescuer import Rescuer
+from pg_scheduler.services.supervisor import Part, Supervisor
+from pg_scheduler.services.vacuum import Vacuum
+from pg_scheduler.store.notifications import CHECK, DUE, PERIODIC
+from pg_scheduler.store.store import Store
+from pg_scheduler.version import __version__
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """The parts of one worker, from start to stop.
+
+    Args:
+        on_fault: Called when a part ends with a fault that trying again cannot mend.
+    """
+
+    def __init__(  # noqa: PLR0917 - each is another thing, wired once
+        self,
+        store: Store,
+        events: EventBus,
+        tasks: TaskRegistry,
+        periodic: PeriodicJobs,
+        announcer: Announcer,
+        config: SchedulerConfig,
+        policy: RetryPolicy,
+        worker_id: str,
+        *,
+        on_fault: Callable[[ServiceFaulted], None],
+    ) -> None:
+        self._worker_id = worker_id
+        self._announcer = announcer
+        lease = config.lease_seconds
+        now = datetime.now(UTC)  # the table's instants are the database's; these are never read
+        worker = Worker(
+            worker_id,
+            platform.node(),
+            os.getpid(),
+            __version__,
+            config.max_concurrent_jobs,
+            0,
+            now,
+            now,
+            now,
+            True,
+        )
+        self.completer = Completer(store, events, worker_id, flush_timeout=config.shutdown_timeout)
+        self.executor = Executor(
+            store,
+            events,
+            tasks,
+            self.completer,
+            policy,
+            slots=config.max_concurrent_jobs,
+            shutdown_timeout=config.shutdown_timeout,
+            on_free=self.wake_claimer,
+            on_fault=on_fault,
+        )
+        self.heartbeat = Heartbeat(
+            store, events, self.executor, worker, lease=lease, hears=lambda: self.listener.hears
+        )
+        self.listener = Listener(
+            store, events, worker_id, on_message=self._received, on_connected=self._catch_up
+        )
+        self.rescuer = Rescuer(
+            store,
+            events,
+            interval=lease / 4,
+            heartbeat_threshold=config.heartbeat_threshold,
+            is_trusted=lambda: self.heartbeat.is_trusted,
+            on_rescued=self.wake_claimer,
+        )
+        self.planner = Planner(
+            store,
+            events,
+            periodic,
+            hears=lambda: self.listener.hears,
+            on_planned=announcer.due_soon,
+            on_switched=announcer.periodic_soon,
+        )
+        self.claimer = Claimer(
+            store,
+            events,
+            self.executor,
+            tasks,
+            worker_id,
+            batch=config.batch_claim_limit,
+            polling=config.polling,
+            on_claimed=self._claimed,
+        )
+        # In the order of their start. Stopped backwards, claims end first and heartbeats last.
+        parts: list[Part] = [
+            self.heartbeat,
+            self.completer,
+            self.executor,
+            announcer,
+            self.listener,
+            self.rescuer,
+            Expirer(store, events),
+            self.planner,
+            *([Vacuum(store, events, config.vacuum, worker_id)] if config.vacuum_enabled else []),
+            self.claimer,
+        ]
+        for part in parts:
+            if isinstance(part, Service):
+                part.on_fault = on_fault
+        self._supervisor = Supervisor(parts)
+
+    async def start(self) -> None:
+        """Start every part; returns when jobs are really being claimed."""
+        await self._supervisor.start()
+
+    async def stop(self) -> None:
+        """Stop every part, with every result written."""
+        await self._supervisor.stop()
+
+    def wake_claimer(self) -> None:
+        """Something is due, or a slot is free."""
+        self.claimer.wake()
+
+    async def execute(self, claim: Claim) -> None:
+        """Run one claimed job now, slots or no slots."""
+        await self.executor.submit(claim)
+
+    async def execute_when_free(self, claim: Claim) -> None:
+        """Run one claimed job as soon as there is a slot."""
+        await (await self.executor.submit_when_free(claim))
+
+    def _claimed(self) -> None:
+        if not self.listener.hears:  # from now on it has to look whether a job was cancelled
+            self.heartbeat.wake()
+
+    def _received(self, message: str) -> None:
+        kind, _, about = message.partition(" ")
+        if kind == DUE:
+            self.claimer.wake()
+        elif kind == CHECK and about == self._worker_id:
+            self.heartbeat.wake()
+        elif kind == PERIODIC:
+            self.planner.wake()
+
+    def _catch_up(self) -> None:
+        for part in (self.claimer, self.heartbeat, self.planner):
+            part.wake()

@@ -1,0 +1,176 @@
+"""Puts jobs into the table: everything is checked first, then written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from pg_scheduler.domain.ids import new_job_id
+from pg_scheduler.domain.job import (
+    DEFAULT_TIMEOUT,
+    ConflictResolution,
+    JobPriority,
+    JobSpec,
+    NewJob,
+    Unset,
+    check_count,
+    check_execution_time,
+    check_grace,
+    check_job_id,
+    check_kind,
+    check_timeout,
+)
+from pg_scheduler.domain.payload import encode
+from pg_scheduler.domain.tasks import Task, TaskRegistry
+from pg_scheduler.errors import JobConflictError
+from pg_scheduler.services.announcer import Announcer
+from pg_scheduler.store.notifications import DUE
+from pg_scheduler.store.pool import PoolConnection
+from pg_scheduler.store.store import Store
+
+__all__ = ["Enqueuer"]
+
+
+class Enqueuer:
+    """Checks jobs and inserts them.
+
+    Args:
+        misfire_grace_time: The scheduler's grace in seconds, for jobs that say nothing; None for ever.
+    """
+
+    def __init__(
+        self, store: Store, tasks: TaskRegistry, announcer: Announcer, *, misfire_grace_time: int | None
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._announcer = announcer
+        self._grace = misfire_grace_time
+
+    def check(self, spec: JobSpec) -> NewJob:
+        """A spec as a job to insert; its function becomes known here."""
+        task = self._tasks.register(spec.func)
+        return self.new_job(
+            task.name,
+            spec.execution_time,
+            encode(spec.args, spec.kwargs),
+            priority=spec.priority,
+            max_retries=spec.max_retries,
+            job_id=spec.job_id,
+            misfire_grace_time=spec.misfire_grace_time,
+            timeout=spec.timeout,
+            task=task,
+        )
+
+    def new_job(
+        self,
+        name: str,
+        execution_time: datetime,
+        task_data: str,
+        *,
+        priority: JobPriority,
+        max_retries: int,
+        job_id: str | None,
+        misfire_grace_time: int | Unset | None,
+        timeout: float | timedelta | Unset | None,
+        task: Task | None,
+    ) -> NewJob:
+        """A job by name, with what is unset filled in: by its task, then by the scheduler."""
+        task = task or self._tasks.resolve(name)
+        if isinstance(misfire_grace_time, Unset) and task is not None:
+            misfire_grace_time = task.misfire_grace_time
+        if isinstance(timeout, Unset):
+            timeout = task.timeout if task is not None else DEFAULT_TIMEOUT
+        return NewJob(
+            job_id=new_job_id() if job_id is None else check_job_id(job_id),
+            job_name=name,
+            execution_time=check_execution_time(execution_time),
+            task_data=task_data,
+            priority=check_kind("priority", priority, JobPriority).db_value,
+            max_retries=check_count("max_retries", max_retries),
+            misfire_grace_time=self._grace
+            if isinstance(misfire_grace_time, Unset)
+            else check_grace(misfire_grace_time),
+            timeout_seconds=check_timeout(timeout),
+        )
+
+    async def insert(
+        self, job: NewJob, conflict_resolution: ConflictResolution, connection: PoolConnection | None
+    ) -> str:
+        """Insert one job.
+
+        Raises:
+            JobConflictError: The id is taken and the resolution is RAISE.
+        """
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        if conflict_resolution is ConflictResolution.REPLACE:
+            await self._store.replace([job], connection=connection)
+        elif not await self._store.insert([job], connection=connection):
+            if conflict_resolution is ConflictResolution.RAISE:
+                raise await self._conflict([job.job_id], connection)
+            return job.job_id
+        await self._announce(job.execution_time, connection)
+        return job.job_id
+
+    async def insert_all(
+        self,
+        jobs: Sequence[NewJob],
+        conflict_resolution: ConflictResolution,
+        batch_size: int,
+        connection: PoolConnection | None,
+    ) -> list[str | None]:
+        """Insert many jobs; ids in the order of the jobs, None where one was not inserted.
+
+        Raises:
+            JobConflictError: An id is taken, or comes twice, and the resolution is RAISE: none is inserted.
+        """
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_count("batch_size", batch_size, least=1)
+        if not jobs:
+            return []
+        if conflict_resolution is ConflictResolution.RAISE:
+            ids = await self._insert_or_raise(jobs, batch_size, connection)
+        elif conflict_resolution is ConflictResolution.REPLACE:
+            last = list({job.job_id: job for job in jobs}.values())
+            for batch in _batches(last, batch_size):
+                await self._store.replace(batch, connection=connection)
+            ids = [job.job_id for job in jobs]
+        else:
+            ids = []
+            for batch in _batches(jobs, batch_size):
+                inserted = await self._store.insert(batch, connection=connection)
+                for job in batch:  # of an id that comes twice, the first one is the one inserted
+                    ids.append(job.job_id if job.job_id in inserted else None)
+                    inserted.discard(job.job_id)
+        await self._announce(min(job.execution_time for job in jobs), connection)
+        return ids
+
+    async def _insert_or_raise(
+        self, jobs: Sequence[NewJob], batch_size: int, connection: PoolConnection | None
+    ) -> list[str | None]:
+        seen: set[str] = set()
+        for job in jobs:
+            if job.job_id in seen:
+                raise JobConflictError(job.job_id, None)
+            seen.add(job.job_id)
+        async with self._store.all_or_nothing(connection) as one:
+            for batch in _batches(jobs, batch_size):
+                inserted = await self._store.insert(batch, connection=one)
+                if len(inserted) < len(batch):
+                    taken = [job.job_id for job in batch if job.job_id not in inserted]
+                    raise await self._conflict(taken, one)
+        return [job.job_id for job in jobs]
+
+    async def _conflict(self, job_ids: Sequence[str], connection: PoolConnection | None) -> JobConflictError:
+        statuses = await self._store.statuses_of(job_ids, connection=connection)
+        status = statuses.get(job_ids[0])
+        return JobConflictError(job_ids[0], status.value if status else "deleted")
+
+    async def _announce(self, due: datetime, connection: PoolConnection | None) -> None:
+        if connection is None:
+            await self._announcer.due(due)
+        elif self._announcer.is_near(due):  # sent by the caller's commit, or never
+            await self._store.notify([DUE], connection=connection)
+
+
+def _batches(jobs: Sequence[NewJob], size: int) -> list[Sequence[NewJob]]:
+    return [jobs[start : start + size] for start in range(0, len(jobs), size)]

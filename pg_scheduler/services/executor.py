@@ -1,0 +1,233 @@
+"""Runs claimed jobs: one asyncio task each, under a slot, a timeout and a context.
+
+A task can be stopped for three reasons, and only one of them has an outcome to write: shutdown
+(the job is handed back). When a caller cancelled the job, or the lease was lost, the row is somebody
+else's by then, so the task is cancelled and nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pg_scheduler.domain.context import CurrentJob, current
+from pg_scheduler.domain.job import Claim, JobFunction
+from pg_scheduler.domain.outcome import (
+    Errored,
+    Interrupted,
+    Result,
+    Returned,
+    Skipped,
+    Unrunnable,
+    decide,
+)
+from pg_scheduler.domain.payload import decode
+from pg_scheduler.domain.retry import RetryPolicy
+from pg_scheduler.domain.tasks import TaskRegistry
+from pg_scheduler.errors import PayloadError, TransientFault
+from pg_scheduler.events import EventBus, JobCancelled, JobEvent, JobLost, JobStarted, ServiceFaulted
+from pg_scheduler.services.completer import Completer
+from pg_scheduler.store.store import Store
+
+__all__ = ["Executor"]
+
+LOCK_TAKEN: Final = "skipped: another run holds the advisory lock"
+GOODBYE: Final = 10.0
+"""Seconds that cancelled tasks get to clean up before shutdown goes on without them."""
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    claim: Claim
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    stop: type[Interrupted] | JobEvent | None = None
+
+
+class Executor:
+    """The slots of a worker and what runs in them.
+
+    Args:
+        slots: Jobs that may run at once.
+        shutdown_timeout: Seconds that jobs get to end by themselves.
+        on_free: Called whenever a slot becomes free.
+        on_fault: Called when running a job failed in a way that is not the job's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        tasks: TaskRegistry,
+        completer: Completer,
+        policy: RetryPolicy,
+        *,
+        slots: int,
+        shutdown_timeout: float,
+        on_free: Callable[[], None],
+        on_fault: Callable[[ServiceFaulted], None],
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._tasks = tasks
+        self._completer = completer
+        self._policy = policy
+        self._slots = slots
+        self._shutdown_timeout = shutdown_timeout
+        self._on_free = on_free
+        self._on_fault = on_fault
+        self._runs: dict[str, _Run] = {}
+        self._slot_freed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        """Slots that are not taken."""
+        return max(self._slots - len(self._runs), 0)
+
+    def held(self) -> dict[str, int]:
+        """What runs now: attempts by job id."""
+        return {job_id: run.claim.attempt for job_id, run in self._runs.items()}
+
+    def submit(self, claim: Claim) -> asyncio.Task[None]:
+        """Start a claimed job."""
+        if old := self._runs.get(claim.job_id):  # taken away and ours again before we noticed
+            self.cancel(claim.job_id, old.claim.attempt, by_caller=False)
+        run = _Run(claim)
+        self._runs[claim.job_id] = run
+        run.task = asyncio.create_task(self._run(run), name=f"job {claim.job_id}")
+        run.task.add_done_callback(self._ended)
+        return run.task
+
+    async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
+        """Start a claimed job as soon as there is a slot."""
+        while not self.free:
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
+        return self.submit(claim)
+
+    def cancel(self, job_id: str, attempt: int, *, by_caller: bool) -> None:
+        """Stop a job that is not ours any more; nothing is written for it."""
+        run = self._runs.get(job_id)
+        if run and run.claim.attempt == attempt and run.stop is None:
+            about = (job_id, run.claim.job_name, attempt)
+            self._stop(
+                run, JobCancelled(*about, reason="cancelled by a caller") if by_caller else JobLost(*about)
+            )
+
+    def cancel_all(self) -> None:
+        """Stop everything: the lease is lost."""
+        for job_id, attempt in self.held().items():
+            self.cancel(job_id, attempt, by_caller=False)
+
+    async def start(self) -> None:
+        """Nothing has to be there."""
+
+    async def stop(self) -> None:
+        """Let what runs end within the shutdown timeout, then interrupt the rest and hand it back."""
+        tasks = [run.task for run in self._runs.values() if run.task]
+        if tasks:
+            _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
+            for run in list(self._runs.values()):
+                if run.stop is None:
+                    self._stop(run, Interrupted)
+            if pending:
+                await asyncio.wait(pending, timeout=GOODBYE)
+        # A job that fights its cancellation is handed back all the same: the fence refuses its result.
+        for run in list(self._runs.values()):
+            if run.stop is Interrupted:
+                del self._runs[run.claim.job_id]
+                await self._complete(run.claim, Interrupted())
+
+    def _stop(self, run: _Run, why: type[Interrupted] | JobEvent) -> None:
+        run.stop = why
+        if run.task and run.begun:  # a task that is cancelled before its first step would not clean up
+            run.task.cancel()
+
+    async def _run(self, run: _Run) -> None:
+        claim = run.claim
+        run.begun = True
+        try:
+            result = await self._attempt(claim) if run.stop is None else Interrupted()
+        except asyncio.CancelledError as error:
+            result = self._cancelled(run, error)
+        if run.stop is Interrupted and isinstance(result, Errored):
+            result = Interrupted()  # how it takes the interruption is not held against it
+        if isinstance(run.stop, JobEvent):
+            self._events.publish(run.stop)
+        if self._runs.get(claim.job_id) is not run:
+            return  # it fought its cancellation too long and was handed back, or a new try took its place
+        del self._runs[claim.job_id]
+        try:
+            if not isinstance(run.stop, JobEvent):
+                await self._complete(claim, result)
+        finally:
+            self._slot_freed.set()
+            self._on_free()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):  # ours: what a job raises is a result
+            fault = ServiceFaulted("executor", error)
+            self._events.publish(fault)
+            self._on_fault(fault)
+
+    @staticmethod
+    def _cancelled(run: _Run, error: asyncio.CancelledError) -> Result:
+        # If not by us, then perhaps by somebody who cancels all tasks, as asyncio.run() does at its end.
+        if run.stop is not None or (run.task and run.task.cancelling()):
+            return Interrupted()
+        return Errored(error)  # the job let a cancellation of something it awaited through
+
+    async def _attempt(self, claim: Claim) -> Result:
+        task = self._tasks.resolve(claim.function)
+        if task is None:
+            return Unrunnable(
+                LookupError(f"no function is registered here under the name {claim.function!r}")
+            )
+        try:
+            args, kwargs = decode(claim.task_data)
+        except PayloadError as error:
+            return Unrunnable(error)
+        if claim.lock_key is None:
+            return await self._call(claim, task.func, args, kwargs)
+        result: Result | None = None
+        try:
+            async with self._store.advisory_lock(claim.lock_key) as taken:
+                result = await self._call(claim, task.func, args, kwargs) if taken else Skipped(LOCK_TAKEN)
+        except TransientFault as fault:  # the lock could not be taken, or not be given back: then it is gone
+            return result or Errored(fault)
+        return result
+
+    async def _call(
+        self, claim: Claim, func: JobFunction, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Result:
+        deadline = None
+        if claim.timeout_seconds is not None:
+            # Only shown to the job: the timeout itself runs on the loop's monotonic clock.
+            deadline = datetime.now(UTC) + timedelta(seconds=min(claim.timeout_seconds, 1e9))
+        current.set(CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline))
+        self._events.publish(
+            JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+        )
+        limit = asyncio.timeout(claim.timeout_seconds)
+        try:
+            async with limit:
+                await func(*args, **kwargs)
+        except TimeoutError as error:
+            if not limit.expired():
+                return Errored(error)
+            return Errored(
+                TimeoutError(f"the job ran longer than its timeout of {claim.timeout_seconds:g} seconds")
+            )
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            return Errored(error)
+        return Returned()
+
+    async def _complete(self, claim: Claim, result: Result) -> None:
+        spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
+        await self._completer.put(claim, decide(claim, result, self._policy, spread=spread))

@@ -1,0 +1,124 @@
+"""Keeps the worker's lease, and acts when it is lost.
+
+Lease arithmetic as in Gray and Cheriton, "Leases" (SOSP 1989): the holder counts from the moment it
+asked, by its own monotonic clock, and stops trusting a margin before the end; the granter counts by its
+own. So the holder never believes longer than the granter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from pg_scheduler.domain.job import JobStatus, Worker
+from pg_scheduler.errors import TransientFault
+from pg_scheduler.events import EventBus, LeaseLost
+from pg_scheduler.services.base import Service
+from pg_scheduler.services.executor import Executor
+from pg_scheduler.store.store import Store
+
+__all__ = ["Heartbeat"]
+
+BEATS_PER_LEASE: Final = 3
+"""One beat may fail and one may be late before the lease is in danger."""
+
+DEAF_INTERVAL: Final = 0.5
+"""Seconds between beats of a worker that runs jobs and hears no notifications: a job cancelled elsewhere is
+stopped within a second all the same."""
+
+MARGIN: Final = 0.1
+"""The part of the lease at its end in which the worker does not trust it any more."""
+
+
+class Heartbeat(Service):
+    """Renew the lease and learn which jobs were taken away.
+
+    Args:
+        lease: Seconds.
+        hears: Tells whether notifications arrive.
+    """
+
+    name: ClassVar[str] = "heartbeat"
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        executor: Executor,
+        worker: Worker,
+        *,
+        lease: float,
+        hears: Callable[[], bool],
+    ) -> None:
+        super().__init__(events)
+        self._store = store
+        self._executor = executor
+        self._worker = worker
+        self._lease = lease
+        self._hears = hears
+        self._trusted_until = 0.0
+        self._lapse: asyncio.TimerHandle | None = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the lease surely runs."""
+        return time.monotonic() < self._trusted_until
+
+    async def prepare(self) -> None:
+        """Register."""
+        await self._register()
+
+    async def run_once(self) -> float:
+        """One beat."""
+        held = self._executor.held()
+        asked = time.monotonic()
+        try:
+            beat = await self._store.renew(self._worker.worker_id, held, self._lease)
+        except TransientFault:
+            if held and not self.is_trusted:
+                self._give_up()
+            raise
+        if not beat.alive:
+            self._give_up()
+            await self._register()
+            return self._lease / BEATS_PER_LEASE
+        self._trust(asked)
+        if beat.lost:
+            await self._take_away({job_id: held[job_id] for job_id in beat.lost})
+        beat_interval = self._lease / BEATS_PER_LEASE
+        return beat_interval if self._hears() or not held else min(beat_interval, DEAF_INTERVAL)
+
+    async def drain(self) -> None:
+        """Leave."""
+        if self._lapse:
+            self._lapse.cancel()
+        await self._store.deregister(self._worker.worker_id)
+
+    async def _register(self) -> None:
+        asked = time.monotonic()
+        await self._store.register(self._worker, self._lease)
+        self._trust(asked)
+
+    def _trust(self, asked: float) -> None:
+        self._trusted_until = asked + self._lease * (1 - MARGIN)
+        if self._lapse:
+            self._lapse.cancel()
+        # A beat that gets no answer fails late; what runs must not wait for that.
+        loop = asyncio.get_running_loop()
+        self._lapse = loop.call_later(self._trusted_until - time.monotonic(), self._lapsed)
+
+    def _lapsed(self) -> None:
+        if self._executor.held():
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._events.publish(LeaseLost(self._worker.worker_id))
+        self._executor.cancel_all()
+
+    async def _take_away(self, lost: dict[str, int]) -> None:
+        statuses = await self._store.statuses_of(list(lost))
+        for job_id, attempt in lost.items():
+            by_caller = statuses.get(job_id) is JobStatus.CANCELLED
+            self._executor.cancel(job_id, attempt, by_caller=by_caller)

@@ -1,0 +1,1 @@
+"""Everything that speaks to PostgreSQL on behalf of a running Scheduler."""

@@ -1,0 +1,66 @@
+"""What a failed database call means, told by class or SQLSTATE, never by the text.
+
+A transient fault goes away by itself: the connection broke, the server restarts, has no connection
+left, or asks to run the transaction again. Everything else is a mistake or a broken database, and
+trying again would only hide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import asyncpg
+
+from pg_scheduler.errors import SchemaMissingError, TransientFault
+
+__all__ = ["is_transient", "translated"]
+
+TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
+"""Connection exception, transaction rollback, insufficient resources, operator intervention, system error."""
+
+TRANSIENT_STATES: Final = frozenset({"25006", "55P03", "55006"})
+"""Read-only transaction (the old primary after a failover), lock not available, object in use."""
+
+FATAL_STATES: Final = frozenset({"57014"})
+"""Query cancelled: by a statement_timeout that is too short for the work, or by a person."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again later can help."""
+    if isinstance(error, asyncpg.PostgresError):
+        state = error.sqlstate or ""
+        return state not in FATAL_STATES and (state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES)
+    if isinstance(error, asyncpg.DataError | ValueError):  # a wrong argument, found before it was sent
+        return False
+    # InterfaceError: the connection or the pool is closed. InternalClientError: the protocol broke off.
+    return isinstance(
+        error, OSError | TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError | TransientFault
+    )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise TransientFault and SchemaMissingError for what they stand for; let everything else through."""
+    try:
+        yield
+    except (
+        asyncpg.UndefinedTableError,
+        asyncpg.UndefinedColumnError,
+        asyncpg.InvalidSchemaNameError,
+    ) as error:
+        raise SchemaMissingError(
+            f"the scheduler's tables are missing or old ({error}). "
+            "Call await scheduler.initialize_db() or start()."
+        ) from error
+    except (
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        OSError,
+        TimeoutError,
+    ) as error:
+        if isinstance(error, TransientFault) or not is_transient(error):
+            raise
+        raise TransientFault(f"{type(error).__name__}: {error}") from error

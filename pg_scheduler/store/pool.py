@@ -1,0 +1,99 @@
+"""How the store gets connections: from the user's pool, each use bounded in time.
+
+A few uses need a connection of their own for long: LISTEN, and an advisory lock through a run. They get
+it from ``direct_dsn`` when that is given (behind PgBouncer it must be), else from the pool, if the pool
+has one to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import asyncpg
+
+from pg_scheduler.store.faults import translated
+
+__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "is_open"]
+
+CALL_TIMEOUT: Final = 30.0
+"""Seconds one call, or the wait for a connection, may take: nothing here waits for ever."""
+
+SETTINGS: Final = (
+    "SET LOCAL idle_in_transaction_session_timeout = '10s';"
+    # A plan made while the table was small stays with the session; these make it one for any size.
+    "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+)
+
+SPARE: Final = 2
+"""Connections that must be left in the pool when one is taken out of it for long."""
+
+PoolConnection = Any
+"""asyncpg.Connection or the pool's proxy of one; asyncpg's stubs have no common type."""
+
+
+def is_open(connection: PoolConnection) -> bool:
+    """Whether a held connection lives. Of a broken one the pool leaves a proxy that refuses every call."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+class Connections:
+    """Connections for statements, for transactions and for long use.
+
+    Args:
+        pool: The user's pool.
+        direct_dsn: Where to connect for long uses; None to take them from the pool.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, direct_dsn: str | None = None) -> None:
+        self._pool = pool
+        self._direct_dsn = direct_dsn
+
+    @property
+    def can_spare_one(self) -> bool:
+        """Whether a connection can be held for long without starving the statements."""
+        return self._direct_dsn is not None or self._pool.get_max_size() > SPARE
+
+    @property
+    def can_hold_a_lock(self) -> bool:
+        """Whether a run can keep a connection to itself while heartbeats go on."""
+        return self._direct_dsn is not None or self._pool.get_max_size() > 1
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[PoolConnection]:
+        """A connection for a moment. Faults inside are translated."""
+        with translated():
+            async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolConnection]:
+        """A connection with a transaction that commits when the block ends well.
+
+        Should this process be frozen within it, the server ends it and frees its locks.
+        """
+        async with self.acquire() as connection, connection.transaction():
+            await connection.execute(SETTINGS, timeout=CALL_TIMEOUT)
+            yield connection
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[PoolConnection]:
+        """A connection for long. What is raised inside is not translated: it may be a job's own error."""
+        with translated():
+            connection: PoolConnection = (
+                await self._pool.acquire(timeout=CALL_TIMEOUT)
+                if self._direct_dsn is None
+                else await asyncpg.connect(self._direct_dsn, timeout=CALL_TIMEOUT)
+            )
+        try:
+            yield connection
+        finally:
+            with translated():
+                if self._direct_dsn is None:
+                    await self._pool.release(connection, timeout=CALL_TIMEOUT)
+                else:
+                    await connection.close(timeout=CALL_TIMEOUT)

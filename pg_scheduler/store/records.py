@@ -1,0 +1,56 @@
+"""Rows as the values the rest of the library works with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from pg_scheduler.domain.job import Claim, Job, JobPriority, JobStatus, Worker
+from pg_scheduler.domain.payload import decode
+from pg_scheduler.domain.periodic_row import PeriodicRow
+from pg_scheduler.errors import PayloadError
+
+__all__ = ["claim_from", "job_from", "periodic_from", "worker_from"]
+
+
+def claim_from(row: Any, worker_id: str) -> Claim:
+    """A claimed row."""
+    return Claim(
+        row["job_id"],
+        row["job_name"],
+        row["function"],
+        row["attempt"],
+        row["execution_time"],
+        row["task_data"],
+        row["priority"],
+        row["retry_count"],
+        row["max_retries"],
+        row["timeout_seconds"],
+        row["lock_key"],
+        worker_id,
+    )
+
+
+def job_from(row: Any) -> Job:
+    """A row of get_job or list_jobs. Arguments that were not written by this library are left out."""
+    values = dict(row)
+    try:
+        args, kwargs = decode(values.pop("task_data"))
+    except PayloadError:
+        args, kwargs = (), {}
+    seconds = values.pop("timeout_seconds")
+    values["status"] = JobStatus(values["status"])
+    values["priority"] = JobPriority.from_db_value(values["priority"])
+    return Job(
+        args=args, kwargs=kwargs, timeout=None if seconds is None else timedelta(seconds=seconds), **values
+    )
+
+
+def worker_from(row: Any) -> Worker:
+    """A row of list_workers."""
+    return Worker(**dict(row))
+
+
+def periodic_from(row: Any) -> PeriodicRow:
+    """A row of periodic_rows or due_periodic."""
+    return PeriodicRow(**dict(row))

@@ -1,0 +1,79 @@
+-- name: complete_jobs
+-- Write completions, each under its token: $2 maps job ids to {attempt}. Rows not returned were refused:
+-- the lease is lost, or a new definition waits (see apply_replacements). $2 comes as text because the
+-- pool's owner may have given jsonb a codec, and is parsed once, in the CTE.
+WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
+UPDATE {schema}scheduled_jobs SET
+    status        = 'completed',
+    finished_at   = coalesce($4, now()),
+    error_message = NULL,
+    lease_until   = NULL
+FROM outcome
+WHERE job_id = ANY ($1)
+  AND status = 'running'
+  AND worker_id = $3
+  AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
+  AND replacement IS NULL
+RETURNING job_id;
+
+-- name: settle_jobs
+-- Write every other outcome, each under its token: $2 maps job ids to
+-- {attempt, status, error, delay (seconds), retries}. A job that is pending again gets its whole grace
+-- from the moment it is due. The values are looked up row by row: a join that is safe from bad plans would
+-- go by ctid, and would miss a row that a heartbeat has just moved.
+WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
+UPDATE {schema}scheduled_jobs SET
+    status         = outcome.of -> job_id ->> 'status',
+    error_message  = coalesce(outcome.of -> job_id ->> 'error', error_message),
+    retry_count    = retry_count + (outcome.of -> job_id ->> 'retries')::integer,
+    execution_time = CASE WHEN (outcome.of -> job_id ->> 'delay')::double precision > 0
+        THEN coalesce($4, now()) + make_interval(secs => (outcome.of -> job_id ->> 'delay')::double precision)
+        ELSE execution_time END,
+    expires_at     = CASE WHEN outcome.of -> job_id ->> 'status' = 'pending'
+        THEN coalesce($4, now()) + make_interval(
+            secs => (outcome.of -> job_id ->> 'delay')::double precision + misfire_grace_time)
+        ELSE expires_at END,
+    finished_at    = CASE WHEN outcome.of -> job_id ->> 'status' <> 'pending' THEN coalesce($4, now()) END,
+    worker_id      = CASE WHEN outcome.of -> job_id ->> 'status' <> 'pending' THEN worker_id END,
+    started_at     = CASE WHEN outcome.of -> job_id ->> 'status' <> 'pending' THEN started_at END,
+    last_heartbeat = CASE WHEN outcome.of -> job_id ->> 'status' <> 'pending' THEN last_heartbeat END,
+    lease_until    = NULL
+FROM outcome
+WHERE job_id = ANY ($1)
+  AND status = 'running'
+  AND worker_id = $3
+  AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
+  AND replacement IS NULL
+RETURNING job_id;
+
+-- name: apply_replacements
+-- A try that ended, however it ended, of jobs for which a new definition waits: the new one takes the
+-- row. Under the same tokens as the statements above.
+WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
+UPDATE {schema}scheduled_jobs SET
+    status             = 'pending',
+    job_name           = replacement ->> 'job_name',
+    execution_time     = (replacement ->> 'execution_time')::timestamptz,
+    task_data          = replacement -> 'task_data',
+    priority           = (replacement ->> 'priority')::integer,
+    max_retries        = (replacement ->> 'max_retries')::integer,
+    misfire_grace_time = (replacement ->> 'misfire_grace_time')::integer,
+    timeout_seconds    = (replacement ->> 'timeout_seconds')::double precision,
+    function           = replacement ->> 'function',
+    lock_key           = (replacement ->> 'lock_key')::bigint,
+    expires_at         = greatest((replacement ->> 'execution_time')::timestamptz, coalesce($4, now()))
+        + make_interval(secs => (replacement ->> 'misfire_grace_time')::integer),
+    retry_count        = 0,
+    error_message      = NULL,
+    worker_id          = NULL,
+    started_at         = NULL,
+    last_heartbeat     = NULL,
+    lease_until        = NULL,
+    replacement        = NULL
+FROM outcome
+WHERE job_id = ANY ($1)
+  AND status = 'running'
+  AND worker_id = $3
+  AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
+  AND replacement IS NOT NULL
+RETURNING job_id;

@@ -1,0 +1,66 @@
+-- name: now
+-- The clock that decides.
+SELECT coalesce($1, now());
+
+-- name: periodic_rows
+-- Every schedule.
+SELECT dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
+    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at
+FROM {schema}scheduler_periodic_jobs;
+
+-- name: lock_periodic
+-- Code is written into the schedules by one node at a time. Readers are not kept waiting.
+LOCK TABLE {schema}scheduler_periodic_jobs IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: upsert_periodic
+-- A schedule as the code has it.
+INSERT INTO {schema}scheduler_periodic_jobs (
+    dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
+    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at, updated_at
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, coalesce($16, now()))
+ON CONFLICT (dedup_key) DO UPDATE SET
+    derived_key = EXCLUDED.derived_key, job_name = EXCLUDED.job_name, function = EXCLUDED.function,
+    every = EXCLUDED.every, cron = EXCLUDED.cron, timezone = EXCLUDED.timezone,
+    use_advisory_lock = EXCLUDED.use_advisory_lock, priority = EXCLUDED.priority,
+    max_retries = EXCLUDED.max_retries, enabled = EXCLUDED.enabled,
+    enabled_in_code = EXCLUDED.enabled_in_code, anchor = EXCLUDED.anchor,
+    last_fire_at = EXCLUDED.last_fire_at, next_fire_at = EXCLUDED.next_fire_at,
+    updated_at = EXCLUDED.updated_at;
+
+-- name: delete_periodic
+-- A schedule that has moved to another key.
+DELETE FROM {schema}scheduler_periodic_jobs WHERE dedup_key = $1;
+
+-- name: last_chained_run
+-- pg-scheduler 0.2.x planned a periodic job as a chain of jobs: the last one that still waits.
+SELECT max(execution_time)
+FROM {schema}scheduled_jobs
+WHERE finished_at IS NULL AND starts_with(job_id, 'periodic:' || $1 || ':');
+
+-- name: due_periodic
+-- Schedules of this process whose time has come, or whose next time is to be computed; locked until the
+-- transaction that moves them on. Another node that plans the same ones now is not waited for.
+SELECT dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
+    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at
+FROM {schema}scheduler_periodic_jobs
+WHERE enabled
+  AND dedup_key = ANY ($1)
+  AND (next_fire_at IS NULL OR next_fire_at <= coalesce($2, now()))
+ORDER BY next_fire_at
+LIMIT 100
+FOR UPDATE SKIP LOCKED;
+
+-- name: move_periodic
+-- The window is planned: on to the next.
+UPDATE {schema}scheduler_periodic_jobs SET
+    last_fire_at = coalesce($2, last_fire_at), next_fire_at = $3, updated_at = coalesce($4, now())
+WHERE dedup_key = $1;
+
+-- name: enable_periodic
+-- Switch schedules on or off. One that is switched on goes on with its first window from now.
+UPDATE {schema}scheduler_periodic_jobs SET
+    enabled = $2, next_fire_at = CASE WHEN $2 AND NOT enabled THEN NULL ELSE next_fire_at END,
+    updated_at = coalesce($3, now())
+WHERE dedup_key = $1
+RETURNING dedup_key;

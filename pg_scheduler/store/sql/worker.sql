@@ -1,0 +1,79 @@
+-- name: register_worker
+-- A worker's row with a fresh lease.
+INSERT INTO {schema}scheduler_workers (
+    worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat, lease_until
+)
+VALUES ($1, $2, $3, $4, $5, coalesce($7, now()), coalesce($7, now()),
+        coalesce($7, now()) + make_interval(secs => $6))
+ON CONFLICT (worker_id) DO UPDATE SET
+    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until;
+
+-- name: renew_lease
+-- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts). Returns whether
+-- the worker still has its row, and which of its jobs are no longer its own.
+WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
+worker AS (
+    UPDATE {schema}scheduler_workers SET
+        last_beat    = coalesce($5, now()),
+        lease_until  = coalesce($5, now()) + make_interval(secs => $4),
+        running_jobs = cardinality($2::text[])
+    WHERE worker_id = $1
+    RETURNING lease_until
+),
+own AS (
+    UPDATE {schema}scheduled_jobs SET
+        last_heartbeat = coalesce($5, now()),
+        lease_until    = (SELECT lease_until FROM worker)
+    FROM held
+    WHERE job_id = ANY ($2)
+      AND status = 'running'
+      AND worker_id = $1
+      AND attempt = (held.attempts ->> job_id)::integer
+      AND EXISTS (SELECT FROM worker)
+    RETURNING job_id
+)
+SELECT
+    EXISTS (SELECT FROM worker) AS alive,
+    ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost;
+
+-- name: deregister_worker
+-- A worker that stops has no row.
+DELETE FROM {schema}scheduler_workers WHERE worker_id = $1;
+
+-- name: list_workers
+-- Every worker with a row, and whether its lease still runs.
+SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs, started_at, last_beat,
+    lease_until, lease_until > coalesce($1, now()) AS is_alive
+FROM {schema}scheduler_workers
+ORDER BY started_at, worker_id;
+
+-- name: delete_dead_workers
+-- First half of a rescue: workers whose lease is over lose their row. A claim of theirs that is under way
+-- holds it FOR KEY SHARE: such a worker waits for the next pass.
+DELETE FROM {schema}scheduler_workers
+WHERE worker_id = ANY (ARRAY (
+    SELECT worker_id FROM {schema}scheduler_workers
+    WHERE lease_until < coalesce($1, now())
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING worker_id;
+
+-- name: lock_orphans
+-- Second half, in a statement of its own that sees every claim the dead workers committed: their running
+-- jobs, and those whose own lease is over because nobody renews it (a claim whose answer was lost on the
+-- way, a worker of pg-scheduler 0.2.x; where there is no lease, $3 seconds after the last heartbeat).
+-- Found through the claim index: a running job was due. They are released under their own tokens, in the
+-- same transaction.
+SELECT orphan.*
+FROM (VALUES (1), (3), (5), (8)) AS level (priority)
+CROSS JOIN LATERAL (
+    SELECT job_id, job_name, worker_id, attempt
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time <= coalesce($2, now())
+      AND status = 'running'
+      AND (worker_id = ANY ($1)
+           OR coalesce(lease_until, last_heartbeat + make_interval(secs => $3), '-infinity') < coalesce($2, now()))
+    FOR UPDATE SKIP LOCKED
+) AS orphan;

@@ -1,0 +1,505 @@
+"""Every verb of the scheduler in the database: one typed method per statement.
+
+The store knows the schema its tables are in, the clock that decides, and how to get connections. It
+resolves the schema at its first use and names it in every statement from then on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from hashlib import md5
+from typing import Any, Final
+
+import asyncpg
+
+from pg_scheduler.clock import Clock, SystemClock
+from pg_scheduler.domain.job import Claim, Job, JobCounts, JobStatus, NewJob, Worker
+from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
+from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.migrate import home_schema, migrate, qualify, verify
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.records import claim_from, job_from, periodic_from, worker_from
+
+__all__ = ["Beat", "Claimed", "Rescue", "Store", "Told", "VacuumDay", "VacuumTotal"]
+
+PLANNED: Final = frozenset(
+    {"claim_jobs", "seconds_until_due", "complete_jobs", "apply_replacements", "renew_lease", "expire_jobs"}
+)
+"""Statements that need the planner settings of a transaction, and get one of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a claim brought: jobs to run, in the order to start them, and jobs it found expired."""
+
+    jobs: list[Claim]
+    expired: list[Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a renewal found: whether the worker's row is still there, and jobs that are no longer its own."""
+
+    alive: bool
+    lost: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """What a rescue did."""
+
+    dead_workers: list[str]
+    job_ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Whether a job was changed, and the worker that ran it and has to be told."""
+
+    changed: bool
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumDay:
+    """A row of ``vacuum_stats``."""
+
+    stat_date: date
+    deleted_completed: int
+    deleted_failed: int
+    deleted_cancelled: int
+    deleted_expired: int
+    last_run: datetime | None
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumTotal:
+    """All rows of ``vacuum_stats`` summed up."""
+
+    total_completed: int
+    total_failed: int
+    total_cancelled: int
+    total_expired: int
+    last_vacuum_run: datetime | None
+
+
+class Store:
+    """The tables of one scheduler.
+
+    Args:
+        connections: Where statements run.
+        schema: The schema of the tables; None for the one the search path leads to.
+        clock: Gives ``now`` in tests.
+    """
+
+    def __init__(
+        self, connections: Connections, *, schema: str | None = None, clock: Clock | None = None
+    ) -> None:
+        self.connections = connections
+        self._clock = clock or SystemClock()
+        self._schema = schema
+        self._queries: Mapping[str, str] | None = None
+
+    # -- schema ----------------------------------------------------------------------------------------
+
+    async def schema(self, *, on: PoolConnection | None = None) -> str:
+        """The schema of the tables, looked up once."""
+        if self._schema is None:
+            if on is not None:
+                with translated():
+                    self._schema = await home_schema(on)
+            else:
+                async with self.connections.acquire() as connection:
+                    self._schema = await home_schema(connection)
+        return self._schema
+
+    async def migrate(self) -> None:
+        """Bring the tables to this version, or see that they are there."""
+        schema = await self.schema()
+        async with self.connections.acquire() as connection:
+            try:
+                await verify(connection, schema=schema)
+            except SchemaMissingError:
+                await migrate(connection, schema=schema)
+
+    async def channel(self) -> str:
+        """The notification channel: one per schema, short enough for any schema's name."""
+        return f"pg_scheduler_{md5((await self.schema()).encode(), usedforsecurity=False).hexdigest()}"
+
+    # -- scheduling ------------------------------------------------------------------------------------
+
+    async def insert(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> set[str]:
+        """Insert the jobs whose ids are free; their ids."""
+        rows = await self._fetch("insert_jobs", *_columns(jobs), self._now, on=connection)
+        return {row[0] for row in rows}
+
+    async def replace(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> None:
+        """Insert jobs or give existing ones a new definition. The ids must differ."""
+        await self._fetch("replace_jobs", *_columns(jobs), self._now, on=connection)
+
+    async def statuses_of(
+        self, job_ids: Collection[str], *, connection: PoolConnection | None = None
+    ) -> dict[str, JobStatus]:
+        """The statuses of those ids that exist."""
+        rows = await self._fetch("statuses_of", list(job_ids), on=connection)
+        return {row[0]: JobStatus(row[1]) for row in rows}
+
+    @asynccontextmanager
+    async def all_or_nothing(self, connection: PoolConnection | None = None) -> AsyncIterator[PoolConnection]:
+        """A transaction of our own, or a savepoint in the caller's."""
+        if connection is None:
+            async with self.connections.transaction() as own:
+                yield own
+        else:
+            with translated():
+                async with connection.transaction():
+                    yield connection
+
+    # -- the path of a job -----------------------------------------------------------------------------
+
+    async def claim(self, worker_id: str, names: Sequence[str], limit: int) -> Claimed:
+        """Take at most ``limit`` due jobs of these names, by priority, time and id."""
+        rows = await self._fetch("claim_jobs", worker_id, names, limit, self._now)
+        claimed = Claimed([], [])
+        for row in rows:
+            (claimed.expired if row["expired"] else claimed.jobs).append(claim_from(row, worker_id))
+        return claimed
+
+    async def seconds_until_due(self, names: Sequence[str]) -> float | None:
+        """Seconds until a pending job of these names is due, by the database's clock; None if none waits."""
+        seconds: float | None = await self._value("seconds_until_due", names, self._now)
+        return seconds
+
+    async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
+        """Write outcomes under their tokens, in one transaction; the ids of those that were accepted."""
+        completed = {c.job_id: {"attempt": c.attempt} for c, o in outcomes if isinstance(o, Completed)}
+        settled = {c.job_id: _settlement(c, o) for c, o in outcomes if not isinstance(o, Completed)}
+        if not settled:  # by far the most batches: one statement, one round trip
+            accepted = await self._write("complete_jobs", completed, worker_id)
+            if len(accepted) == len(completed):
+                return accepted
+            rest = {job_id: token for job_id, token in completed.items() if job_id not in accepted}
+            return accepted | await self._write("apply_replacements", rest, worker_id)
+        async with self.connections.transaction() as connection:
+            accepted = set()
+            if completed:
+                accepted |= await self._write("complete_jobs", completed, worker_id, on=connection)
+            return accepted | await self._settle(
+                {**completed, **settled}, settled, worker_id, accepted, connection
+            )
+
+    async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
+        """The claim this worker has on a job, as the row says; None if it has none."""
+        rows = await self._fetch("held_claim", job_id, worker_id)
+        return claim_from(rows[0], worker_id) if rows else None
+
+    async def cancel(self, job_id: str) -> Told:
+        """Cancel a pending or running job."""
+        return _told(await self._fetch("cancel_job", job_id, self._now))
+
+    async def set_status(self, job_id: str, status: JobStatus, lease: float) -> Told:
+        """Set a status by hand; ``running`` reserves the job for ``lease`` seconds."""
+        return _told(await self._fetch("set_status", job_id, status.value, lease, self._now))
+
+    # -- workers ---------------------------------------------------------------------------------------
+
+    async def register(self, worker: Worker, lease: float) -> None:
+        """Give the worker a row and a lease of so many seconds."""
+        await self._fetch(
+            "register_worker",
+            worker.worker_id,
+            worker.hostname,
+            worker.pid,
+            worker.version,
+            worker.max_concurrent_jobs,
+            lease,
+            self._now,
+        )
+
+    async def renew(self, worker_id: str, held: Mapping[str, int], lease: float) -> Beat:
+        """Renew the worker's lease and those of the jobs it holds, by id and attempt."""
+        (row,) = await self._fetch("renew_lease", worker_id, list(held), json.dumps(held), lease, self._now)
+        return Beat(row["alive"], row["lost"])
+
+    async def deregister(self, worker_id: str) -> None:
+        """Remove the worker's row."""
+        await self._fetch("deregister_worker", worker_id)
+
+    async def workers(self) -> list[Worker]:
+        """Every worker with a row, the oldest first."""
+        return [worker_from(row) for row in await self._fetch("list_workers", self._now)]
+
+    async def rescue(self, heartbeat_threshold: float) -> Rescue:
+        """Declare workers without a lease dead and release every running job that nobody holds any more."""
+        async with self.connections.transaction() as connection:
+            dead = [row[0] for row in await self._fetch("delete_dead_workers", self._now, on=connection)]
+            orphans = await self._fetch("lock_orphans", dead, self._now, heartbeat_threshold, on=connection)
+            rescued: set[str] = set()
+            for worker_id in {row["worker_id"] for row in orphans}:
+                released = {
+                    row["job_id"]: _release(row["attempt"])
+                    for row in orphans
+                    if row["worker_id"] == worker_id
+                }
+                rescued |= await self._settle(released, released, worker_id, set(), connection)
+        return Rescue(dead, sorted(rescued))
+
+    # -- upkeep ----------------------------------------------------------------------------------------
+
+    async def expire(self, limit: int) -> list[tuple[str, str, int]]:
+        """Expire pending jobs past their grace; id, name and attempt of each."""
+        return [(row[0], row[1], row[2]) for row in await self._fetch("expire_jobs", self._now, limit)]
+
+    async def table_blocks(self) -> int:
+        """The size of the jobs table in blocks."""
+        blocks: int = await self._value(
+            "table_blocks", qualify("{schema}scheduled_jobs", await self.schema())
+        )
+        return blocks
+
+    async def vacuum_blocks(
+        self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
+    ) -> dict[JobStatus, int]:
+        """Delete within these blocks what ended before the cutoff of its status; how many of each."""
+        instants = json.dumps({status.value: instant.isoformat() for status, instant in cutoffs.items()})
+        rows = await self._fetch("vacuum_blocks", (first, 0), (end, 0), instants)
+        return {JobStatus(row[0]): row[1] for row in rows}
+
+    async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
+        """Delete jobs of a status beyond the newest ``keep`` of each name; how many."""
+        count: int = await self._value("vacuum_surplus", status.value, keep, limit)
+        return count
+
+    async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
+        """Add to the day's counts."""
+        order = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
+        await self._fetch("record_vacuum", *(deleted.get(each, 0) for each in order), worker_id, self._now)
+
+    async def vacuum_stats(self, days: int) -> list[VacuumDay]:
+        """Counts of the last days, the newest first."""
+        return [VacuumDay(**dict(row)) for row in await self._fetch("vacuum_stats", days, self._now)]
+
+    async def total_vacuum_stats(self) -> VacuumTotal:
+        """Counts of all days."""
+        (row,) = await self._fetch("total_vacuum_stats")
+        return VacuumTotal(**dict(row))
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """One job, or None."""
+        rows = await self._fetch("get_job", job_id)
+        return job_from(rows[0]) if rows else None
+
+    async def list_jobs(
+        self,
+        *,
+        after: str | None,
+        statuses: Sequence[JobStatus] | None,
+        job_name: str | None,
+        worker_id: str | None,
+        due_from: datetime | None,
+        due_before: datetime | None,
+        limit: int,
+    ) -> list[Job]:
+        """A page of jobs in the order of their ids."""
+        wanted = None if statuses is None else [status.value for status in statuses]
+        rows = await self._fetch("list_jobs", after, wanted, job_name, worker_id, due_from, due_before, limit)
+        return [job_from(row) for row in rows]
+
+    async def count_jobs(self, job_name: str | None) -> JobCounts:
+        """How many jobs have each status."""
+        return JobCounts(**{row[0]: row[1] for row in await self._fetch("count_jobs", job_name)})
+
+    async def waiting_names(self) -> list[str]:
+        """Names of jobs that are not finished."""
+        return [row[0] for row in await self._fetch("waiting_names")]
+
+    async def now(self, *, on: PoolConnection | None = None) -> datetime:
+        """The clock that decides."""
+        now: datetime = await self._value("now", self._now, on=on)
+        return now
+
+    # -- periodic --------------------------------------------------------------------------------------
+
+    async def periodic_rows(self, *, on: PoolConnection | None = None) -> dict[str, PeriodicRow]:
+        """Every schedule by dedup key."""
+        rows = map(periodic_from, await self._fetch("periodic_rows", on=on))
+        return {row.dedup_key: row for row in rows}
+
+    @asynccontextmanager
+    async def periodic_locked(self) -> AsyncIterator[PoolConnection]:
+        """A transaction in which nobody else writes schedules."""
+        async with self.connections.transaction() as connection:
+            await self._execute("lock_periodic", on=connection)
+            yield connection
+
+    async def chained_runs(self, dedup_keys: Sequence[str], *, on: PoolConnection) -> dict[str, datetime]:
+        """When the waiting jobs of 0.2.x chains are due, by dedup key."""
+        found = {}
+        for key in dedup_keys:
+            instant = await self._value("last_chained_run", key, on=on)
+            if instant is not None:
+                found[key] = instant
+        return found
+
+    async def write_periodic(self, merge: Merge, *, on: PoolConnection) -> None:
+        """Write what a merge says."""
+        for key in merge.delete:
+            await self._fetch("delete_periodic", key, on=on)
+        for row in merge.write:
+            await self._fetch(
+                "upsert_periodic",
+                row.dedup_key,
+                row.derived_key,
+                row.job_name,
+                row.function,
+                row.every,
+                row.cron,
+                row.timezone,
+                row.use_advisory_lock,
+                row.priority,
+                row.max_retries,
+                row.enabled,
+                row.enabled_in_code,
+                row.anchor,
+                row.last_fire_at,
+                row.next_fire_at,
+                self._now,
+                on=on,
+            )
+
+    async def due_periodic(self, dedup_keys: Sequence[str], *, on: PoolConnection) -> list[PeriodicRow]:
+        """Schedules among these whose time has come, locked; others may be planning the rest."""
+        return [periodic_from(row) for row in await self._fetch("due_periodic", dedup_keys, self._now, on=on)]
+
+    async def move_periodic(
+        self, dedup_key: str, window: datetime | None, next_fire_at: datetime, *, on: PoolConnection
+    ) -> None:
+        """Move a schedule on; ``window`` is the one that was enqueued, if one was."""
+        await self._fetch("move_periodic", dedup_key, window, next_fire_at, self._now, on=on)
+
+    async def enable_periodic(self, dedup_key: str, enabled: bool) -> bool:
+        """Switch a schedule on or off; False if it has no row."""
+        return bool(await self._fetch("enable_periodic", dedup_key, enabled, self._now))
+
+    # -- messages and locks ----------------------------------------------------------------------------
+
+    async def notify(self, messages: Sequence[str], *, connection: PoolConnection | None = None) -> None:
+        """Send messages to every node that listens, when the transaction commits."""
+        await self._fetch("notify", await self.channel(), messages, on=connection)
+
+    @asynccontextmanager
+    async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
+        """Hold a lock on one connection through the block; False if somebody else has it.
+
+        Should the connection break within the block, the lock is gone with it: the lock keeps runs
+        apart, the fence keeps their results apart.
+        """
+        queries = load_queries(await self.schema())
+        async with self.connections.hold() as connection:
+            with translated():
+                taken: bool = await connection.fetchval(
+                    queries["take_advisory_lock"], key, timeout=CALL_TIMEOUT
+                )
+            try:
+                yield taken
+            finally:
+                if taken and is_open(connection):
+                    with translated():
+                        await connection.fetchval(queries["drop_advisory_lock"], key, timeout=CALL_TIMEOUT)
+
+    # -- inner -----------------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> datetime | None:
+        return self._clock.override()
+
+    async def _settle(
+        self,
+        tokens: Mapping[str, Mapping[str, Any]],
+        settled: Mapping[str, Mapping[str, Any]],
+        worker_id: str,
+        accepted: set[str],
+        connection: PoolConnection,
+    ) -> set[str]:
+        """Write ``settled``; what was refused and not accepted before may have a new definition waiting."""
+        accepted = accepted | await self._write("settle_jobs", settled, worker_id, on=connection)
+        rest = {job_id: token for job_id, token in tokens.items() if job_id not in accepted}
+        if rest:
+            accepted |= await self._write("apply_replacements", rest, worker_id, on=connection)
+        return accepted
+
+    async def _write(
+        self,
+        name: str,
+        by_id: Mapping[str, Mapping[str, Any]],
+        worker_id: str,
+        *,
+        on: PoolConnection | None = None,
+    ) -> set[str]:
+        rows = await self._fetch(name, list(by_id), json.dumps(by_id), worker_id, self._now, on=on)
+        return {row[0] for row in rows}
+
+    async def _fetch(self, name: str, *args: Any, on: PoolConnection | None = None) -> list[asyncpg.Record]:
+        query = load_queries(await self.schema(on=on))[name]
+        if on is not None:
+            with translated():
+                return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
+        use = self.connections.transaction if name in PLANNED else self.connections.acquire
+        async with use() as connection:
+            return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
+
+    async def _value(self, name: str, *args: Any, on: PoolConnection | None = None) -> Any:
+        rows = await self._fetch(name, *args, on=on)
+        return rows[0][0] if rows else None
+
+    async def _execute(self, name: str, *, on: PoolConnection) -> None:
+        query = load_queries(await self.schema())[name]
+        with translated():
+            await on.execute(query, timeout=CALL_TIMEOUT)
+
+
+def _columns(jobs: Sequence[NewJob]) -> tuple[list[Any], ...]:
+    return (
+        [job.job_id for job in jobs],
+        [job.job_name for job in jobs],
+        [job.execution_time for job in jobs],
+        [job.task_data for job in jobs],
+        [job.priority for job in jobs],
+        [job.max_retries for job in jobs],
+        [job.misfire_grace_time for job in jobs],
+        [job.timeout_seconds for job in jobs],
+        [job.function for job in jobs],
+        [job.lock_key for job in jobs],
+    )
+
+
+def _release(attempt: int) -> dict[str, Any]:
+    return {"attempt": attempt, "status": "pending", "error": None, "delay": 0, "retries": 0}
+
+
+def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
+    base = _release(claim.attempt)
+    match outcome:
+        case Failed(error):
+            return base | {"status": "failed", "error": error}
+        case Retry(delay, error):
+            return base | {"error": error, "delay": delay.total_seconds(), "retries": 1}
+        case Skip(reason):
+            return base | {"status": "cancelled", "error": reason}
+        case Release():
+            return base
+    raise AssertionError(f"{outcome!r} is written by complete_jobs")
+
+
+def _told(rows: Sequence[asyncpg.Record]) -> Told:
+    return Told(True, rows[0][0]) if rows else Told(False, None)

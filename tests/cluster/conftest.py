@@ -1,0 +1,33 @@
+"""Real processes on a real server, in real time: what these tests are about are leases that run out, signals
+and words that travel between nodes. They wait for what the nodes say, never for a time to pass."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.domain.periodic import PeriodicCatalogue
+from tests.cluster.fleet import Fleet
+
+
+@pytest.fixture
+async def fleet(dsn: str) -> AsyncIterator[Fleet]:
+    """Worker processes on the test's database."""
+    fleet = Fleet(dsn)
+    yield fleet
+    await fleet.close()
+
+
+@pytest.fixture(autouse=True)
+def no_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers of this process know none, whatever other tests have decorated."""
+    monkeypatch.setattr("pg_scheduler.scheduler.periodic_catalogue", PeriodicCatalogue())
+
+
+@pytest.fixture
+def client(pool: asyncpg.Pool) -> Scheduler:
+    """A Scheduler that only enqueues and looks."""
+    return Scheduler(pool)

@@ -1,0 +1,130 @@
+"""A real worker process for the tests of this folder.
+
+It says what happens in lines of JSON on its standard output, takes commands (``enable KEY``, ``disable KEY``)
+on its standard input, and ends in peace when that is closed: it cannot outlive the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler import PeriodicJobConfig, Scheduler, current_job, job, periodic
+from pg_scheduler.events import Event, PassFinished
+from tests.cluster.fleet import TICK, TOCK
+
+
+def say(event: str, **about: Any) -> None:
+    """One line; it is on its way when this returns, whatever happens to the process then."""
+    sys.stdout.write(json.dumps({"event": event, **about}, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def say_of_job(event: str) -> None:
+    current = current_job()
+    say(event, job_id=current.job_id, attempt=current.attempt, due=current.execution_time)
+
+
+@job(name="cluster.note")
+async def note() -> None:
+    """Runs in no time."""
+    say_of_job("ran")
+
+
+@job(name="cluster.hold")
+async def hold() -> None:
+    """The first try never ends by itself; later ones run in no time."""
+    if current_job().attempt == 1:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            say_of_job("cancelled")
+            raise
+    say_of_job("ran")
+
+
+@job(name="cluster.freeze")
+async def freeze() -> None:
+    """The first try halts its whole process in the middle; whoever wakes that lets it go on to its end."""
+    if current_job().attempt == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    say_of_job("ran")
+
+
+async def tick() -> None:
+    say_of_job("ticked")
+
+
+async def tock() -> None:
+    say_of_job("tocked")
+
+
+class Mouth:
+    """Tells every event, and the state of each schedule whenever the planner finds it changed."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._enabled: dict[str, bool] = {}
+
+    def tell(self, event: Event) -> None:
+        if not isinstance(event, PassFinished):
+            say(type(event).__name__, **asdict(event))
+        elif event.service == "planner":
+            configs = self._scheduler.get_periodic_jobs()
+            for key, config in configs.items():
+                self._tell_switch(key, config)
+
+    def _tell_switch(self, key: str, config: PeriodicJobConfig) -> None:
+        if self._enabled.get(key) is not config.enabled:
+            self._enabled[key] = config.enabled
+            say("switched", key=key, enabled=config.enabled)
+
+
+async def obey(scheduler: Scheduler) -> None:
+    """Do what comes on the standard input until its end."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := (await reader.readline()).decode().split():
+        switch, key = line
+        known = {"enable": scheduler.enable_periodic_job, "disable": scheduler.disable_periodic_job}[switch](
+            key
+        )
+        assert known, key
+    transport.close()
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dsn")
+    parser.add_argument("--lease", type=float, default=60)
+    parser.add_argument("--slots", type=int, default=25)
+    parser.add_argument("--tick", type=float, help="seconds between two ticks")
+    parser.add_argument("--tock", action="store_true", help="every second by cron")
+    options = parser.parse_args()
+    if options.tick:
+        periodic(every=timedelta(seconds=options.tick), dedup_key=TICK)(tick)
+    if options.tock:
+        periodic(cron="* * * * * *", dedup_key=TOCK)(tock)
+
+    class Node(Scheduler):
+        LEASE_DURATION = options.lease
+
+    async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4) as pool:
+        scheduler = Node(pool, max_concurrent_jobs=options.slots, shutdown_timeout=1)
+        scheduler.subscribe(Mouth(scheduler).tell)
+        async with scheduler:
+            await obey(scheduler)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

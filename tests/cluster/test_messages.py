@@ -1,0 +1,92 @@
+"""Words that travel between nodes, and many nodes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+import asyncpg
+
+from pg_scheduler import JobStatus, PollingConfig, Scheduler
+from pg_scheduler.events import Event, JobCompleted, ListenerConnected, ListenerLost
+from tests.cluster.fleet import Fleet
+
+NODES = 20
+NEVER_POLLS = PollingConfig(min_interval=60, max_interval=60, idle_start_interval=60)
+LISTENING = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE 'LISTEN%'
+"""
+
+
+async def ping() -> None:
+    """A job that only this process knows."""
+
+
+async def test_a_running_job_is_cancelled_on_another_worker_within_a_second(
+    fleet: Fleet, pool: asyncpg.Pool
+) -> None:
+    runner = await fleet.start()
+    async with Scheduler(pool) as other:
+        job_id = await other.schedule_job("cluster.hold", datetime.now(UTC), {"args": [], "kwargs": {}})
+        await fleet.sees("JobStarted", node=runner, job_id=job_id)
+        asked = time.monotonic()
+        assert await other.cancel_job(job_id)
+        await fleet.sees("cancelled", node=runner, job_id=job_id)
+        assert time.monotonic() - asked < 1
+        await fleet.sees("JobCancelled", node=runner, job_id=job_id)
+        row = await other.get_job(job_id)
+        assert row is not None
+        assert row.status is JobStatus.CANCELLED
+        assert not await other.cancel_job(job_id)
+    await runner.stop()
+    assert not fleet.seen("ran")
+
+
+async def test_twenty_nodes_start_at_once_on_an_empty_database(empty_dsn: str) -> None:
+    async with AsyncExitStack() as stack:
+        pools = [
+            await stack.enter_async_context(asyncpg.create_pool(empty_dsn, min_size=1, max_size=4))
+            for _ in range(NODES)
+        ]
+        nodes = [Scheduler(pool) for pool in pools]
+        try:
+            await asyncio.gather(*(node.start() for node in nodes))
+            workers = await nodes[0].workers()
+            assert {worker.worker_id for worker in workers} == {node.worker_id for node in nodes}
+            assert all(worker.is_alive for worker in workers)
+            done: asyncio.Queue[Event] = asyncio.Queue()
+            for node in nodes:
+                node.register(ping)
+                node.subscribe(done.put_nowait, JobCompleted)
+            await nodes[-1].schedule(ping, execution_time=datetime.now(UTC))
+            async with asyncio.timeout(10):
+                await done.get()
+        finally:
+            await asyncio.gather(*(node.shutdown() for node in nodes))
+        assert done.empty()  # one job, one run, twenty nodes
+        assert await pools[0].fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+async def test_a_listener_whose_connection_is_killed_connects_again(
+    pool: asyncpg.Pool, client: Scheduler
+) -> None:
+    lost, connected, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    async with Scheduler(pool, polling_config=NEVER_POLLS) as node:
+        node.register(ping)
+        node.subscribe(lambda event: lost.set(), ListenerLost)
+        node.subscribe(lambda event: connected.set(), ListenerConnected)
+        node.subscribe(lambda event: done.set(), JobCompleted)
+        [listening] = await pool.fetch(LISTENING)
+        assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening["pid"])
+        async with asyncio.timeout(5):
+            await lost.wait()
+            await connected.wait()
+        [again] = await pool.fetch(LISTENING)
+        assert again["pid"] != listening["pid"]
+        # This node would not look for a minute: only a word from elsewhere makes it.
+        await client.schedule(ping, execution_time=datetime.now(UTC))
+        async with asyncio.timeout(5):
+            await done.wait()

@@ -1,0 +1,69 @@
+"""A driver for ASGI applications: the snippets that use FastAPI run under FastAPI itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+__all__ = ["lifespan", "post"]
+
+Message = MutableMapping[str, Any]
+App = Callable[..., Awaitable[None]]
+
+
+@asynccontextmanager
+async def lifespan(app: App) -> AsyncIterator[None]:
+    """Start the application up; shut it down at the end."""
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    running = asyncio.create_task(_until_done(app, scope, to_app, from_app))
+    for kind in ("startup", "shutdown"):
+        to_app.put_nowait({"type": f"lifespan.{kind}"})
+        answer = await from_app.get()
+        assert answer["type"] == f"lifespan.{kind}.complete", answer
+        if kind == "startup":
+            yield
+    await running
+
+
+async def _until_done(
+    app: App, scope: Message, to_app: asyncio.Queue[Message], from_app: asyncio.Queue[Message]
+) -> None:
+    await app(scope, to_app.get, from_app.put)
+
+
+async def post(app: App, url: str) -> Any:
+    """The JSON that the application answers with; anything but 200 is an error."""
+    path, _, query = url.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(b"host", b"test")],
+        "client": ("127.0.0.1", 1),
+        "server": ("test", 80),
+        "state": {},
+    }
+    requests: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+    answers: list[Message] = []
+
+    async def receive() -> Message:
+        return requests.pop() if requests else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    await app(scope, receive, send)
+    body = b"".join(each.get("body", b"") for each in answers)
+    assert answers[0]["status"] == 200, (answers[0], body)
+    return json.loads(body)

@@ -1,0 +1,73 @@
+"""Tables in the documentation that repeat what the code says, held to it."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+import pg_scheduler
+from pg_scheduler import Scheduler, events
+from pg_scheduler.log import _LEVELS
+from tests.docs.snippets import ROOT
+
+
+def table(page: str, header: str) -> list[list[str]]:
+    """The rows of the table with this header, as cells."""
+    _, _, rest = (ROOT / "docs" / page).read_text(encoding="utf-8").partition(f"\n{header}\n")
+    assert rest, f"{page} has no table {header!r}"
+    rows = []
+    for line in rest.splitlines()[1:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`(\w+)`", cell)
+
+
+async def test_parts_are_listed_in_the_order_of_their_start(scheduler: Scheduler) -> None:
+    assert scheduler._engine
+    parts = [type(part).__name__.lower() for part in scheduler._engine._supervisor._parts]
+    assert [row[0] for row in table("development/architecture.md", "| Part | Pass | Rhythm |")] == parts
+
+
+def test_log_levels() -> None:
+    told = {
+        name: row[0]
+        for row in table("operations/monitoring.md", "| Level | Events |")
+        for name in code(row[1])
+    }
+    loud = {
+        kind.__name__: logging.getLevelName(level) for kind, level in _LEVELS.items() if level > logging.DEBUG
+    }
+    assert told == loud
+    assert all(hasattr(events, name) for name in told)
+
+
+def test_columns() -> None:
+    shape = (ROOT / "migrations" / "schema.txt").read_text(encoding="utf-8")
+    jobs = shape.partition("table scheduled_jobs\n")[2].partition("\ntable ")[0]
+    columns = set(re.findall(r"^    column (\w+)", jobs, re.MULTILINE))
+    page = (ROOT / "docs" / "concepts" / "life-cycle.md").read_text(encoding="utf-8")
+    for_the_library = set(code(page.partition("The others (")[2].partition(")")[0]))
+    told = {name for row in table("concepts/life-cycle.md", "| Column | Meaning |") for name in code(row[0])}
+    mentioned = told | for_the_library | {"expires_at"}
+    assert mentioned == columns
+
+
+def test_statuses() -> None:
+    told = [code(row[0])[0] for row in table("concepts/life-cycle.md", "| Status | Meaning |")]
+    assert told == [status.value for status in pg_scheduler.JobStatus]
+
+
+@pytest.mark.parametrize("name", sorted(set(pg_scheduler.__all__) - {"__version__"}))
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    reference = "\n".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/reference/*.md"))
+    in_a_whole_module = (
+        issubclass(value, Exception) if isinstance(value := vars(pg_scheduler)[name], type) else False
+    )
+    assert in_a_whole_module or re.search(rf"auto(class|function):: {name}$", reference, re.MULTILINE)

@@ -1,0 +1,182 @@
+"""The snippets that are whole files, each run as its page says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.events import Event, JobCompleted
+from tests.docs import asgi
+from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, run_python, snippets_of
+
+FILES = {
+    f"{page_id(page)} {snippet.file}": snippet
+    for page in PAGES
+    for snippet in snippets_of(page)
+    if snippet.file
+}
+TESTED = {
+    "README.md app.py",
+    "docs/quickstart.md worker.py",
+    "docs/quickstart.md service.py",
+    "docs/guides/shutdown.md worker.py",
+    "docs/guides/testing.md test_reminders.py",
+    "docs/operations/database.md grants.sql",
+}
+
+
+def test_every_file_has_a_test() -> None:
+    assert FILES.keys() == TESTED
+
+
+def test_the_quick_start_takes_thirty_lines() -> None:
+    assert len(FILES["README.md app.py"].code.splitlines()) <= 30
+
+
+async def application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setenv("DATABASE_URL", dsn)
+    module = ModuleType(f"snippets.{uuid.uuid4().hex}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    await run_python(snippet, module)
+    return module
+
+
+async def test_readme(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = await application(FILES["README.md app.py"], dsn, monkeypatch)
+    async with asgi.lifespan(module.app), asyncio.timeout(30):
+        scheduler: Scheduler = module.app.state.scheduler
+        completed: asyncio.Queue[Event] = asyncio.Queue()
+        scheduler.subscribe(completed.put_nowait, JobCompleted)
+        answer = await asgi.post(module.app, "/reminders?to=ada&seconds=0")
+        event = await completed.get()
+        assert isinstance(event, JobCompleted)
+        assert event.job_id == answer["job_id"]
+        (nightly,) = scheduler.get_periodic_jobs()
+        assert scheduler.get_periodic_job_status(nightly)
+    assert "reminder to ada" in capsys.readouterr().out
+    assert not scheduler.is_running
+
+
+async def test_quickstart_service(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await application(FILES["docs/quickstart.md service.py"], dsn, monkeypatch)
+    async with asgi.lifespan(module.app), asyncio.timeout(30):
+        completed: asyncio.Queue[Event] = asyncio.Queue()
+        module.app.state.scheduler.subscribe(completed.put_nowait, JobCompleted)
+        later = await asgi.post(module.app, "/reminders?to=grace&seconds=3600")
+        cancel = f"/reminders/{later['job_id']}/cancel"
+        assert await asgi.post(module.app, cancel) == {"cancelled": True}
+        assert await asgi.post(module.app, cancel) == {"cancelled": False}
+        await asgi.post(module.app, "/reminders?to=ada&seconds=0")
+        await completed.get()
+    assert "reminder to ada" in capsys.readouterr().out
+
+
+@asynccontextmanager
+async def program(
+    snippet: Snippet, folder: Path, dsn: str, *words: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    file = folder / (snippet.file or "")
+    file.write_text(snippet.code, encoding="utf-8")
+    environment = os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, file, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_quickstart_worker(dsn: str, tmp_path: Path) -> None:
+    snippet = FILES["docs/quickstart.md worker.py"]
+    # Its jobs are due after a second of real time: that is what a reader sees.
+    async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
+        assert process.stdout
+        lines = [(await process.stdout.readline()).decode() for _ in range(4)]
+        assert sorted(line.split(",")[0] for line in lines) == [
+            "hello Ada",
+            "hello number 0",
+            "hello number 1",
+            "hello number 2",
+        ]
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch("SELECT DISTINCT status, job_name FROM scheduled_jobs")
+        assert [tuple(row) for row in rows] == [("completed", "worker.greet")]
+        assert await connection.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_shutdown_worker(dsn: str, tmp_path: Path, signum: signal.Signals) -> None:
+    snippet = FILES["docs/guides/shutdown.md worker.py"]
+    async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
+        assert process.stdout
+        assert await process.stdout.readline() == b"ready\n"
+        process.send_signal(signum)
+        assert await process.wait() == 0
+
+
+async def test_testing_a_job(dsn: str, tmp_path: Path) -> None:
+    snippet = FILES["docs/guides/testing.md test_reminders.py"]
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
+    )
+    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
+    async with program(snippet, tmp_path, dsn, *words) as process, asyncio.timeout(50):
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        assert b"1 passed" in output
+
+
+async def test_grants(dsn: str, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    snippet = FILES["docs/operations/database.md grants.sql"]
+    role = f"app_{uuid.uuid4().hex}"  # roles belong to the server, not to the test's database
+    owner = Scheduler(pool, schema="jobs")
+    await owner.initialize_db()
+    await pool.execute(f"CREATE ROLE {role}")
+    try:
+        await pool.execute(snippet.code.replace("TO app", f"TO {role}"))
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"role": role}) as narrow:
+            await use_everything(Scheduler(narrow, schema="jobs"))
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await narrow.execute("DROP TABLE jobs.scheduled_jobs")
+    finally:
+        await pool.execute(f"DROP OWNED BY {role}")
+        await pool.execute(f"DROP ROLE {role}")
+
+
+async def use_everything(scheduler: Scheduler) -> None:
+    completed: asyncio.Queue[Event] = asyncio.Queue()
+    scheduler.subscribe(completed.put_nowait, JobCompleted)
+
+    async def noop() -> None: ...
+
+    with pytest.raises(NotRunningError):
+        await scheduler.recover_orphaned_jobs()
+    async with scheduler, asyncio.timeout(30):
+        await scheduler.schedule(noop, execution_time=datetime.now(UTC))
+        await completed.get()
+        await scheduler.recover_orphaned_jobs()
+        await scheduler.run_vacuum()
+        assert (await scheduler.count_jobs()).completed == 1

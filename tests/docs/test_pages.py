@@ -1,0 +1,82 @@
+"""What Sphinx does not look at: the README's links, and the rules for snippets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=page_id)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_block_is_understood(page: Path) -> None:
+    for snippet in snippets_of(page):
+        assert snippet.code.strip(), f"{snippet}: empty"
+        width = 120 if snippet.kind in ("sql", "text") else 110
+        assert max(map(len, snippet.code.splitlines())) <= width, f"{snippet}: too wide for the page"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_python_is_in_python_blocks(page: Path) -> None:
+    """No way around the tests: what reads like Python and imports something is run."""
+    for snippet in snippets_of(page):
+        if snippet.kind != "python":
+            assert not re.search(r"^(import \w|from \w+ import)", snippet.code, re.MULTILINE), str(snippet)
+
+
+def read(text: str, folder: Path) -> list[Snippet]:
+    page = folder / "page.md"
+    page.write_text(text, encoding="utf-8")
+    return snippets_of(page)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tests.docs.snippets.ROOT", tmp_path)
+    return tmp_path
+
+
+def test_markers_say_what_is_done_with_a_block(folder: Path) -> None:
+    text = """\
+```python
+one
+```
+<!-- snippet: raises ValueError -->
+```python
+two
+```
+<!-- snippet: file three.py -->
+```python
+three
+```
+"""
+    one, two, three = read(text, folder)
+    assert (one.code, one.raises, one.file, one.line) == ("one\n", None, None, 2)
+    assert (two.code, two.raises, two.file, two.line) == ("two\n", "ValueError", None, 6)
+    assert (three.code, three.raises, three.file) == ("three\n", None, "three.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```py\n1\n```\n",
+        "```\n1\n```\n",
+        "```pycon\n>>> 1\n```\n",
+        "```python\n1\n",
+        "- a list\n\n  ```python\n  1\n  ```\n",
+        "<!-- snippet: skip -->\n```python\n1\n```\n",
+        "<!-- snippet: raises ValueError -->\n\n```python\n1\n```\n",
+        "<!-- snippet: raises ValueError -->\n```console\n1\n```\n",
+    ],
+)
+def test_what_no_test_would_run_is_refused(text: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"page\.md"):
+        read(text, folder)

@@ -1,0 +1,82 @@
+"""The shape of a schema as text, to be compared and to be read in a review.
+
+Made from the catalogue rather than by pg_dump, which differs between server versions and need not be
+installed. Names are without their schema, so that the text is the same wherever the tables live.
+
+After a new migration, rewrite the checked-in text. The DSN's database is left as it was::
+
+    PG_SCHEDULER_TEST_DSN=postgresql://... python -m tests.migrations.dump > migrations/schema.txt
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import asyncpg
+
+from pg_scheduler.migrate import migrate
+
+CHECKED_IN = Path(__file__).parents[2] / "migrations" / "schema.txt"
+
+# PostgreSQL 18 lists NOT NULL among the constraints as well; here it is said with the column.
+_SHAPE = """
+    WITH relation AS (
+        SELECT class.oid, class.relname, class.reloptions
+        FROM pg_class AS class
+        WHERE class.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+          AND class.relkind IN ('r', 'p')
+    ), line (relname, part, place, line) AS (
+        SELECT relname, 0, '', 'table ' || relname FROM relation
+        UNION ALL
+        SELECT relname, 1, lpad(attnum::text, 4, '0'),
+            concat_ws(
+                ' ', '    column', attname, format_type(atttypid, atttypmod),
+                CASE WHEN attnotnull THEN 'NOT NULL' END,
+                'DEFAULT ' || pg_get_expr(adbin, adrelid)
+            )
+        FROM relation
+        JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        UNION ALL
+        SELECT relname, 2, conname, concat_ws(' ', '    constraint', conname, pg_get_constraintdef(con.oid))
+        FROM relation
+        JOIN pg_constraint AS con ON conrelid = relation.oid AND contype <> 'n'
+        UNION ALL
+        SELECT relname, 3, indexdef.text, '    ' || indexdef.text
+        FROM relation
+        JOIN pg_index ON indrelid = relation.oid
+        CROSS JOIN LATERAL (
+            SELECT replace(pg_get_indexdef(indexrelid), quote_ident($1) || '.', '') AS text
+        ) AS indexdef
+        UNION ALL
+        SELECT relname, 4, option, '    with ' || option FROM relation, unnest(reloptions) AS option
+    )
+    SELECT line FROM line ORDER BY relname COLLATE "C", part, place COLLATE "C"
+"""
+
+
+async def describe(connection: asyncpg.Connection, schema: str) -> str:
+    """All tables of a schema: columns, constraints, indexes and storage options, one per line."""
+    lines = await connection.fetch(_SHAPE, schema)
+    return "".join(row["line"] + "\n" for row in lines)
+
+
+async def shipped_shape(dsn: str) -> str:
+    """The shape that all migrations make, found in a transaction that is rolled back."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        await migrate(connection, schema="shape")
+        shape = await describe(connection, "shape")
+        await transaction.rollback()
+    finally:
+        await connection.close()
+    return shape
+
+
+if __name__ == "__main__":
+    sys.stdout.write(asyncio.run(shipped_shape(os.environ["PG_SCHEDULER_TEST_DSN"])))

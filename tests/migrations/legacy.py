@@ -1,0 +1,108 @@
+"""A program of pg-scheduler 0.2.3, run as a process of its own with that release in front of ours.
+
+``fill DSN`` leaves jobs in every state the old release knows, says "ready" and holds one of them running
+until it is killed. ``run DSN JOB_ID ...`` runs until these jobs are completed. Calls are written as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from pg_scheduler import JobPriority, JobSpec, Scheduler, VacuumConfig, periodic
+
+FAR_AWAY = datetime(2100, 1, 1, tzinfo=UTC)
+
+_FILLED = """
+    SELECT count(*) FILTER (WHERE (job_id, status) IN (
+               ('done', 'completed'), ('broken', 'failed'), ('late', 'expired'), ('stuck', 'running')
+           )) = 4
+       AND count(*) FILTER (WHERE job_id = 'retrying' AND retry_count = 1) = 1
+       AND count(*) FILTER (WHERE job_name = 'periodic_tick' AND status = 'completed') > 0
+    FROM scheduled_jobs
+"""
+_COMPLETED = """
+    SELECT count(*) = cardinality($1::text[])
+    FROM scheduled_jobs
+    WHERE job_id = ANY($1) AND status = 'completed'
+"""
+
+
+async def note(*args: object, **kwargs: object) -> None:
+    say(json.dumps({"args": args, "kwargs": kwargs}))
+
+
+async def fail() -> None:
+    raise RuntimeError("as planned")
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def tick() -> None:
+    pass
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def fill(pool: asyncpg.Pool) -> None:
+    periodic(every=timedelta(seconds=1))(tick)
+    scheduler = Scheduler(pool, vacuum_config=VacuumConfig(track_metrics=True))
+    await scheduler.start()
+    now = datetime.now(UTC)
+    await scheduler.schedule(
+        note,
+        execution_time=FAR_AWAY,
+        args=(1, 2.5, "žluť", None, True, [1, {"deep": []}]),
+        kwargs={"key": "value"},
+        priority=JobPriority.HIGH,
+        max_retries=2,
+        job_id="waiting",
+        misfire_grace_time=60,
+    )
+    await scheduler.schedule(note, execution_time=FAR_AWAY, job_id="patient", misfire_grace_time=None)
+    await scheduler.schedule_bulk([JobSpec(note, FAR_AWAY, args=("bulk",), job_id="bulk")])
+    await scheduler.schedule(note, execution_time=FAR_AWAY, job_id="cancelled")
+    await scheduler.cancel_job("cancelled")
+    await scheduler.schedule(
+        note, execution_time=now - timedelta(hours=1), job_id="late", misfire_grace_time=1
+    )
+    await scheduler.schedule(note, execution_time=now, args=("done",), job_id="done")
+    await scheduler.schedule(fail, execution_time=now, job_id="broken")
+    await scheduler.schedule(fail, execution_time=now, job_id="retrying", max_retries=1)
+    await scheduler.schedule(hang, execution_time=now, job_id="stuck")
+    await until(pool, _FILLED)
+    say("ready")
+    await hang()
+
+
+async def run(pool: asyncpg.Pool, job_ids: list[str]) -> None:
+    scheduler = Scheduler(pool)
+    # The old release learns functions only from the jobs it schedules itself.
+    vars(scheduler)["task_map"].update(note=note, hang=note)
+    await scheduler.start()
+    await until(pool, _COMPLETED, job_ids)
+    await scheduler.shutdown()
+
+
+async def until(pool: asyncpg.Pool, question: str, *args: object) -> None:
+    # The old release says nothing when a job ends, so there is only looking again.
+    while not await pool.fetchval(question, *args):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+async def main(command: str, dsn: str, *job_ids: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as pool:
+        await (fill(pool) if command == "fill" else run(pool, list(job_ids)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""A database of pg-scheduler 0.2.x keeps its jobs, upwards and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.migrate import migrate, verify
+from tests.migrations.dump import CHECKED_IN, describe
+
+LEGACY = Path(__file__).with_name("legacy.py")
+WAITING_ARGS = [1, 2.5, "žluť", None, True, [1, {"deep": []}]]
+ALL_ROWS = "SELECT * FROM scheduled_jobs"
+
+Rows = Mapping[str, Mapping[str, Any]]
+
+
+async def rows_by_id(connection: asyncpg.Connection) -> Rows:
+    return {row["job_id"]: dict(row) for row in await connection.fetch(ALL_ROWS)}
+
+
+@pytest.fixture
+async def old_database(
+    empty_dsn: str, connection: asyncpg.Connection, old_environment: dict[str, str]
+) -> asyncpg.Connection:
+    """A connection to what 0.2.3 left behind when it was killed in the middle of a job."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, LEGACY, "fill", empty_dsn, env=old_environment, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout
+    try:
+        lines = [line async for line in _until_ready(process.stdout)]
+    finally:
+        process.kill()
+        await process.wait()
+    assert [json.loads(line) for line in lines] == [{"args": ["done"], "kwargs": {}}]
+    return connection
+
+
+async def _until_ready(stream: asyncio.StreamReader) -> Any:
+    while (line := await stream.readline()).strip() != b"ready":
+        assert line, "0.2.3 ended before its tables were full"
+        yield line
+
+
+async def run_old_release(dsn: str, environment: dict[str, str], *job_ids: str) -> list[Any]:
+    """Let 0.2.3 run these jobs; returns the calls it made."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, LEGACY, "run", dsn, *job_ids, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+async def test_every_job_is_kept_and_gets_its_place(old_database: asyncpg.Connection) -> None:
+    await old_database.execute(
+        "INSERT INTO vacuum_stats (stat_date, deleted_completed) VALUES ('2020-01-01', 7)"
+    )
+    async with old_database.transaction():
+        # What the killed process still had on its way is in now, or never comes.
+        await old_database.execute("LOCK TABLE scheduled_jobs")
+        now = await old_database.fetchval("SELECT now()")
+        before = await rows_by_id(old_database)
+        await migrate(old_database)
+        after = await rows_by_id(old_database)
+
+    assert await describe(old_database, "public") == CHECKED_IN.read_text(encoding="utf-8")
+    assert {
+        job_id: row.keys() - before[job_id].keys() for job_id, row in after.items()
+    }.keys() == before.keys()
+    for job_id, old in before.items():
+        kept = {column: after[job_id][column] for column in old}
+        assert kept == old
+        assert {column: value for column, value in after[job_id].items() if column not in old} == {
+            "function": None,
+            "attempt": 1 if old["status"] == "running" else 0,
+            "timeout_seconds": 3600,
+            "lock_key": None,
+            "expires_at": expiry(old) if old["status"] == "pending" else None,
+            "started_at": old["last_heartbeat"] if old["status"] == "running" else None,
+            "finished_at": (old["last_heartbeat"] or now) if is_finished(old) else None,
+            "replacement": None,
+        }
+
+    assert {job_id: row["status"] for job_id, row in after.items() if not job_id.startswith("periodic:")} == {
+        "waiting": "pending",
+        "patient": "pending",
+        "bulk": "pending",
+        "retrying": "pending",
+        "stuck": "running",
+        "done": "completed",
+        "broken": "failed",
+        "late": "expired",
+        "cancelled": "cancelled",
+    }
+    assert {row["status"] for row in after.values() if row["job_name"] == "periodic_tick"} >= {
+        "completed",
+        "pending",
+    }
+    assert json.loads(after["waiting"]["task_data"]) == {"args": WAITING_ARGS, "kwargs": {"key": "value"}}
+    assert after["patient"]["expires_at"] is None
+    assert after["broken"]["error_message"] == after["retrying"]["error_message"] == "as planned"
+    statistics = await old_database.fetchrow("SELECT * FROM vacuum_stats WHERE stat_date = '2020-01-01'")
+    assert statistics is not None
+    assert (statistics["deleted_completed"], statistics["deleted_expired"]) == (7, 0)
+
+
+def expiry(row: Mapping[str, Any]) -> datetime | None:
+    grace = row["misfire_grace_time"]
+    moment: datetime = row["execution_time"]
+    return None if grace is None else moment + timedelta(seconds=grace)
+
+
+def is_finished(row: Mapping[str, Any]) -> bool:
+    return row["status"] not in {"pending", "running"}
+
+
+async def test_the_jobs_run(old_database: asyncpg.Connection, empty_dsn: str) -> None:
+    from pg_scheduler import Scheduler
+
+    await migrate(old_database)
+    await old_database.execute(
+        """
+        UPDATE scheduled_jobs SET execution_time = now(), expires_at = NULL WHERE finished_at IS NULL;
+        UPDATE scheduled_jobs SET lease_until = now() - interval '1 second' WHERE status = 'running';
+        """
+    )
+    waiting = "SELECT job_id, job_name FROM scheduled_jobs WHERE finished_at IS NULL"
+    names = {row["job_id"]: row["job_name"] for row in await old_database.fetch(waiting)}
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    all_called = asyncio.Event()
+
+    def called(name: str, *args: Any, **kwargs: Any) -> None:
+        calls.append((name, args, kwargs))
+        if len(calls) == len(names):
+            all_called.set()
+
+    async def note(*args: Any, **kwargs: Any) -> None:
+        called("note", *args, **kwargs)
+
+    async def fail() -> None:
+        called("fail")
+
+    async def hang() -> None:
+        called("hang")
+
+    async def tick() -> None:
+        called("tick")
+
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=10) as pool:
+        scheduler = Scheduler(pool)
+        for function in (note, fail, hang):
+            scheduler.register(function)
+        scheduler.register(tick, aliases=("periodic_tick",))
+        await scheduler.start()
+        try:
+            await scheduler.recover_orphaned_jobs()
+            await asyncio.wait_for(all_called.wait(), 30)
+        finally:
+            await scheduler.shutdown()
+
+    ended = await rows_by_id(old_database)
+    assert {job_id: ended[job_id]["status"] for job_id in names} == dict.fromkeys(names, "completed")
+    assert sorted(name for name, _, _ in calls) == sorted(
+        name.removeprefix("periodic_") for name in names.values()
+    )
+    assert ("note", tuple(WAITING_ARGS), {"key": "value"}) in calls
+
+
+async def test_back_at_0_the_old_release_runs_its_jobs_and_ours(
+    old_database: asyncpg.Connection, empty_dsn: str, old_environment: dict[str, str]
+) -> None:
+    await migrate(old_database)
+    await old_database.execute(
+        """
+        INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, task_data)
+        VALUES ('ours', 'Our report', 'shop.reports.note', now(), '{"args": ["ours"], "kwargs": {}}')
+        """
+    )
+    await migrate(old_database, target=0)
+    await old_database.execute(
+        """
+        UPDATE scheduled_jobs SET execution_time = now() WHERE job_id IN ('waiting', 'patient');
+        UPDATE scheduled_jobs SET last_heartbeat = now() - interval '1 hour' WHERE status = 'running';
+        """
+    )
+    calls = await run_old_release(empty_dsn, old_environment, "waiting", "patient", "stuck", "ours")
+    assert {"args": WAITING_ARGS, "kwargs": {"key": "value"}} in calls
+    assert {"args": ["ours"], "kwargs": {}} in calls
+    assert len(calls) == 4
+
+    await migrate(old_database)
+    assert await describe(old_database, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_down_succeeds_although_an_old_node_brought_its_indexes_back(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection)
+    await connection.execute("CREATE INDEX idx_jobs_worker_cleanup ON scheduled_jobs (worker_id, status)")
+    await migrate(connection, target=0)
+
+
+async def test_rows_that_our_rules_forbid_are_put_right(connection: asyncpg.Connection) -> None:
+    """The oldest 0.2.x had no misfire_grace_time and, without metrics, no vacuum_stats."""
+    await connection.execute(
+        """
+        CREATE TABLE scheduled_jobs (
+            job_id text PRIMARY KEY DEFAULT gen_random_uuid()::text, job_name text NOT NULL,
+            execution_time timestamptz NOT NULL, status text DEFAULT 'pending', task_data jsonb,
+            created_at timestamptz DEFAULT CURRENT_TIMESTAMP, last_heartbeat timestamptz,
+            lease_until timestamptz, priority integer DEFAULT 5, retry_count integer DEFAULT 0,
+            max_retries integer DEFAULT 0, worker_id text, error_message text
+        );
+        INSERT INTO scheduled_jobs
+            (job_id, job_name, execution_time, status, task_data, created_at,
+             priority, retry_count, max_retries)
+        VALUES
+            ('empty', 'f', 'infinity', NULL, NULL, NULL, NULL, NULL, NULL),
+            ('odd', 'f', now(), 'paused', '{}', now(), 4, -1, -2),
+            ('alone', 'f', now(), 'running', '{}', now(), 1, 1, 2);
+        """
+    )
+    await migrate(connection)
+    await verify(connection)
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+    rows = await rows_by_id(connection)
+    empty, odd, alone = rows["empty"], rows["odd"], rows["alone"]
+    assert (empty["status"], empty["priority"], empty["retry_count"], empty["max_retries"]) == (
+        "pending",
+        5,
+        0,
+        0,
+    )
+    assert json.loads(empty["task_data"]) == {"args": [], "kwargs": {}}
+    assert empty["created_at"] > datetime(2020, 1, 1, tzinfo=UTC)
+    assert (odd["status"], odd["priority"], odd["retry_count"], odd["max_retries"]) == ("failed", 5, 0, 0)
+    assert odd["error_message"] == "unknown status 'paused' met by the migration"
+    assert (alone["status"], alone["worker_id"], alone["attempt"]) == ("running", "unknown", 1)

@@ -1,0 +1,216 @@
+"""Up, down, at once, half way and not at all, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from pg_scheduler.errors import MigrationChangedError, SchemaMissingError, SchemaTooNewError
+from pg_scheduler.migrate import Migration, home_schema, migrate, shipped_migrations, verify
+from pg_scheduler.migrate.apply import apply
+from tests.migrations.dump import CHECKED_IN, describe, shipped_shape
+
+SHIPPED = shipped_migrations()
+HEAD = SHIPPED[-1].version
+ALL = list(range(1, HEAD + 1))
+ODD_SCHEMA = 'Odd "Schéma" 100%'
+
+
+async def test_up_down_and_up_again_end_the_same(connection: asyncpg.Connection) -> None:
+    assert await migrate(connection) == ALL
+    first = await describe(connection, "public")
+    assert await migrate(connection, target=0) == ALL[::-1]
+    assert await describe(connection, "public") != first
+    assert await migrate(connection) == ALL
+    assert await describe(connection, "public") == first
+
+
+@pytest.mark.parametrize("version", ALL)
+async def test_each_step_down_takes_back_its_step_up(connection: asyncpg.Connection, version: int) -> None:
+    await migrate(connection, target=max(version - 1, 1))
+    await migrate(connection, target=version - 1)
+    before = await describe(connection, "public")
+    assert await migrate(connection, target=version) == [version]
+    assert await migrate(connection, target=version - 1) == [version]
+    assert await describe(connection, "public") == before
+
+
+async def test_the_second_time_does_nothing(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    applied = "SELECT * FROM scheduler_migrations ORDER BY version"
+    before = await connection.fetch(applied)
+    assert await migrate(connection) == []
+    assert await connection.fetch(applied) == before
+    assert [(row["version"], row["name"]) for row in before] == [(one.version, one.name) for one in SHIPPED]
+
+
+async def test_migrated_schema_is_the_checked_in_dump(empty_dsn: str, connection: asyncpg.Connection) -> None:
+    expected = CHECKED_IN.read_text(encoding="utf-8")
+    assert await shipped_shape(empty_dsn) == expected, "see tests/migrations/dump.py for how to rewrite it"
+    await migrate(connection, schema=ODD_SCHEMA)
+    assert await describe(connection, ODD_SCHEMA) == expected
+
+
+@pytest.mark.parametrize("schema", [None, ODD_SCHEMA])
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+async def test_twenty_at_once_all_succeed(empty_dsn: str, schema: str | None, isolation: str) -> None:
+    settings = {"default_transaction_isolation": isolation}
+    connections = [await asyncpg.connect(empty_dsn, server_settings=settings) for _ in range(20)]
+    try:
+        results = await asyncio.gather(*(migrate(connection, schema=schema) for connection in connections))
+        assert sorted(results, key=len) == [[]] * 19 + [ALL]
+        await verify(connections[0], schema=schema)
+    finally:
+        for connection in connections:
+            await connection.close()
+
+
+async def test_a_failing_migration_leaves_nothing_behind(connection: asyncpg.Connection) -> None:
+    broken = Migration(HEAD + 1, "broken", "CREATE TABLE {schema}half_way (); SELECT 1 / 0;", "")
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await apply(connection, [*SHIPPED, broken], schema="jobs")
+    assert not await connection.fetchval("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'jobs')")
+
+    await migrate(connection)
+    before = await describe(connection, "public")
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await apply(connection, [*SHIPPED, broken])
+    assert await describe(connection, "public") == before
+    await verify(connection)
+
+
+async def test_a_newer_schema_is_refused_untouched(connection: asyncpg.Connection) -> None:
+    newer = Migration(
+        HEAD + 1, "from_tomorrow", "CREATE TABLE {schema}tomorrow ();", "DROP TABLE {schema}tomorrow;"
+    )
+    await apply(connection, [*SHIPPED, newer])
+    before = await describe(connection, "public")
+    refusal = (
+        rf"at schema version {HEAD + 1}, this release of pg_scheduler knows versions up to {HEAD}\. Upgrade"
+    )
+    for target in (None, 0):
+        with pytest.raises(SchemaTooNewError, match=refusal):
+            await migrate(connection, target=target)
+    with pytest.raises(SchemaTooNewError, match=refusal):
+        await verify(connection)
+    assert await describe(connection, "public") == before
+
+    assert await apply(connection, [*SHIPPED, newer], target=HEAD) == [HEAD + 1]
+    await verify(connection)
+
+
+async def test_a_changed_migration_is_refused(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute("UPDATE scheduler_migrations SET checksum = 'edited' WHERE version = 1")
+    refusal = rf"0001 \({SHIPPED[0].name}\) was applied with the checksum edited, .* {SHIPPED[0].checksum}"
+    with pytest.raises(MigrationChangedError, match=refusal):
+        await verify(connection)
+    with pytest.raises(MigrationChangedError, match=refusal):
+        await migrate(connection, target=0)
+
+
+async def test_verify_says_what_is_missing(connection: asyncpg.Connection) -> None:
+    with pytest.raises(SchemaMissingError, match=r"schema 'public' has no tables .*initialize_db\(\)"):
+        await verify(connection)
+    with pytest.raises(SchemaMissingError, match="schema 'nowhere' has no tables"):
+        await verify(connection, schema="nowhere")
+    await migrate(connection, target=1)
+    with pytest.raises(SchemaMissingError, match=r"lack the migrations 0002, .*initialize_db\(\)"):
+        await verify(connection)
+    await migrate(connection, target=0)
+    with pytest.raises(SchemaMissingError, match="lack the migrations 0001, 0002"):
+        await verify(connection)
+
+
+async def test_verify_asks_once(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    queries: list[str] = []
+    with connection.query_logger(lambda record: queries.append(record.query)):
+        await verify(connection, schema="public")
+        await asyncio.sleep(0)  # the logger is called on the loop's next turn
+    assert len(queries) == 1
+
+
+async def test_two_schemas_in_one_database_know_nothing_of_each_other(connection: asyncpg.Connection) -> None:
+    await migrate(connection, schema="one")
+    await migrate(connection, schema=ODD_SCHEMA)
+    await migrate(connection, schema="one", target=1)
+    await verify(connection, schema=ODD_SCHEMA)
+    with pytest.raises(SchemaMissingError, match="schema 'one' lack"):
+        await verify(connection, schema="one")
+    assert await describe(connection, "public") == ""
+
+
+async def test_no_statement_leans_on_the_search_path(connection: asyncpg.Connection) -> None:
+    await connection.execute("SET search_path = ''")
+    await migrate(connection, schema="jobs")
+    await verify(connection, schema="jobs")
+    await migrate(connection, schema="jobs", target=0)
+
+
+async def test_the_search_path_chooses_the_schema(connection: asyncpg.Connection) -> None:
+    await connection.execute(
+        "CREATE SCHEMA first; CREATE SCHEMA second; SET search_path = absent, first, second"
+    )
+    assert await home_schema(connection) == "first"
+    await migrate(connection, schema="second")
+    assert await home_schema(connection) == "second"
+    assert await home_schema(connection, "first") == "first"
+    assert await migrate(connection) == []
+    await verify(connection)
+
+
+async def test_a_search_path_to_nowhere_is_refused_with_its_value(connection: asyncpg.Connection) -> None:
+    await connection.execute("SET search_path = absent")
+    with pytest.raises(SchemaMissingError, match=r"search path 'absent' names no schema .* schema=\.\.\."):
+        await migrate(connection)
+
+
+async def test_the_connection_is_left_as_it_was(connection: asyncpg.Connection) -> None:
+    settings = "SELECT name, setting FROM pg_settings ORDER BY name"
+    before = await connection.fetch(settings)
+    await migrate(connection, schema="jobs")
+    assert await connection.fetch(settings) == before
+    assert not connection.is_in_transaction()
+    locks = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
+    assert await connection.fetchval(locks) == 0
+
+
+async def test_the_callers_transaction_takes_it_back(connection: asyncpg.Connection) -> None:
+    transaction = connection.transaction()
+    await transaction.start()
+    assert await migrate(connection) == ALL
+    await transaction.rollback()
+    assert await describe(connection, "public") == ""
+
+
+async def test_waiting_for_the_lock_ends_with_the_lock_timeout(
+    empty_dsn: str, connection: asyncpg.Connection
+) -> None:
+    other = await asyncpg.connect(empty_dsn)
+    try:
+        async with other.transaction():
+            await migrate(other, target=1)
+            await connection.execute("SET lock_timeout = '1ms'")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await migrate(connection)
+        assert await migrate(connection) == ALL[1:]
+    finally:
+        await other.close()
+
+
+async def test_a_role_that_may_create_nothing_can_start_on_a_ready_schema(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection, schema="jobs")
+    await connection.execute(
+        """
+        GRANT USAGE ON SCHEMA jobs TO pg_monitor;
+        GRANT SELECT ON jobs.scheduler_migrations TO pg_monitor;
+        SET ROLE pg_monitor;
+        """
+    )
+    assert await migrate(connection, schema="jobs") == []
+    await verify(connection, schema="jobs")

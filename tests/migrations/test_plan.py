@@ -1,0 +1,93 @@
+"""Which migrations are to be run, without a database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pg_scheduler.errors import ConfigurationError, MigrationChangedError, SchemaTooNewError
+from pg_scheduler.migrate import Migration, qualify, quote_identifier, shipped_migrations
+from pg_scheduler.migrate.plan import load_migrations, plan
+
+SHIPPED = [Migration(version, f"step_{version}", f"UP {version}", f"DOWN {version}") for version in (1, 2, 3)]
+ALL_APPLIED = {migration.version: migration.checksum for migration in SHIPPED}
+
+
+def steps(applied: dict[int, str], target: int | None = None) -> list[tuple[int, bool]]:
+    return [(step.migration.version, step.up) for step in plan(applied, SHIPPED, target)]
+
+
+def test_an_empty_database_takes_every_step_up() -> None:
+    assert steps({}) == [(1, True), (2, True), (3, True)]
+
+
+def test_only_what_is_missing_is_run() -> None:
+    assert steps({1: SHIPPED[0].checksum}) == [(2, True), (3, True)]
+    assert steps({1: SHIPPED[0].checksum}, target=2) == [(2, True)]
+    assert steps(ALL_APPLIED) == []
+
+
+def test_down_runs_backwards() -> None:
+    assert steps(ALL_APPLIED, target=0) == [(3, False), (2, False), (1, False)]
+    assert steps(ALL_APPLIED, target=2) == [(3, False)]
+
+
+@pytest.mark.parametrize("target", [-1, 4])
+def test_an_impossible_target_is_refused(target: int) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"target is {target}, but this release has the versions 0 to 3"
+    ):
+        steps({}, target)
+
+
+def test_a_newer_database_is_refused_with_both_versions() -> None:
+    with pytest.raises(SchemaTooNewError, match=r"at schema version 9.* up to 3\. Upgrade"):
+        steps(ALL_APPLIED | {9: "unknown"}, target=0)
+
+
+def test_a_changed_migration_is_refused_with_both_checksums() -> None:
+    with pytest.raises(MigrationChangedError, match=f"0002 .step_2.*checksum other.*{SHIPPED[1].checksum}"):
+        steps(ALL_APPLIED | {2: "other"})
+
+
+def test_the_checksum_ignores_line_endings_and_nothing_else() -> None:
+    unix = Migration(1, "name", "SELECT 1;\nSELECT 2;\n", "")
+    assert replace(unix, up="SELECT 1;\r\nSELECT 2;\r\n").checksum == unix.checksum
+    assert replace(unix, up="SELECT 1;\nSELECT 3;\n").checksum != unix.checksum
+
+
+def test_every_shipped_file_is_one_half_of_a_numbered_pair() -> None:
+    folder = Path(__file__).parents[2] / "migrations"
+    names = sorted(file.name for file in folder.glob("*.sql"))
+    pattern = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)*\.(up|down)\.sql")
+    assert [name for name in names if not pattern.fullmatch(name)] == []
+    ups = [name.removesuffix(".up.sql") for name in names if name.endswith(".up.sql")]
+    downs = [name.removesuffix(".down.sql") for name in names if name.endswith(".down.sql")]
+    assert ups == downs
+    assert [int(name[:4]) for name in ups] == list(range(1, len(ups) + 1))
+    assert ups == [f"{migration.version:04}_{migration.name}" for migration in shipped_migrations()]
+
+
+def test_a_gap_or_a_missing_way_down_is_refused(tmp_path: Path) -> None:
+    for name in ("0001_first", "0003_third"):
+        (tmp_path / f"{name}.up.sql").write_text("SELECT 1")
+        (tmp_path / f"{name}.down.sql").write_text("SELECT 1")
+    with pytest.raises(ValueError, match=r"are \[1, 3\], not 1, 2, 3"):
+        load_migrations(tmp_path)
+    (tmp_path / "0002_second.up.sql").write_text("SELECT 1")
+    with pytest.raises(FileNotFoundError, match=r"0002_second\.down\.sql"):
+        load_migrations(tmp_path)
+
+
+def test_names_are_quoted_and_put_in_place() -> None:
+    sql = qualify("TABLE {schema}jobs -- '{}'", 'Odd "Schéma" 1')
+    assert sql == 'TABLE "Odd ""Schéma"" 1".jobs -- \'{}\''
+
+
+@pytest.mark.parametrize("name", ["", "é" * 32, "with\0nul"])
+def test_a_name_postgresql_would_not_take_as_it_is_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"schema is {name!r}")):
+        quote_identifier(name)
