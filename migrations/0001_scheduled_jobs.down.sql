@@ -10,6 +10,7 @@ DROP INDEX {schema}scheduled_jobs_claim;
 ALTER TABLE {schema}scheduled_jobs
     DROP CONSTRAINT scheduled_jobs_status_known,
     DROP CONSTRAINT scheduled_jobs_priority_known,
+    DROP CONSTRAINT scheduled_jobs_execution_time_finite,
     DROP CONSTRAINT scheduled_jobs_counts_not_negative,
     DROP CONSTRAINT scheduled_jobs_running_has_a_worker,
     DROP CONSTRAINT scheduled_jobs_finished_has_an_end,

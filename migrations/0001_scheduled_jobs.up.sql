@@ -44,6 +44,9 @@ UPDATE {schema}scheduled_jobs SET
         WHEN status IN ('pending', 'running', 'completed', 'failed', 'cancelled', 'expired') THEN status
         ELSE 'failed'
     END,
+    execution_time = CASE execution_time
+        WHEN 'infinity' THEN '9999-12-31 00:00:00+00' WHEN '-infinity' THEN created_at ELSE execution_time
+    END,
     error_message = CASE
         WHEN status NOT IN ('pending', 'running', 'completed', 'failed', 'cancelled', 'expired')
         THEN 'unknown status ' || quote_literal(status) || ' met by the migration'
@@ -76,6 +79,8 @@ ALTER TABLE {schema}scheduled_jobs
         CHECK (status IN ('pending', 'running', 'completed', 'failed', 'cancelled', 'expired')),
     ADD CONSTRAINT scheduled_jobs_priority_known
         CHECK (priority IN (1, 3, 5, 8)),
+    ADD CONSTRAINT scheduled_jobs_execution_time_finite
+        CHECK (isfinite(execution_time)),
     ADD CONSTRAINT scheduled_jobs_counts_not_negative
         CHECK (retry_count >= 0 AND max_retries >= 0 AND attempt >= 0
                AND misfire_grace_time >= 0 AND timeout_seconds > 0),

@@ -5,10 +5,11 @@ Positional use is allowed where pg-scheduler 0.2.x allowed it.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.errors import ConfigurationError
@@ -125,6 +126,12 @@ class VacuumConfig:
     expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
 
 
+def _check_identifier(name: str) -> str:
+    if not 0 < len(name.encode()) <= 63 or "\x00" in name:
+        raise ValueError("the name of a schema has 1 to 63 bytes in UTF-8 and no NUL character")
+    return name
+
+
 @dataclass(frozen=True, config=_STRICT)
 class SchedulerConfig:
     """All settings of one Scheduler, as its constructor was given them."""
@@ -135,8 +142,8 @@ class SchedulerConfig:
     vacuum_enabled: bool
     vacuum: VacuumConfig
     polling: PollingConfig
-    schema: Annotated[str, Field(min_length=1, max_length=63)] | None
-    direct_dsn: Annotated[str | None, Field(repr=False)]
+    schema: Annotated[str, AfterValidator(_check_identifier)] | None
+    direct_dsn: str | None = field(repr=False)  # it may hold a password
     shutdown_timeout: Seconds
     lease_seconds: Annotated[float, Field(gt=0)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, overload
 
 import asyncpg
 
@@ -222,6 +222,12 @@ class Scheduler:
 
     # -- functions -------------------------------------------------------------------------------------
 
+    @overload
+    def register(self, func: F, *, name: str | None = None, aliases: Iterable[str] = ()) -> F: ...
+    @overload
+    def register(
+        self, func: None = None, *, name: str | None = None, aliases: Iterable[str] = ()
+    ) -> Callable[[F], F]: ...
     def register(self, func: F | None = None, *, name: str | None = None, aliases: Iterable[str] = ()) -> Any:
         """Make a coroutine function known to this Scheduler, also while it runs; also as a decorator.
 
@@ -462,8 +468,8 @@ class Scheduler:
             statuses=statuses,
             job_name=job_name,
             worker_id=worker_id,
-            due_from=None if due_from is None else check_execution_time(due_from),
-            due_before=None if due_before is None else check_execution_time(due_before),
+            due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
+            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit,
         )
 

@@ -67,7 +67,7 @@ class JobStatus(StrEnum):
 
     @classmethod
     def parse(cls, status: object) -> JobStatus:
-        """The status itself or its text, in either case; anything else is a ValueError."""
+        """A status from itself or its text; anything else is a ValueError."""
         text = status.value if isinstance(status, Enum) else status
         try:
             return cls(str(text))
@@ -274,21 +274,21 @@ def check_job_id(job_id: object) -> str:
     return job_id
 
 
-def check_execution_time(execution_time: object) -> datetime:
+def check_execution_time(execution_time: object, *, name: str = "execution_time") -> datetime:
     """The time in UTC; a naive one is refused, since its zone could only be guessed."""
     if not isinstance(execution_time, datetime):
-        raise TypeError(f"execution_time must be a datetime, not {type(execution_time).__name__}")
+        raise TypeError(f"{name} must be a datetime, not {type(execution_time).__name__}")
     if execution_time.tzinfo is None or execution_time.utcoffset() is None:
         raise ValueError(
-            f"execution_time {execution_time.isoformat()} has no time zone. "
+            f"{name} {execution_time.isoformat()} has no time zone. "
             "Use datetime.now(UTC) + timedelta(...), or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))."
         )
     try:
         instant = execution_time.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError(f"execution_time {execution_time.isoformat()} is out of range in UTC.") from error
+        raise ValueError(f"{name} {execution_time.isoformat()} is out of range in UTC.") from error
     if instant.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - asyncpg's infinities
-        raise ValueError(f"execution_time {execution_time.isoformat()} is out of range: it means no instant.")
+        raise ValueError(f"{name} {execution_time.isoformat()} is out of range: it means no instant.")
     return instant
 
 

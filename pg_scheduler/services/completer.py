@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import ClassVar, Final
 
@@ -38,15 +39,30 @@ RETRY_PAUSE: Final = 0.2
 
 
 class Completer(Service):
-    """Write outcomes as they come."""
+    """Write outcomes as they come.
+
+    Args:
+        flush_timeout: Seconds for which results are still written after the last pass.
+        on_written: Called after each batch: retried and replaced jobs are pending again by then. Says
+            whether jobs were handed back, which other workers should hear of.
+    """
 
     name: ClassVar[str] = "completer"
 
-    def __init__(self, store: Store, events: EventBus, worker_id: str, *, flush_timeout: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        worker_id: str,
+        *,
+        flush_timeout: float,
+        on_written: Callable[[bool], None],
+    ) -> None:
         super().__init__(events)
         self._store = store
         self._worker_id = worker_id
         self._flush_timeout = flush_timeout
+        self._on_written = on_written
         self._buffer: deque[tuple[Claim, Outcome]] = deque()
         self._room = asyncio.Event()
         self._room.set()
@@ -63,7 +79,7 @@ class Completer(Service):
         """Write one batch."""
         if not self._buffer:
             return NEVER
-        batch = list(islice(self._buffer, BATCH))
+        batch = self._next_batch()
         accepted = await self._store.finish(self._worker_id, batch)
         for _ in batch:
             self._buffer.popleft()
@@ -71,7 +87,16 @@ class Completer(Service):
             self._room.set()
         for claim, outcome in batch:
             self._events.publish(_event(claim, outcome, accepted=claim.job_id in accepted))
+        self._on_written(any(isinstance(outcome, Release) for _, outcome in batch))
         return 0 if self._buffer else NEVER
+
+    def _next_batch(self) -> list[tuple[Claim, Outcome]]:
+        batch: dict[str, tuple[Claim, Outcome]] = {}
+        for claim, outcome in islice(self._buffer, BATCH):
+            if claim.job_id in batch:  # another try of the same job, whose turn comes after this one's
+                break
+            batch[claim.job_id] = (claim, outcome)
+        return list(batch.values())
 
     async def drain(self) -> None:
         """Write what is left, for as long as the flush timeout allows.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from pg_scheduler.config import SchedulerConfig
+from pg_scheduler.domain.context import current
 from pg_scheduler.domain.job import Claim, Worker
 from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
@@ -71,7 +72,13 @@ class Engine:
             now,
             True,
         )
-        self.completer = Completer(store, events, worker_id, flush_timeout=config.shutdown_timeout)
+        self.completer = Completer(
+            store,
+            events,
+            worker_id,
+            flush_timeout=config.shutdown_timeout,
+            on_written=self._written,
+        )
         self.executor = Executor(
             store,
             events,
@@ -138,8 +145,14 @@ class Engine:
         await self._supervisor.start()
 
     async def stop(self) -> None:
-        """Stop every part, with every result written."""
+        """Stop every part, with every result written, and tell other workers of what was handed back."""
         await self._supervisor.stop()
+        await self._announcer.drain()
+
+    def runs_the_caller(self) -> bool:
+        """Whether this call comes from a job that runs here."""
+        job = current.get(None)
+        return job is not None and self.executor.held().get(job.job_id) == job.attempt
 
     def wake_claimer(self) -> None:
         """Something is due, or a slot is free."""
@@ -152,6 +165,11 @@ class Engine:
     async def execute_when_free(self, claim: Claim) -> None:
         """Run one claimed job as soon as there is a slot."""
         await (await self.executor.submit_when_free(claim))
+
+    def _written(self, handed_back: bool) -> None:
+        if handed_back:
+            self._announcer.due_soon()
+        self.claimer.wake()
 
     def _claimed(self) -> None:
         if not self.listener.hears:  # from now on it has to look whether a job was cancelled

@@ -28,7 +28,7 @@ from pg_scheduler.domain.outcome import (
 from pg_scheduler.domain.payload import decode
 from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
-from pg_scheduler.errors import PayloadError, TransientFault
+from pg_scheduler.errors import NotRunningError, PayloadError, TransientFault
 from pg_scheduler.events import EventBus, JobCancelled, JobEvent, JobLost, JobStarted, ServiceFaulted
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.store.store import Store
@@ -54,7 +54,7 @@ class Executor:
     Args:
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that jobs get to end by themselves.
-        on_free: Called whenever a slot becomes free.
+        on_free: Called when a slot becomes free and none was.
         on_fault: Called when running a job failed in a way that is not the job's.
     """
 
@@ -82,6 +82,7 @@ class Executor:
         self._on_fault = on_fault
         self._runs: dict[str, _Run] = {}
         self._slot_freed = asyncio.Event()
+        self._closed = False
 
     @property
     def free(self) -> int:
@@ -104,9 +105,11 @@ class Executor:
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job as soon as there is a slot."""
-        while not self.free:
+        while not self.free and not self._closed:
             self._slot_freed.clear()
             await self._slot_freed.wait()
+        if self._closed:
+            raise NotRunningError(f"the Scheduler shut down before a slot was free for job {claim.job_id!r}")
         return self.submit(claim)
 
     def cancel(self, job_id: str, attempt: int, *, by_caller: bool) -> None:
@@ -128,6 +131,8 @@ class Executor:
 
     async def stop(self) -> None:
         """Let what runs end within the shutdown timeout, then interrupt the rest and hand it back."""
+        self._closed = True
+        self._slot_freed.set()
         tasks = [run.task for run in self._runs.values() if run.task]
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
@@ -160,13 +165,15 @@ class Executor:
             self._events.publish(run.stop)
         if self._runs.get(claim.job_id) is not run:
             return  # it fought its cancellation too long and was handed back, or a new try took its place
+        was_full = not self.free
         del self._runs[claim.job_id]
         try:
             if not isinstance(run.stop, JobEvent):
                 await self._complete(claim, result)
         finally:
             self._slot_freed.set()
-            self._on_free()
+            if was_full:
+                self._on_free()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):  # ours: what a job raises is a result

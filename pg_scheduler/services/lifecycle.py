@@ -68,7 +68,8 @@ class Lifecycle:
             if not self.is_running and self._stopping is None:
                 return
             stopping = self._stopping or self._begin_shutdown()
-        await asyncio.shield(stopping)
+        if self.engine is None or not self.engine.runs_the_caller():  # a job cannot wait for its own end
+            await asyncio.shield(stopping)
 
     async def wait(self) -> None:
         """Wait until all has stopped; raise what made it stop by itself."""

@@ -29,6 +29,8 @@ FATAL_STATES: Final = frozenset({"57014"})
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again later can help."""
+    if isinstance(error, asyncpg.InvalidCachedStatementError):  # the table was altered: prepare it again
+        return True
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
         return state not in FATAL_STATES and (state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES)

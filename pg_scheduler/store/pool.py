@@ -7,8 +7,9 @@ has one to spare.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import asyncpg
@@ -52,6 +53,7 @@ class Connections:
     def __init__(self, pool: asyncpg.Pool, direct_dsn: str | None = None) -> None:
         self._pool = pool
         self._direct_dsn = direct_dsn
+        self._lock_holders = asyncio.Semaphore(max(pool.get_max_size() - SPARE, 1))
 
     @property
     def can_spare_one(self) -> bool:
@@ -79,6 +81,14 @@ class Connections:
         async with self.acquire() as connection, connection.transaction():
             await connection.execute(SETTINGS, timeout=CALL_TIMEOUT)
             yield connection
+
+    @asynccontextmanager
+    async def hold_for_a_lock(self) -> AsyncIterator[PoolConnection]:
+        """The same for a whole run of a job, once that leaves the pool one for LISTEN and one to work."""
+        async with AsyncExitStack() as stack:
+            if self._direct_dsn is None:
+                await stack.enter_async_context(self._lock_holders)
+            yield await stack.enter_async_context(self.hold())
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[PoolConnection]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from pg_scheduler.domain.job import Claim, Job, JobPriority, JobStatus, Worker
 from pg_scheduler.domain.payload import decode
@@ -11,6 +11,9 @@ from pg_scheduler.domain.periodic_row import PeriodicRow
 from pg_scheduler.errors import PayloadError
 
 __all__ = ["claim_from", "job_from", "periodic_from", "worker_from"]
+
+MAX_TIMEDELTA: Final = 86_399_999_999_999.0
+"""Seconds that fit into a timedelta; a column can hold more."""
 
 
 def claim_from(row: Any, worker_id: str) -> Claim:
@@ -42,7 +45,10 @@ def job_from(row: Any) -> Job:
     values["status"] = JobStatus(values["status"])
     values["priority"] = JobPriority.from_db_value(values["priority"])
     return Job(
-        args=args, kwargs=kwargs, timeout=None if seconds is None else timedelta(seconds=seconds), **values
+        args=args,
+        kwargs=kwargs,
+        timeout=None if seconds is None else timedelta(seconds=min(seconds, MAX_TIMEDELTA)),
+        **values,
     )
 
 

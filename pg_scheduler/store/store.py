@@ -405,7 +405,7 @@ class Store:
         apart, the fence keeps their results apart.
         """
         queries = load_queries(await self.schema())
-        async with self.connections.hold() as connection:
+        async with self.connections.hold_for_a_lock() as connection:
             with translated():
                 taken: bool = await connection.fetchval(
                     queries["take_advisory_lock"], key, timeout=CALL_TIMEOUT

@@ -3,7 +3,7 @@
 -- comes back as expired instead. One probe of the claim index per priority, so rows of the future and of
 -- other priorities are never walked. The worker's own row is locked FOR KEY SHARE: the rescuer waits for
 -- us, and a worker it has deleted gets nothing. The update goes by ctid, which no plan made for an empty
--- table can turn into a scan.
+-- table can turn into a scan (under the settings in store/pool.py).
 WITH worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers

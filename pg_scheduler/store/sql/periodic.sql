@@ -33,10 +33,13 @@ ON CONFLICT (dedup_key) DO UPDATE SET
 DELETE FROM {schema}scheduler_periodic_jobs WHERE dedup_key = $1;
 
 -- name: last_chained_run
--- pg-scheduler 0.2.x planned a periodic job as a chain of jobs: the last one that still waits.
+-- pg-scheduler 0.2.x planned a periodic job as a chain of jobs with numbered windows: the last one that
+-- still waits.
 SELECT max(execution_time)
 FROM {schema}scheduled_jobs
-WHERE finished_at IS NULL AND starts_with(job_id, 'periodic:' || $1 || ':');
+WHERE finished_at IS NULL
+  AND starts_with(job_id, 'periodic:' || $1 || ':')
+  AND substr(job_id, length('periodic:' || $1 || ':') + 1) ~ '^[0-9]+$';
 
 -- name: due_periodic
 -- Schedules of this process whose time has come, or whose next time is to be computed; locked until the

@@ -60,20 +60,23 @@ RETURNING worker_id;
 
 -- name: lock_orphans
 -- Second half, in a statement of its own that sees every claim the dead workers committed: their running
--- jobs, and those whose own lease is over because nobody renews it (a claim whose answer was lost on the
--- way, a worker of pg-scheduler 0.2.x; where there is no lease, $3 seconds after the last heartbeat).
--- Found through the claim index: a running job was due. They are released under their own tokens, in the
--- same transaction.
+-- jobs, and those whose own lease is over. That ends at now for a worker without a row (of 0.2.x, say;
+-- $3 seconds after the last heartbeat where there is no lease). For a worker that lives it ends at its
+-- last beat: a beat renews every job the worker knows of, so one that was out of lease by then is unknown
+-- to it, because the answer to the claim was lost on the way. Found through the claim index: a running
+-- job was due. They are released under their own tokens, in the same transaction.
 SELECT orphan.*
 FROM (VALUES (1), (3), (5), (8)) AS level (priority)
 CROSS JOIN LATERAL (
     SELECT job_id, job_name, worker_id, attempt
-    FROM {schema}scheduled_jobs
+    FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL
       AND priority = level.priority
       AND execution_time <= coalesce($2, now())
       AND status = 'running'
       AND (worker_id = ANY ($1)
-           OR coalesce(lease_until, last_heartbeat + make_interval(secs => $3), '-infinity') < coalesce($2, now()))
+           OR coalesce(lease_until, last_heartbeat + make_interval(secs => $3), '-infinity') < coalesce(
+               (SELECT last_beat FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id),
+               $2, now()))
     FOR UPDATE SKIP LOCKED
 ) AS orphan;

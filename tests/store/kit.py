@@ -1,0 +1,61 @@
+"""What the store's tests are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler.domain.job import Claim, NewJob, Worker
+from pg_scheduler.store.store import Store
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+LEASE = 60.0
+NAME = "app.work"
+
+Pool = asyncpg.Pool
+Connection = asyncpg.Connection
+
+
+def new_job(job_id: str = "job", **changes: Any) -> NewJob:
+    """A job that is due at NOW."""
+    job = NewJob(
+        job_id=job_id,
+        job_name=NAME,
+        execution_time=NOW,
+        task_data='{"args":[],"kwargs":{}}',
+        priority=5,
+        max_retries=0,
+        misfire_grace_time=None,
+        timeout_seconds=3600.0,
+    )
+    return replace(job, **changes)
+
+
+def worker(worker_id: str = "w1", **changes: Any) -> Worker:
+    """A worker; the instants are the database's business."""
+    return replace(Worker(worker_id, "host", 7, "1.0", 25, 0, NOW, NOW, NOW, True), **changes)
+
+
+async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Claim]:
+    """Insert jobs and have a worker claim them."""
+    await store.insert(jobs)
+    await store.register(worker(worker_id), LEASE)
+    claims = (await store.claim(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
+    assert len(claims) == len(jobs)
+    return claims
+
+
+async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:
+    """A job's row as it is."""
+    found = await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert found, f"there is no job {job_id}"
+    return dict(found)
+
+
+async def column(pool: Pool, name: str) -> dict[str, Any]:
+    """One column of every job, by id."""
+    return {each["job_id"]: each[name] for each in await pool.fetch("SELECT * FROM scheduled_jobs")}

@@ -1,0 +1,253 @@
+"""A claim takes due jobs in strict order, under a fresh token, and never what others hold."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import Claim
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+
+
+@pytest.fixture
+async def store(store: Store) -> Store:
+    """A store with the worker w1."""
+    await store.register(worker(), LEASE)
+    return store
+
+
+def ids(claims: list[Claim]) -> list[str]:
+    return [claim.job_id for claim in claims]
+
+
+async def test_a_claim_says_all_a_run_needs(store: Store, pool: Pool) -> None:
+    job = new_job(
+        execution_time=NOW - SECOND,
+        task_data='{"args": [1], "kwargs": {}}',
+        priority=3,
+        max_retries=2,
+        misfire_grace_time=60,
+        timeout_seconds=1.5,
+        function="app.moved",
+        lock_key=-(2**63),
+    )
+    await store.insert([job])
+    claimed = await store.claim("w1", ["app.moved"], 10)
+    assert claimed.expired == []
+    assert claimed.jobs == [
+        Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63), "w1")
+    ]
+    found = await row(pool)
+    assert (found["status"], found["worker_id"], found["attempt"]) == ("running", "w1", 1)
+    assert found["started_at"] == found["last_heartbeat"] == NOW
+    assert found["lease_until"] == NOW + LEASE * SECOND
+    assert found["finished_at"] is None
+
+
+async def test_the_order_is_priority_then_time_then_id(store: Store) -> None:
+    jobs = [
+        new_job("low", priority=8, execution_time=NOW - 60 * SECOND),
+        new_job("b", execution_time=NOW - SECOND),
+        new_job("a", execution_time=NOW - SECOND),
+        new_job("earlier", execution_time=NOW - 2 * SECOND),
+        new_job("high", priority=3),
+        new_job("critical", priority=1),
+    ]
+    await store.insert(jobs)
+    order = ["critical", "high", "earlier", "a", "b", "low"]
+    assert ids((await store.claim("w1", [NAME], 4)).jobs) == order[:4]
+    assert ids((await store.claim("w1", [NAME], 4)).jobs) == order[4:]
+
+
+async def test_jobs_of_one_instant_are_claimed_by_id_however_they_were_inserted(store: Store) -> None:
+    names = [f"{n * 7919 % 1000:04}" for n in range(1000)]
+    await store.insert([new_job(name) for name in names])
+    taken: list[str] = []
+    while batch := ids((await store.claim("w1", [NAME], 64)).jobs):
+        taken += batch
+    assert taken == sorted(names)
+
+
+async def test_what_is_not_due_waits(store: Store, clock: FakeClock) -> None:
+    await store.insert([new_job(execution_time=NOW + SECOND)])
+    assert (await store.claim("w1", [NAME], 1)).jobs == []
+    assert await store.seconds_until_due([NAME]) == 1
+    clock.advance(SECOND)
+    assert await store.seconds_until_due([NAME]) == 0
+    assert ids((await store.claim("w1", [NAME], 1)).jobs) == ["job"]
+    assert await store.seconds_until_due([NAME]) is None
+
+
+async def test_the_next_due_time_is_the_earliest_of_known_names_and_may_lie_behind(store: Store) -> None:
+    await store.insert(
+        [
+            new_job("unknown", job_name="other", execution_time=NOW - 99 * SECOND),
+            new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
+            new_job("near", priority=8, execution_time=NOW - 5 * SECOND),
+        ]
+    )
+    assert await store.seconds_until_due([NAME]) == -5
+    assert await store.seconds_until_due([]) is None
+
+
+async def test_jobs_of_other_names_wait_for_a_worker_that_knows_them(store: Store, pool: Pool) -> None:
+    await store.insert(
+        [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
+    )
+    assert (await store.claim("w1", [], 10)).jobs == []
+    assert ids((await store.claim("w1", [NAME], 10)).jobs) == ["known"]
+    assert await column(pool, "status") == {"known": "running", "unknown": "pending", "moved": "pending"}
+    assert sorted(await store.waiting_names()) == [NAME, "elsewhere", "other"]
+    assert ids((await store.claim("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
+
+
+async def test_a_job_past_its_grace_comes_back_as_expired(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await store.insert(
+        [
+            new_job("for ever"),
+            new_job("in time", misfire_grace_time=60),
+            new_job("late", misfire_grace_time=59),
+            new_job("none", misfire_grace_time=0),
+        ]
+    )
+    clock.advance(60 * SECOND)
+    await store.renew("w1", {}, LEASE)
+    claimed = await store.claim("w1", [NAME], 10)
+    assert ids(claimed.jobs) == ["for ever", "in time"]
+    assert ids(claimed.expired) == ["late", "none"]
+    late = await row(pool, "late")
+    assert (late["status"], late["finished_at"], late["started_at"]) == ("expired", NOW + 60 * SECOND, None)
+    assert (await store.claim("w1", [NAME], 10)).expired == []
+
+
+async def test_no_grace_is_still_on_time(store: Store) -> None:
+    await store.insert([new_job(misfire_grace_time=0)])
+    assert ids((await store.claim("w1", [NAME], 1)).jobs) == ["job"]
+
+
+async def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
+    (first,) = await running(store, new_job())
+    await store.rescue(120)
+    assert (await store.claim("w1", [NAME], 1)).jobs == [], "it is held"
+    await store.deregister("w1")
+    await store.register(worker("w2"), LEASE)
+    await store.set_status("job", (await store.statuses_of(["job"]))["job"].__class__.PENDING, LEASE)
+    (second,) = (await store.claim("w2", [NAME], 1)).jobs
+    assert (first.attempt, first.worker_id) == (1, "w1")
+    assert (second.attempt, second.worker_id) == (2, "w2")
+
+
+async def test_a_worker_without_a_row_gets_nothing(store: Store, pool: Pool) -> None:
+    await store.insert([new_job()])
+    assert (await store.claim("nobody", [NAME], 1)).jobs == []
+    assert (await row(pool))["attempt"] == 0
+
+
+async def test_a_worker_whose_lease_is_over_gets_nothing(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await store.insert([new_job()])
+    clock.advance(LEASE * SECOND)
+    assert (await store.claim("w1", [NAME], 1)).jobs == []
+    assert (await row(pool))["status"] == "pending"
+    await store.renew("w1", {}, LEASE)
+    assert ids((await store.claim("w1", [NAME], 1)).jobs) == ["job"]
+
+
+async def test_two_claims_at_once_share_the_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await store.register(worker("w2"), LEASE)
+    await store.insert([new_job(f"{n:02}") for n in range(10)])
+    async with pool.acquire() as one:
+        transaction = one.transaction()
+        await transaction.start()
+        first = await store._fetch("claim_jobs", "w1", [NAME], 4, NOW, on=one)
+        second = (await store.claim("w2", [NAME], 10)).jobs
+        await transaction.commit()
+    assert sorted(each["job_id"] for each in first) == ["00", "01", "02", "03"]
+    assert ids(second) == ["04", "05", "06", "07", "08", "09"]
+
+
+async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> None:
+    await store.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
+    workers = [f"w{n}" for n in range(5)]
+    for each in workers:
+        await store.register(worker(each), LEASE)
+
+    async def take(worker_id: str) -> list[str]:
+        taken: list[str] = []
+        # What another claim has locked for a moment looks like an empty queue.
+        while await store.seconds_until_due([NAME]) is not None:
+            taken += ids((await store.claim(worker_id, [NAME], 7)).jobs)
+        return taken
+
+    taken = await asyncio.gather(*map(take, workers))
+    everything = [each for some in taken for each in some]
+    assert sorted(everything) == [f"{n:03}" for n in range(200)]
+
+
+async def test_a_claim_locks_no_more_than_it_takes(store: Store, pool: Pool) -> None:
+    jobs = [new_job(f"{priority}-{n}", priority=priority) for priority in (1, 3, 5, 8) for n in range(3)]
+    await store.insert(jobs)
+    for limit in (1, 2, 4, 5):
+        async with pool.acquire() as one:
+            transaction = one.transaction()
+            await transaction.start()
+            taken = {
+                each["job_id"] for each in await store._fetch("claim_jobs", "w1", [NAME], limit, NOW, on=one)
+            }
+            free = await pool.fetch(
+                "SELECT job_id FROM scheduled_jobs WHERE status = 'pending' FOR UPDATE SKIP LOCKED"
+            )
+            await transaction.rollback()
+        assert taken == {job.job_id for job in jobs[:limit]}
+        assert {each["job_id"] for each in free} == {job.job_id for job in jobs[limit:]}
+
+
+async def test_a_row_that_changes_under_the_claim_is_not_taken_twice(store: Store, pool: Pool) -> None:
+    """Another transaction cancels the job after the claim has seen it as pending."""
+    await store.insert([new_job("a"), new_job("b")])
+    async with pool.acquire() as other, other.transaction():
+        await other.execute(
+            "UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id = 'a'"
+        )
+        assert ids((await store.claim("w1", [NAME], 10)).jobs) == ["b"]
+    assert (await store.claim("w1", [NAME], 10)).jobs == []
+    assert await column(pool, "attempt") == {"a": 0, "b": 1}
+
+
+async def test_held_claim(store: Store) -> None:
+    (claim,) = await running(store, new_job(function="app.moved", job_name="app.moved"))
+    assert await store.held_claim("job", "w1") == claim
+    assert await store.held_claim("job", "w2") is None
+    assert await store.held_claim("other", "w1") is None
+    await store.cancel("job")
+    assert await store.held_claim("job", "w1") is None
+
+
+async def test_the_farthest_times_can_be_stored_and_read(store: Store, clock: FakeClock) -> None:
+    last = NOW.max.replace(tzinfo=NOW.tzinfo) - timedelta(microseconds=1)
+    first = NOW.min.replace(tzinfo=NOW.tzinfo) + timedelta(microseconds=1)
+    await store.insert(
+        [
+            new_job("last", execution_time=last, misfire_grace_time=2**31 - 1),
+            new_job("first", execution_time=first),
+        ]
+    )
+    assert ids((await store.claim("w1", [NAME], 10)).jobs) == ["first"]
+    job = await store.get_job("last")
+    assert job
+    assert (job.execution_time, job.expires_at) == (last, None)
+    assert await store.seconds_until_due([NAME]) == pytest.approx((last - NOW).total_seconds())
+    clock.now = last - timedelta(days=1)
+    assert await store.seconds_until_due([NAME]) == pytest.approx(86400)
+
+
+async def test_a_pool_of_one_connection_is_enough(dsn: str, clock: FakeClock) -> None:
+    import asyncpg
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as small:
+        store = Store(Connections(small), clock=clock)
+        assert ids(await running(store, new_job())) == ["job"]

@@ -1,0 +1,285 @@
+"""What ends a try: written under its token or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import JobStatus
+from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from pg_scheduler.store.store import Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+
+EVERY_OUTCOME: Sequence[Outcome] = [
+    Completed(),
+    Failed("ValueError: no"),
+    Retry(timedelta(seconds=90), "ValueError: no"),
+    Release(),
+    Skip("locked"),
+]
+ALL_OUTCOMES = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda each: type(each).__name__)
+LATER = NOW + 10 * SECOND
+
+
+async def test_a_batch_of_completions(store: Store, pool: Pool, clock: FakeClock) -> None:
+    claims = await running(store, *(new_job(f"{n}") for n in range(3)))
+    clock.advance(10 * SECOND)
+    assert await store.finish("w1", [(claim, Completed()) for claim in claims]) == {"0", "1", "2"}
+    found = await row(pool, "1")
+    assert (found["status"], found["finished_at"], found["lease_until"]) == ("completed", LATER, None)
+    assert (found["started_at"], found["worker_id"], found["attempt"]) == (NOW, "w1", 1)
+
+
+async def test_an_empty_batch(store: Store) -> None:
+    assert await store.finish("w1", []) == set()
+
+
+async def test_a_completion_forgets_the_error_of_an_earlier_try(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job(max_retries=1))
+    await store.finish("w1", [(claim, Retry(SECOND, "first"))])
+    clock.advance(SECOND)
+    (claim,) = (await store.claim("w1", [NAME], 1)).jobs
+    assert (claim.attempt, claim.retry_count) == (2, 1)
+    await store.finish("w1", [(claim, Completed())])
+    found = await row(pool)
+    assert (found["status"], found["error_message"], found["retry_count"]) == ("completed", None, 1)
+
+
+async def test_a_failure(store: Store, pool: Pool, clock: FakeClock) -> None:
+    (claim,) = await running(store, new_job())
+    clock.advance(10 * SECOND)
+    assert await store.finish("w1", [(claim, Failed("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
+    found = await row(pool)
+    assert (found["status"], found["finished_at"], found["lease_until"]) == ("failed", LATER, None)
+    assert found["error_message"] == "ValueError: 'žluť' \" \\ {}"
+    assert (found["worker_id"], found["started_at"], found["retry_count"]) == ("w1", NOW, 0)
+
+
+async def test_a_retry_is_due_after_its_delay_with_its_whole_grace(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
+    clock.advance(10 * SECOND)
+    assert await store.finish("w1", [(claim, Retry(timedelta(seconds=1.5), "no"))]) == {"job"}
+    found = await row(pool)
+    assert (found["status"], found["error_message"], found["retry_count"]) == ("pending", "no", 1)
+    assert found["execution_time"] == LATER + 1.5 * SECOND
+    assert found["expires_at"] == LATER + 8.5 * SECOND
+    for name in ("worker_id", "started_at", "last_heartbeat", "lease_until", "finished_at"):
+        assert found[name] is None
+    assert found["attempt"] == 1, "half of the fence"
+
+
+async def test_a_release_is_due_at_once_and_does_not_count(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
+    clock.advance(10 * SECOND)
+    assert await store.finish("w1", [(claim, Release())]) == {"job"}
+    found = await row(pool)
+    assert (found["status"], found["retry_count"], found["execution_time"]) == ("pending", 0, NOW)
+    assert found["expires_at"] == LATER + 7 * SECOND
+    assert (await store.claim("w1", [NAME], 1)).jobs == [replace(claim, attempt=2)]
+
+
+async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> None:
+    claims = await running(store, new_job("a", max_retries=1), new_job("b"))
+    await store.finish("w1", list(zip(claims, [Retry(SECOND, "no"), Release()], strict=True)))
+    assert await column(pool, "expires_at") == {"a": None, "b": None}
+
+
+async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> None:
+    (claim,) = await running(store, new_job())
+    assert await store.finish("w1", [(claim, Skip("skipped: locked"))]) == {"job"}
+    found = await row(pool)
+    assert (found["status"], found["error_message"], found["finished_at"]) == (
+        "cancelled",
+        "skipped: locked",
+        NOW,
+    )
+
+
+async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
+    claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
+    outcomes = [*EVERY_OUTCOME, Completed()]
+    assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {c.job_id for c in claims}
+    assert await column(pool, "status") == {
+        "0": "completed",
+        "1": "failed",
+        "2": "pending",
+        "3": "pending",
+        "4": "cancelled",
+        "5": "completed",
+    }
+
+
+# -- the fence -----------------------------------------------------------------------------------------
+
+
+@ALL_OUTCOMES
+async def test_another_worker_or_attempt_writes_nothing(store: Store, pool: Pool, outcome: Outcome) -> None:
+    (claim,) = await running(store, new_job())
+    before = await row(pool)
+    assert await store.finish("w2", [(claim, outcome)]) == set()
+    assert await store.finish("w1", [(replace(claim, attempt=2), outcome)]) == set()
+    assert await store.finish("w1", [(replace(claim, attempt=0), outcome)]) == set()
+    assert await store.finish("w1", [(replace(claim, job_id="gone"), outcome)]) == set()
+    assert await row(pool) == before
+
+
+@ALL_OUTCOMES
+@pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
+async def test_a_job_that_is_not_running_any_more_is_not_written(
+    store: Store, pool: Pool, outcome: Outcome, status: JobStatus
+) -> None:
+    (claim,) = await running(store, new_job())
+    await store.set_status("job", status, LEASE)
+    before = await row(pool)
+    assert await store.finish("w1", [(claim, outcome)]) == set()
+    assert await row(pool) == before
+
+
+@ALL_OUTCOMES
+async def test_a_job_that_another_try_holds_is_not_written(
+    store: Store, pool: Pool, outcome: Outcome
+) -> None:
+    (old,) = await running(store, new_job())
+    await store.set_status("job", JobStatus.PENDING, LEASE)
+    (new,) = (await store.claim("w1", [NAME], 1)).jobs
+    before = await row(pool)
+    assert await store.finish("w1", [(old, outcome)]) == set()
+    assert await row(pool) == before
+    assert await store.finish("w1", [(new, outcome)]) == {"job"}
+
+
+async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, pool: Pool) -> None:
+    claims = await running(store, *(new_job(f"{n}") for n in range(4)))
+    await store.cancel("1")
+    await store.cancel("2")
+    outcomes: list[Outcome] = [Completed(), Completed(), Failed("no"), Failed("no")]
+    assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {"0", "3"}
+    assert await column(pool, "status") == {
+        "0": "completed",
+        "1": "cancelled",
+        "2": "cancelled",
+        "3": "failed",
+    }
+    assert await column(pool, "error_message") == {"0": None, "1": None, "2": None, "3": "no"}
+
+
+@pytest.mark.parametrize("late", [Completed(), Failed("late")])
+async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late: Outcome) -> None:
+    """The same worker lost a job, claimed it again, and both tries ended before the batch was written."""
+    (stale,) = await running(store, new_job())
+    await store.set_status("job", JobStatus.PENDING, LEASE)
+    (fresh,) = (await store.claim("w1", [NAME], 1)).jobs
+    await store.finish("w1", [(stale, late), (fresh, Completed())])
+    found = await row(pool)
+    assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
+
+
+# -- a new definition waits ----------------------------------------------------------------------------
+
+REPLACEMENT = new_job(
+    job_name="app.other",
+    execution_time=NOW + 30 * SECOND,
+    task_data='{"args": ["new"], "kwargs": {}}',
+    priority=1,
+    max_retries=9,
+    misfire_grace_time=5,
+    timeout_seconds=0.1,
+    function="app.moved",
+    lock_key=2**63 - 1,
+)
+
+
+@ALL_OUTCOMES
+async def test_the_new_definition_takes_the_row_however_the_try_ended(
+    store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
+) -> None:
+    (claim, other) = await running(store, new_job(max_retries=1), new_job("other"))
+    await store.replace([REPLACEMENT])
+    held = await row(pool)
+    assert (held["status"], held["job_name"], held["attempt"]) == ("running", NAME, 1), "undisturbed"
+    clock.advance(10 * SECOND)
+    assert await store.finish("w1", [(claim, outcome), (other, Completed())]) == {"job", "other"}
+    found = await row(pool)
+    expected = {
+        "status": "pending",
+        "job_name": "app.other",
+        "execution_time": NOW + 30 * SECOND,
+        "task_data": '{"args": ["new"], "kwargs": {}}',
+        "priority": 1,
+        "max_retries": 9,
+        "misfire_grace_time": 5,
+        "timeout_seconds": 0.1,
+        "function": "app.moved",
+        "lock_key": 2**63 - 1,
+        "expires_at": NOW + 35 * SECOND,
+        "retry_count": 0,
+        "attempt": 1,
+        "replacement": None,
+        "error_message": None,
+        "worker_id": None,
+        "started_at": None,
+        "finished_at": None,
+        "last_heartbeat": None,
+        "lease_until": None,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert (await row(pool, "other"))["status"] == "completed"
+
+
+async def test_a_new_definition_without_anything_optional(store: Store, pool: Pool) -> None:
+    (claim,) = await running(
+        store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
+    )
+    await store.replace([new_job(timeout_seconds=None)])
+    await store.finish("w1", [(claim, Completed())])
+    found = await row(pool)
+    for name in ("misfire_grace_time", "timeout_seconds", "function", "lock_key", "expires_at"):
+        assert found[name] is None
+
+
+async def test_grace_of_a_new_definition_counts_from_when_it_can_start(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job())
+    await store.replace([new_job(misfire_grace_time=5)])
+    clock.advance(10 * SECOND)
+    await store.finish("w1", [(claim, Completed())])
+    assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
+
+
+async def test_a_new_definition_waits_under_the_fence_too(store: Store, pool: Pool) -> None:
+    (claim,) = await running(store, new_job())
+    await store.replace([REPLACEMENT])
+    before = await row(pool)
+    for outcome in EVERY_OUTCOME:
+        assert await store.finish("w1", [(replace(claim, attempt=2), outcome)]) == set()
+        assert await store.finish("w2", [(claim, outcome)]) == set()
+    assert await row(pool) == before
+
+
+async def test_the_last_new_definition_counts(store: Store, pool: Pool) -> None:
+    (claim,) = await running(store, new_job())
+    await store.replace([REPLACEMENT])
+    await store.replace([new_job(priority=8)])
+    await store.finish("w1", [(claim, Completed())])
+    assert (await row(pool))["priority"] == 8
+
+
+async def test_it_runs_with_the_new_definition_and_never_two_at_once(store: Store, clock: FakeClock) -> None:
+    (first,) = await running(store, new_job())
+    await store.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
+    await store.register(worker("w2"), LEASE)
+    assert (await store.claim("w2", [NAME], 1)).jobs == []
+    await store.finish("w1", [(first, Failed("no"))])
+    (second,) = (await store.claim("w2", [NAME], 1)).jobs
+    assert (second.attempt, second.task_data) == (2, '{"args": ["new"], "kwargs": {}}')

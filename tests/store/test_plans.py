@@ -1,0 +1,232 @@
+"""How the hot statements reach their rows, also when the plan is older than the data.
+
+A session prepares a statement when it first uses it, often while the table is empty, and keeps the plan until
+something makes PostgreSQL plan anew. So the plans are looked at both ways: made on the empty table and used
+on the full one, and made with all statistics at hand; both under the settings that the store gives them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.outcome import Completed, Failed
+from pg_scheduler.store.pool import SETTINGS, Connections, PoolConnection
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import PLANNED, Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, new_job, running, worker
+
+QUERIES = load_queries("public")
+DUE = 2_000
+FUTURE = 20_000
+
+TYPES = {
+    "claim_jobs": "text, text[], integer, timestamptz",
+    "seconds_until_due": "text[], timestamptz",
+    "complete_jobs": "text[], text, text, timestamptz",
+    "settle_jobs": "text[], text, text, timestamptz",
+    "apply_replacements": "text[], text, text, timestamptz",
+    "renew_lease": "text, text[], text, double precision, timestamptz",
+    "lock_orphans": "text[], timestamptz, double precision",
+    "expire_jobs": "timestamptz, integer",
+    "vacuum_blocks": "tid, tid, text",
+    "get_job": "text",
+    "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
+}
+HELD = [f"held-{n:03}" for n in range(100)]
+TOKENS = json.dumps({job_id: {"attempt": 1} for job_id in HELD})
+SETTLED = json.dumps(
+    {job_id: {"attempt": 1, "status": "pending", "error": "no", "delay": 1, "retries": 1} for job_id in HELD}
+)
+IDS = "'{" + ",".join(HELD) + "}'"
+INSTANT = f"'{NOW.isoformat()}'"
+VALUES = {
+    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}",
+    "seconds_until_due": f"'{{{NAME}}}', {INSTANT}",
+    "complete_jobs": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
+    "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
+    "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
+    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}",
+    "lock_orphans": f"'{{w1}}', {INSTANT}, 120",
+    "expire_jobs": f"{INSTANT}, 100",
+    "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
+    "get_job": "'held-001'",
+    "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
+}
+
+
+@pytest.fixture
+async def session(store: Store) -> AsyncIterator[Connection]:
+    """A connection that has prepared everything, and used it often, on empty tables."""
+    async with store.connections.transaction() as connection:
+        for name, types in TYPES.items():
+            await connection.execute(f"PREPARE {name} ({types}) AS {QUERIES[name]}")
+            for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
+                await connection.execute(f"EXECUTE {name} ({VALUES[name]})")
+        yield connection
+
+
+async def fill(connection: Connection, store: Store) -> None:
+    """Some running jobs, due ones, many of the future in front of them by priority, and a history."""
+    await store.register(worker(), LEASE)
+    await store.insert([new_job(job_id, priority=1) for job_id in HELD])
+    assert len((await store.claim("w1", [NAME], len(HELD))).jobs) == len(HELD)
+    for prefix, count, shape in (
+        (
+            "future",
+            FUTURE,
+            f"1, timestamptz {INSTANT} + n * interval '1 second', 'pending', NULL::timestamptz",
+        ),
+        ("due", DUE, f"5, timestamptz {INSTANT} - n * interval '1 second', 'pending', NULL"),
+        ("done", FUTURE, f"1, timestamptz {INSTANT} - interval '9 days', 'completed', {INSTANT}"),
+    ):
+        await connection.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, priority, execution_time, status, finished_at)"
+            f" SELECT '{prefix}-' || n, '{NAME}', {shape} FROM generate_series(1, {count}) AS n"
+        )
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+async def explain(connection: Connection, name: str) -> list[dict[str, Any]]:
+    """The nodes of the plan that was really run, with their counts; what it wrote is taken back."""
+    transaction = connection.transaction()
+    await transaction.start()
+    text = await connection.fetchval(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({VALUES[name]})"
+    )
+    await transaction.rollback()
+    return list(nodes(json.loads(text)[0]["Plan"]))
+
+
+def on_jobs(found: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
+    """How the jobs table is read: the kinds of scans and their indexes."""
+    return {
+        (node["Node Type"], node.get("Index Name"))
+        for node in found
+        if "Scan" in node["Node Type"]
+        and (
+            node.get("Relation Name") == "scheduled_jobs"
+            or str(node.get("Index Name")).startswith("scheduled_jobs")
+        )
+    }
+
+
+CLAIM = ("Index Scan", "scheduled_jobs_claim")
+KEY = ("Index Scan", "scheduled_jobs_pkey")
+TID = ("Tid Scan", None)
+EXPECTED = {
+    "claim_jobs": {CLAIM, TID},
+    "seconds_until_due": {CLAIM},
+    "complete_jobs": {KEY},
+    "settle_jobs": {KEY},
+    "apply_replacements": {KEY},
+    "renew_lease": {KEY},
+    "lock_orphans": {CLAIM},
+    "expire_jobs": {CLAIM, TID},
+    "vacuum_blocks": {("Tid Range Scan", None)},
+    "get_job": {KEY},
+    "list_jobs": {KEY},
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+async def test_a_plan_made_on_the_empty_table_serves_the_full_one(
+    session: Connection, store: Store, name: str
+) -> None:
+    await fill(session, store)
+    assert on_jobs(await explain(session, name)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", TYPES)
+async def test_a_plan_made_with_statistics(session: Connection, store: Store, name: str) -> None:
+    await fill(session, store)
+    await session.execute("ANALYZE scheduled_jobs")
+    assert on_jobs(await explain(session, name)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_claim_never_walks_the_future(session: Connection, store: Store, analyzed: bool) -> None:
+    await fill(session, store)
+    if analyzed:
+        await session.execute("ANALYZE scheduled_jobs")
+    found = await explain(session, "claim_jobs")
+    assert found[0]["Actual Rows"] == 100
+    scans = [node for node in found if node.get("Index Name") == "scheduled_jobs_claim"]
+    # Loops count one probe per priority; what was taken plus the running rows in front, no more.
+    read = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans
+    )
+    assert read <= 100 + len(HELD) + 4
+
+
+async def not_hot(connection: PoolConnection) -> int:
+    """Rows that this session has updated lately in a way that touched an index."""
+    count: int = await connection.fetchval(
+        "SELECT pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid)"
+        " FROM pg_class WHERE oid = 'scheduled_jobs'::regclass"
+    )
+    return count
+
+
+async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) -> None:
+    await store.register(worker(), LEASE)
+    await store.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
+    async with pool.acquire() as connection:
+        async with connection.transaction():
+            assert len(await store._fetch("claim_jobs", "w1", [NAME], 20, NOW, on=connection)) == 5
+            assert await not_hot(connection) == 0
+        async with connection.transaction():
+            held = {f"{n:03}": 1 for n in range(5)}
+            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND)
+            (row,) = await store._fetch("renew_lease", *beat, on=connection)
+            assert row["lost"] == []
+            assert await not_hot(connection) == 0
+
+
+async def test_no_index_has_what_a_claim_changes(pool: Pool) -> None:
+    rows = await pool.fetch(
+        "SELECT indexdef FROM pg_indexes WHERE tablename = 'scheduled_jobs' ORDER BY indexname"
+    )
+    key_index, claim_index = sorted((row[0] for row in rows), key=len)
+    assert "(job_id)" in key_index
+    assert claim_index.endswith("(priority, execution_time, job_id) WHERE (finished_at IS NULL)")
+
+
+async def test_the_tables_settings(pool: Pool) -> None:
+    options = await pool.fetchval("SELECT reloptions FROM pg_class WHERE oid = 'scheduled_jobs'::regclass")
+    assert {"fillfactor=70", "autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= set(options)
+
+
+async def test_the_store_gives_the_hot_statements_those_settings(dsn: str, clock: FakeClock) -> None:
+    log: list[str] = []
+
+    async def listen(connection: Connection) -> None:
+        connection.add_query_logger(lambda record: log.append(record.query))
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, init=listen) as pool:
+        store = Store(Connections(pool), clock=clock)
+        one, two = await running(store, new_job("one"), new_job("two"))
+        await store.seconds_until_due([NAME])
+        await store.renew("w1", {"one": 1}, LEASE)
+        await store.finish("w1", [(one, Completed())])
+        await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
+        await store.expire(1)
+        await store.rescue(120)
+    hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
+    tuned, seen = False, set()
+    for query in log:
+        tuned = query == SETTINGS or (tuned and query not in ("COMMIT;", "ROLLBACK;"))
+        if query in hot:
+            assert tuned, query
+            seen.add(hot[query])
+    assert seen == set(hot.values()) >= PLANNED

@@ -1,0 +1,211 @@
+"""Connections for a moment and for long, and what comes over the one that listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler.errors import TransientFault
+from pg_scheduler.store import pool as module
+from pg_scheduler.store.notifications import Subscription
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.store.kit import Pool
+
+KEY = -(2**63)
+
+
+@pytest.fixture
+async def small(dsn: str) -> AsyncIterator[Pool]:
+    """A pool of one connection."""
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("size", "direct", "spare", "lock"),
+    [(1, False, False, False), (2, False, False, True), (3, False, True, True), (1, True, True, True)],
+)
+async def test_what_a_pool_can_do(dsn: str, size: int, direct: bool, spare: bool, lock: bool) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
+        connections = Connections(pool, dsn if direct else None)
+        assert (connections.can_spare_one, connections.can_hold_a_lock) == (spare, lock)
+
+
+async def insert_and_fail(connections: Connections) -> None:
+    async with connections.transaction() as connection:
+        await connection.execute("INSERT INTO mark VALUES (2)")
+        await connection.execute("INSERT INTO mark VALUES (1 / 0)")
+
+
+async def test_a_transaction_commits_when_the_block_ends_well(pool: Pool) -> None:
+    connections = Connections(pool)
+    await pool.execute("CREATE TABLE mark (id int)")
+    async with connections.transaction() as connection:
+        await connection.execute("INSERT INTO mark VALUES (1)")
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await insert_and_fail(connections)
+    assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
+
+
+async def test_a_pool_without_a_free_connection_is_a_transient_fault(
+    small: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+    async with small.acquire():
+        with pytest.raises(TransientFault, match="TimeoutError"):
+            await Store(Connections(small)).now()
+
+
+async def test_a_closed_pool_is_a_transient_fault(dsn: str) -> None:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
+    await pool.close()
+    with pytest.raises(TransientFault, match="InterfaceError"):
+        await Store(Connections(pool)).now()
+
+
+async def test_a_connection_that_breaks_is_a_transient_fault(small: Pool) -> None:
+    connections = Connections(small)
+    with pytest.raises(TransientFault):
+        async with connections.transaction() as connection:
+            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert await small.fetchval("SELECT 1") == 1, "the next one is a new one"
+
+
+async def test_a_job_s_own_error_under_a_held_connection_is_left_as_it_is(pool: Pool) -> None:
+    connections = Connections(pool)
+    with pytest.raises(ConnectionResetError):
+        async with connections.hold():
+            raise ConnectionResetError("of the job")
+
+
+async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: str) -> None:
+    connections = Connections(small, dsn)
+    async with connections.hold() as direct, small.acquire() as connection:
+        pids = {await each.fetchval("SELECT pg_backend_pid()") for each in (direct, connection)}
+        assert len(pids) == 2
+    assert direct.is_closed()
+
+
+# -- advisory locks ------------------------------------------------------------------------------------
+
+
+async def locks(pool: Pool) -> int:
+    count: int = await pool.fetchval(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    return count
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_a_lock_is_held_through_the_block_and_by_one_only(pool: Pool, dsn: str, direct: bool) -> None:
+    store = Store(Connections(pool, dsn if direct else None))
+    async with (
+        store.advisory_lock(KEY) as taken,
+        store.advisory_lock(KEY) as again,
+        store.advisory_lock(1) as other,
+    ):
+        assert (taken, again, other) == (True, False, True)
+        assert await locks(pool) == 2
+    assert await locks(pool) == 0
+    with pytest.raises(LookupError):
+        async with store.advisory_lock(KEY):
+            raise LookupError
+    assert await locks(pool) == 0
+
+
+async def test_one_that_did_not_get_the_lock_does_not_take_it_away(pool: Pool) -> None:
+    store = Store(Connections(pool))
+    async with store.advisory_lock(KEY):
+        async with store.advisory_lock(KEY) as again:
+            assert not again
+        assert await locks(pool) == 1
+
+
+async def test_a_lock_goes_with_its_connection(pool: Pool) -> None:
+    store = Store(Connections(pool))
+    async with store.advisory_lock(KEY) as taken:
+        assert taken
+        await pool.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory'"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        async with store.advisory_lock(KEY) as again:
+            assert again
+
+
+# -- listening -----------------------------------------------------------------------------------------
+
+
+class Ear:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[str] = asyncio.Queue()
+        self.broken = asyncio.Event()
+
+    def subscription(self, store: Store) -> Subscription:
+        return Subscription(store, self.messages.put_nowait, self.broken.set)
+
+    async def hear(self) -> str:
+        async with asyncio.timeout(10):
+            return await self.messages.get()
+
+
+@pytest.mark.parametrize("direct", [False, True])
+async def test_messages_arrive_when_their_transaction_commits(pool: Pool, dsn: str, direct: bool) -> None:
+    store, ear = Store(Connections(pool, dsn if direct else None)), Ear()
+    subscription = ear.subscription(store)
+    open_before = subscription.is_open
+    await subscription.open()
+    assert (open_before, subscription.is_open) == (False, True)
+    assert subscription.channel == await store.channel()
+    await subscription.check(5)
+    await store.notify(["one", "two"])
+    assert [await ear.hear(), await ear.hear()] == ["one", "two"]
+    async with store.connections.transaction() as connection:
+        await store.notify(["later"], connection=connection)
+        await store.notify(["first"])
+        assert await ear.hear() == "first"
+    assert await ear.hear() == "later"
+    await subscription.close()
+    assert [subscription.is_open, ear.broken.is_set()] == [False, False]
+    await subscription.close()
+
+
+async def test_other_schemas_are_not_heard(pool: Pool) -> None:
+    here, there, ear = Store(Connections(pool)), Store(Connections(pool), schema="other"), Ear()
+    subscription = ear.subscription(here)
+    await subscription.open()
+    await there.notify(["elsewhere"])
+    await here.notify(["here"])
+    assert await ear.hear() == "here"
+    await subscription.close()
+
+
+async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Pool) -> None:
+    store, ear = Store(Connections(pool)), Ear()
+    subscription = ear.subscription(store)
+    await subscription.open()
+    await pool.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+    )
+    async with asyncio.timeout(10):
+        await ear.broken.wait()
+    assert not subscription.is_open
+    with pytest.raises(TransientFault):
+        await subscription.check(5)
+    await subscription.close()
+    await subscription.open()
+    await store.notify(["again"])
+    assert await ear.hear() == "again"
+    await subscription.close()
+
+
+async def test_a_closed_subscription_has_nothing_to_check(pool: Pool) -> None:
+    await Ear().subscription(Store(Connections(pool))).check(5)

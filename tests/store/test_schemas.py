@@ -1,0 +1,101 @@
+"""The tables live in one schema, whatever its name and whatever the search path says later."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.store.kit import LEASE, NAME, Pool, new_job, running, worker
+
+UNUSUAL = ['the "odd" one', "UPPER", "select", "a.b", "žluť 🦉", "x" * 63, "{schema}", "$1", "--", "%s"]
+
+
+@pytest.fixture
+async def empty_pool(empty_dsn: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=3) as pool:
+        yield pool
+
+
+async def schemas_with_jobs(pool: Pool) -> set[str]:
+    query = "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = 'scheduled_jobs'"
+    return {row[0].strip('"').replace('""', '"') for row in await pool.fetch(query)}
+
+
+@pytest.mark.parametrize("schema", UNUSUAL)
+async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: str) -> None:
+    store = Store(Connections(empty_pool), schema=schema, clock=clock)
+    await store.migrate()
+    (claim,) = await running(store, new_job())
+    assert await store.finish("w1", [(claim, Completed())]) == {"job"}
+    assert await store.table_blocks() == 1
+    assert await schemas_with_jobs(empty_pool) == {schema}
+    assert len(await store.channel()) <= 63
+    await store.migrate()
+
+
+@pytest.mark.parametrize("schema", ["é" * 32, "a\x00b"])
+async def test_a_name_that_postgresql_cannot_take_is_refused(empty_pool: Pool, schema: str) -> None:
+    with pytest.raises(ConfigurationError, match="1 to 63 bytes"):
+        await Store(Connections(empty_pool), schema=schema).migrate()
+
+
+async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeClock) -> None:
+    one, two = (Store(Connections(empty_pool), schema=name, clock=clock) for name in ("one", "two"))
+    await one.migrate()
+    await two.migrate()
+    assert await one.channel() != await two.channel()
+    await one.insert([new_job()])
+    await one.register(worker(), LEASE)
+    await two.register(worker(), LEASE)
+    assert await two.get_job("job") is None
+    assert (await two.claim("w1", [NAME], 1)).jobs == []
+    await two.insert([new_job(priority=8)])
+    (claim,) = (await one.claim("w1", [NAME], 1)).jobs
+    assert claim.priority == 5
+    assert await two.finish("w1", [(claim, Completed())]) == set()
+
+
+async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock: FakeClock) -> None:
+    path = {"search_path": "missing, jobs, public"}
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
+        await pool.execute("CREATE SCHEMA jobs")
+        store = Store(Connections(pool), clock=clock)
+        await store.migrate()
+        assert await schemas_with_jobs(pool) == {"jobs"}
+        assert await store.schema() == "jobs"
+        async with pool.acquire() as connection:
+            await connection.execute("SET search_path = ''")
+            assert await store.insert([new_job()], connection=connection) == {"job"}
+
+
+async def test_tables_further_down_the_search_path_are_found(empty_pool: Pool, empty_dsn: str) -> None:
+    await Store(Connections(empty_pool), schema="public").migrate()
+    path = {"search_path": "mine, public"}
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
+        await pool.execute("CREATE SCHEMA mine")
+        assert await Store(Connections(pool)).schema() == "public"
+
+
+async def test_tables_that_are_missing_are_named_with_the_remedy(empty_pool: Pool) -> None:
+    store = Store(Connections(empty_pool), schema="public")
+    with pytest.raises(
+        SchemaMissingError, match=r"missing or old .* Call await scheduler\.initialize_db\(\)"
+    ) as caught:
+        await store.insert([new_job()])
+    assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
+    with pytest.raises(SchemaMissingError):
+        await Store(Connections(empty_pool), schema="nowhere").count_jobs(None)
+
+
+async def test_a_search_path_that_leads_nowhere_is_refused(empty_dsn: str) -> None:
+    path = {"search_path": "missing"}
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
+        with pytest.raises(SchemaMissingError, match="names no schema that exists"):
+            await Store(Connections(pool)).migrate()

@@ -1,0 +1,124 @@
+"""What the tables refuse, whoever writes to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.domain.job import JobStatus
+from tests.store.kit import NOW, Pool
+
+JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}
+RUNNING: dict[str, Any] = {"status": "running", "worker_id": "w1", "attempt": 1}
+DONE: dict[str, Any] = {"status": "completed", "finished_at": NOW}
+SCHEDULE: dict[str, Any] = {
+    "dedup_key": "key",
+    "derived_key": True,
+    "job_name": "sweep",
+    "function": "app.sweep",
+    "cron": "* * * * *",
+    "timezone": "UTC",
+    "use_advisory_lock": False,
+    "priority": 5,
+    "max_retries": 0,
+    "enabled": True,
+    "enabled_in_code": True,
+    "anchor": NOW,
+    "updated_at": NOW,
+}
+
+
+async def insert(pool: Pool, table: str, values: dict[str, Any]) -> None:
+    marks = ", ".join(f"${n + 1}" for n in range(len(values)))
+    await pool.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
+
+
+async def test_a_row_with_the_least_in_it_is_a_pending_job(pool: Pool) -> None:
+    await insert(pool, "scheduled_jobs", {"job_name": "app.work", "execution_time": NOW})
+    row = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert row
+    assert (row["status"], row["priority"], row["attempt"], row["max_retries"]) == ("pending", 5, 0, 0)
+    assert (row["timeout_seconds"], row["task_data"]) == (3600, '{"args": [], "kwargs": {}}')
+    assert row["job_id"]
+    assert row["created_at"]
+
+
+@pytest.mark.parametrize("status", JobStatus)
+async def test_every_status_has_its_shape(pool: Pool, status: JobStatus) -> None:
+    shape = RUNNING if status is JobStatus.RUNNING else {"finished_at": NOW if status.is_finished else None}
+    await insert(pool, "scheduled_jobs", {**JOB, **shape, "status": status.value})
+
+
+@pytest.mark.parametrize("priority", [1, 3, 5, 8])
+async def test_every_priority_is_known(pool: Pool, priority: int) -> None:
+    await insert(pool, "scheduled_jobs", {**JOB, "priority": priority})
+
+
+@pytest.mark.parametrize(
+    ("values", "constraint"),
+    [
+        ({"status": "done"}, "status_known"),
+        ({"status": ""}, "status_known"),
+        ({"status": "PENDING"}, "status_known"),
+        ({"priority": 0}, "priority_known"),
+        ({"priority": 4}, "priority_known"),
+        ({"retry_count": -1}, "counts_not_negative"),
+        ({"max_retries": -1}, "counts_not_negative"),
+        ({"attempt": -1}, "counts_not_negative"),
+        ({"misfire_grace_time": -1}, "counts_not_negative"),
+        ({"timeout_seconds": 0.0}, "counts_not_negative"),
+        ({**RUNNING, "worker_id": None}, "running_has_a_worker"),
+        ({**RUNNING, "attempt": 0}, "running_has_a_worker"),
+        ({**RUNNING, "finished_at": NOW}, "finished_has_an_end"),
+        ({"status": "pending", "finished_at": NOW}, "finished_has_an_end"),
+        ({**DONE, "finished_at": None}, "finished_has_an_end"),
+        ({"status": "failed"}, "finished_has_an_end"),
+        ({"status": "cancelled"}, "finished_has_an_end"),
+        ({"status": "expired"}, "finished_has_an_end"),
+        ({"replacement": "{}"}, "only_running_is_replaced_later"),
+        ({**DONE, "replacement": "{}"}, "only_running_is_replaced_later"),
+    ],
+)
+async def test_a_job_that_cannot_be_is_refused(pool: Pool, values: dict[str, Any], constraint: str) -> None:
+    with pytest.raises(asyncpg.CheckViolationError) as caught:
+        await insert(pool, "scheduled_jobs", {**JOB, **values})
+    # A status that is none has no right shape either, so the name may come second.
+    if constraint != "status_known":
+        assert caught.value.constraint_name == f"scheduled_jobs_{constraint}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["job_id", "job_name", "execution_time", "status", "task_data", "created_at", "priority", "attempt"],
+)
+async def test_what_a_job_always_has(pool: Pool, name: str) -> None:
+    with pytest.raises(asyncpg.NotNullViolationError) as caught:
+        await insert(pool, "scheduled_jobs", {**JOB, name: None})
+    assert caught.value.column_name == name
+
+
+async def test_an_id_is_taken_once(pool: Pool) -> None:
+    await insert(pool, "scheduled_jobs", JOB)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await insert(pool, "scheduled_jobs", JOB)
+
+
+@pytest.mark.parametrize(
+    ("values", "constraint"),
+    [
+        ({"cron": None, "timezone": None}, "one_kind"),
+        ({"every": NOW - NOW}, "one_kind"),
+        ({"timezone": None}, "zone_goes_with_cron"),
+        ({"priority": 2}, "priority_known"),
+        ({"max_retries": -1}, "max_retries_not_negative"),
+    ],
+)
+async def test_a_schedule_that_cannot_be_is_refused(
+    pool: Pool, values: dict[str, Any], constraint: str
+) -> None:
+    await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, "dedup_key": "fine"})
+    with pytest.raises(asyncpg.CheckViolationError) as caught:
+        await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, **values})
+    assert caught.value.constraint_name == f"scheduler_periodic_jobs_{constraint}"

@@ -1,0 +1,215 @@
+"""The named statements: all can be prepared, all are used, and no codec of the pool's owner disturbs them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+import pg_scheduler.store
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import JobStatus
+from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from pg_scheduler.domain.periodic import PeriodicJobConfig
+from pg_scheduler.domain.periodic_row import merge
+from pg_scheduler.store import queries
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import Store, Told
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, new_job, row, worker
+
+QUERIES = load_queries("public")
+SOURCES = "\n".join(
+    file.read_text() for file in sorted(Path(next(iter(pg_scheduler.store.__path__))).glob("*.py"))
+)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+async def test_every_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
+    async with pool.acquire() as connection:
+        await connection.prepare(QUERIES[name])
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_statement_is_used(name: str) -> None:
+    assert f'"{name}"' in SOURCES
+
+
+def test_every_statement_that_is_asked_for_is_there() -> None:
+    asked = re.findall(r'_(?:fetch|value|write|execute)\(\s*"(\w+)"', SOURCES)
+    assert set(asked) <= set(QUERIES)
+    assert len(set(asked)) >= len(QUERIES) - 2, "all but the two of the advisory lock"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_every_statement_says_what_it_does_and_names_its_tables_with_their_schema(name: str) -> None:
+    text = load_queries("other")[name]
+    assert text.startswith("-- ")
+    code = re.sub(r"--.*", "", text)
+    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs"
+    # In "scheduled_jobs.ctid" the table has a name already.
+    assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
+    assert "{" not in code
+
+
+def test_the_names_of_statements_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sql").mkdir()
+    for file in ("a.sql", "b.sql"):
+        (tmp_path / "sql" / file).write_text("-- name: same\nSELECT 1;\n")
+    monkeypatch.setattr(queries, "files", lambda _package: tmp_path)
+    load_queries.cache_clear()
+    try:
+        with pytest.raises(LookupError, match="two statements are named 'same'"):
+            load_queries("x")
+    finally:
+        load_queries.cache_clear()
+
+
+def test_statements_are_read_only() -> None:
+    assert load_queries("public") is load_queries("public")
+    with pytest.raises(TypeError):
+        QUERIES["new"] = ""  # type: ignore[index]
+
+
+Use = Callable[[Store], Awaitable[object]]
+
+
+async def use_vacuum(store: Store) -> object:
+    await store.vacuum_blocks(0, await store.table_blocks(), {JobStatus.COMPLETED: NOW})
+    await store.vacuum_surplus(JobStatus.FAILED, 1, 10)
+    await store.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
+    assert (await store.total_vacuum_stats()).total_completed == 1
+    (day,) = await store.vacuum_stats(1)
+    return day.deleted_completed
+
+
+async def use_periodic(store: Store) -> object:
+    async def sweep() -> None: ...
+
+    config = PeriodicJobConfig(sweep, timedelta(hours=1), dedup_key="key")
+    async with store.periodic_locked() as connection:
+        now = await store.now(on=connection)
+        chained = await store.chained_runs(["key"], on=connection)
+        await store.write_periodic(merge({"key": config}, {}, now=now, chained=chained), on=connection)
+        await store.due_periodic(["key"], on=connection)
+        await store.move_periodic("key", None, now, on=connection)
+    await store.enable_periodic("key", False)
+    return (await store.periodic_rows())["key"].enabled
+
+
+async def use_path(store: Store) -> object:
+    await store.migrate()
+    await store.insert([new_job(each) for each in "abcdef"])
+    await store.replace([new_job("f", priority=1)])
+    await store.register(worker(), LEASE)
+    assert await store.seconds_until_due([NAME]) == 0
+    claims = {claim.job_id: claim for claim in (await store.claim("w1", [NAME], 10)).jobs}
+    assert list(claims) == ["f", "a", "b", "c", "d", "e"]
+    assert (await store.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
+    await store.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
+    outcomes: list[Outcome] = [
+        Completed(),
+        Completed(),
+        Failed("no"),
+        Retry(SECOND, "no"),
+        Skip("no"),
+        Release(),
+    ]
+    assert await store.finish("w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True)))
+    await store.cancel("f")
+    await store.set_status("e", JobStatus.RUNNING, LEASE)
+    await store.rescue(120)
+    await store.expire(10)
+    job = await store.get_job("a")
+    assert job
+    assert len(await store.workers()) == 1
+    await store.notify(["due"])
+    async with store.advisory_lock(1) as taken:
+        assert taken
+    page = await store.list_jobs(
+        after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
+    )
+    counts = await store.count_jobs(None)
+    return job.args, len(page), counts.total
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 6, 6))]
+)
+@pytest.mark.parametrize("codec", ["text", "binary"])
+async def test_codecs_of_the_pools_owner_disturb_nothing(
+    codec: str, use: Use, expected: object, dsn: str, clock: FakeClock
+) -> None:
+    async def init(connection: Connection) -> None:
+        for kind in ("json", "jsonb"):
+            if codec == "text":
+                await connection.set_type_codec(
+                    kind, schema="pg_catalog", encoder=json.dumps, decoder=json.loads
+                )
+            else:
+                await connection.set_type_codec(
+                    kind,
+                    schema="pg_catalog",
+                    format="binary",
+                    encoder=lambda value: b"\x01" + json.dumps(value).encode(),
+                    decoder=lambda value: json.loads(value[1:]),
+                )
+        await connection.set_type_codec(
+            "numeric", schema="pg_catalog", format="text", encoder=str, decoder=float
+        )
+        await connection.execute("SET TIME ZONE 'Asia/Kathmandu'; SET DateStyle = 'German'")
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2, init=init) as pool:
+        assert await use(Store(Connections(pool), clock=clock)) == expected
+
+
+class OwnRecord(asyncpg.Record):
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+async def test_a_record_class_of_the_pools_owner_disturbs_nothing(dsn: str, clock: FakeClock) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2, record_class=OwnRecord) as pool:
+        store = Store(Connections(cast("Pool", pool)), clock=clock)
+        assert await use_path(store) == (("new",), 6, 6)
+
+
+async def test_a_pool_without_statement_cache_disturbs_nothing(dsn: str, clock: FakeClock) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=0) as pool:
+        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 6, 6)
+
+
+async def test_without_an_override_the_databases_clock_decides(pool: asyncpg.Pool) -> None:
+    store = Store(Connections(pool))
+    before = await pool.fetchval("SELECT clock_timestamp()")
+    now = await store.now()
+    assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
+    await store.insert([new_job(execution_time=now)])
+    await store.register(worker(), LEASE)
+    (claim,) = (await store.claim("w1", [NAME], 1)).jobs
+    assert await store.finish("w1", [(claim, Completed())]) == {"job"}
+    assert now <= (await row(pool))["finished_at"]
+    assert await store.cancel("job") == Told(False, None)
+
+
+def test_every_method_of_the_store_is_used_above() -> None:
+    """A method that is added to the store is added to a use here, or it has tests of its own for codecs."""
+    here = inspect.getsource(inspect.getmodule(use_path) or pytest)
+    public = [name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")]
+    elsewhere = {
+        "schema",
+        "channel",
+        "statuses_of",
+        "all_or_nothing",
+        "held_claim",
+        "deregister",
+        "waiting_names",
+    }
+    assert {name for name in public if f"store.{name}(" not in here} <= elsewhere

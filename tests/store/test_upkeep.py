@@ -1,0 +1,179 @@
+"""What is late expires, what is old is deleted, and that is counted."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import JobStatus
+from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.store.store import Store, VacuumDay, VacuumTotal
+from tests.store.kit import LEASE, NOW, SECOND, Pool, column, new_job, row, running, worker
+
+DAY = timedelta(days=1)
+
+
+async def finished(
+    store: Store, clock: FakeClock, *jobs: tuple[str, JobStatus, timedelta], name: str = "n"
+) -> None:
+    """Insert jobs that ended so long ago."""
+    now = clock.now
+    for job_id, status, age in jobs:
+        clock.now = now - age
+        await store.insert([new_job(job_id, job_name=name)])
+        await store.set_status(job_id, status, LEASE)
+    clock.now = now
+
+
+# -- expire --------------------------------------------------------------------------------------------
+
+
+async def test_jobs_past_their_grace_expire(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await running(store, new_job("running", misfire_grace_time=0))
+    await store.insert(
+        [
+            new_job("in time", misfire_grace_time=10),
+            new_job("late", misfire_grace_time=9, job_name="unknown"),
+            new_job("never"),
+            new_job("future", misfire_grace_time=0, execution_time=NOW + 60 * SECOND),
+        ]
+    )
+    clock.advance(10 * SECOND)
+    assert await store.expire(100) == [("late", "unknown", 0)]
+    assert [job_id for job_id, status in (await column(pool, "status")).items() if status == "expired"] == [
+        "late"
+    ]
+    assert (await row(pool, "late"))["finished_at"] == clock.now
+    assert await store.expire(100) == []
+
+
+async def test_a_pass_expires_so_many_at_most(store: Store, clock: FakeClock) -> None:
+    await store.insert(
+        [new_job(f"{p}{n}", priority=p, misfire_grace_time=0) for p in (1, 3, 5, 8) for n in range(3)]
+    )
+    clock.advance(SECOND)
+    counts = []
+    while gone := await store.expire(5):
+        counts.append(len(gone))
+    assert counts == [5, 5, 2]
+
+
+async def test_a_job_that_is_being_claimed_is_left_to_the_claim(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await store.insert([new_job(misfire_grace_time=0)])
+    clock.advance(SECOND)
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        assert await store.expire(10) == []
+
+
+# -- vacuum --------------------------------------------------------------------------------------------
+
+
+async def whole_table(
+    store: Store, cutoffs: dict[JobStatus, timedelta], clock: FakeClock
+) -> dict[JobStatus, int]:
+    instants = {status: clock.now - age for status, age in cutoffs.items()}
+    return await store.vacuum_blocks(0, await store.table_blocks(), instants)
+
+
+async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await finished(
+        store,
+        clock,
+        ("old", JobStatus.COMPLETED, 2 * DAY),
+        ("edge", JobStatus.COMPLETED, DAY),
+        ("young", JobStatus.COMPLETED, DAY - SECOND),
+        ("failed", JobStatus.FAILED, 2 * DAY),
+        ("kept", JobStatus.CANCELLED, 1000 * DAY),
+        ("expired", JobStatus.EXPIRED, 8 * DAY),
+        ("pending", JobStatus.PENDING, 1000 * DAY),
+        ("running", JobStatus.RUNNING, 1000 * DAY),
+    )
+    cutoffs = {JobStatus.COMPLETED: DAY, JobStatus.FAILED: 7 * DAY, JobStatus.EXPIRED: 7 * DAY}
+    assert await whole_table(store, cutoffs, clock) == {JobStatus.COMPLETED: 2, JobStatus.EXPIRED: 1}
+    assert set(await column(pool, "status")) == {"young", "failed", "kept", "pending", "running"}
+    assert await whole_table(store, cutoffs, clock) == {}
+    assert await whole_table(store, {}, clock) == {}
+
+
+async def test_a_walk_in_steps_of_blocks_meets_every_row(store: Store, clock: FakeClock) -> None:
+    await store.register(worker(), LEASE)
+    await store.insert([new_job(f"{n:04}") for n in range(500)])
+    for claim in (await store.claim("w1", [new_job().job_name], 500)).jobs[::50]:
+        await store.cancel(claim.job_id)
+    await store.cancel("0499")
+    blocks = await store.table_blocks()
+    assert blocks > 10
+    found = []
+    for first in range(0, blocks, 3):
+        gone = await store.vacuum_blocks(first, first + 3, {JobStatus.CANCELLED: NOW})
+        found.append(gone.get(JobStatus.CANCELLED, 0))
+    assert sum(found) == 11
+    assert max(found) < 11, "each step deletes in its own blocks"
+    assert await store.vacuum_blocks(blocks, blocks + 1, {JobStatus.CANCELLED: NOW}) == {}
+
+
+async def test_an_empty_table_has_no_blocks(store: Store) -> None:
+    assert await store.table_blocks() == 0
+
+
+async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
+    for name in ("a", "b"):
+        jobs = [(f"{name}{n}", JobStatus.COMPLETED, n * SECOND) for n in range(5)]
+        await finished(store, clock, *jobs, name=name)
+    await finished(
+        store, clock, ("failed", JobStatus.FAILED, DAY), ("waits", JobStatus.PENDING, DAY), name="a"
+    )
+    assert await store.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 4
+    assert set(await column(pool, "status")) == {"a0", "a1", "a2", "b0", "b1", "b2", "failed", "waits"}
+    assert await store.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 0
+    assert await store.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "so many at once"
+    assert await store.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 2
+    assert set(await column(pool, "status")) == {"failed", "waits"}
+
+
+async def test_of_one_instant_the_last_ids_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
+    claims = await running(store, *(new_job(each) for each in "abcd"))
+    await store.finish("w1", [(claim, Completed()) for claim in claims])
+    assert await store.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
+    assert set(await column(pool, "status")) == {"d"}
+
+
+# -- the book ------------------------------------------------------------------------------------------
+
+
+async def test_counts_of_a_day_add_up(store: Store, clock: FakeClock) -> None:
+    assert await store.vacuum_stats(7) == []
+    assert await store.total_vacuum_stats() == VacuumTotal(0, 0, 0, 0, None)
+    await store.record_vacuum({JobStatus.COMPLETED: 1, JobStatus.FAILED: 2}, "w1")
+    clock.advance(SECOND)
+    await store.record_vacuum({JobStatus.COMPLETED: 3, JobStatus.CANCELLED: 4, JobStatus.EXPIRED: 5}, "w2")
+    assert await store.vacuum_stats(1) == [VacuumDay(date(2030, 1, 1), 4, 2, 4, 5, NOW + SECOND, "w2")]
+    clock.advance(2 * DAY)
+    await store.record_vacuum({JobStatus.COMPLETED: 10}, "w1")
+    assert [day.stat_date for day in await store.vacuum_stats(7)] == [date(2030, 1, 3), date(2030, 1, 1)]
+    assert [day.stat_date for day in await store.vacuum_stats(2)] == [date(2030, 1, 3)]
+    assert await store.total_vacuum_stats() == VacuumTotal(14, 2, 4, 5, clock.now)
+
+
+async def test_days_are_those_of_utc(store: Store, pool: Pool, clock: FakeClock) -> None:
+    clock.now = NOW.replace(hour=23, minute=59)
+    await pool.execute(
+        "ALTER ROLE CURRENT_USER IN DATABASE "
+        + await pool.fetchval("SELECT quote_ident(current_database())")
+        + " SET TIME ZONE 'Asia/Kathmandu'"
+    )
+    await pool.expire_connections()
+    await store.record_vacuum({}, "w1")
+    assert [day.stat_date for day in await store.vacuum_stats(1)] == [date(2030, 1, 1)]
+
+
+async def test_rows_of_0_2_with_gaps_are_counted_on(store: Store, pool: Pool) -> None:
+    await pool.execute(
+        "INSERT INTO vacuum_stats (stat_date, deleted_completed, deleted_failed, deleted_cancelled)"
+        " VALUES ('2030-01-01', NULL, 5, NULL)"
+    )
+    await store.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
+    assert await store.vacuum_stats(1) == [VacuumDay(date(2030, 1, 1), 1, 5, 0, 0, NOW, "w1")]

@@ -1,0 +1,199 @@
+"""Leases: renewed by those who live, taken from those who do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import JobStatus
+from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.store.store import Beat, Rescue, Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+
+THRESHOLD = 120.0
+NOTHING = Rescue([], [])
+
+
+async def test_a_worker_comes_and_goes(store: Store, clock: FakeClock) -> None:
+    await store.register(worker("w2"), LEASE)
+    clock.advance(SECOND)
+    await store.register(worker("w1", hostname="other", pid=9, version="2", max_concurrent_jobs=3), 5)
+    first, second = await store.workers()
+    until = NOW + LEASE * SECOND
+    assert first == replace(worker("w2"), started_at=NOW, last_beat=NOW, lease_until=until)
+    assert (second.worker_id, second.hostname, second.pid, second.version) == ("w1", "other", 9, "2")
+    assert (second.max_concurrent_jobs, second.running_jobs) == (3, 0)
+    assert second.lease_until == NOW + 6 * SECOND
+    clock.advance(10 * SECOND)
+    assert [each.is_alive for each in await store.workers()] == [True, False]
+    await store.deregister("w2")
+    await store.deregister("missing")
+    assert [each.worker_id for each in await store.workers()] == ["w1"]
+
+
+async def test_registering_again_is_a_fresh_lease(store: Store, clock: FakeClock) -> None:
+    await store.register(worker(), LEASE)
+    clock.advance(90 * SECOND)
+    await store.register(worker(), LEASE)
+    (found,) = await store.workers()
+    assert (found.last_beat, found.is_alive) == (clock.now, True)
+
+
+async def test_a_beat_renews_the_worker_and_the_jobs_it_holds(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await running(store, new_job("a"), new_job("b"))
+    clock.advance(20 * SECOND)
+    assert await store.renew("w1", {"a": 1, "b": 1}, LEASE) == Beat(True, [])
+    (found,) = await store.workers()
+    until = clock.now + LEASE * SECOND
+    assert (found.last_beat, found.lease_until, found.running_jobs) == (clock.now, until, 2)
+    assert set((await column(pool, "lease_until")).values()) == {until}
+    assert set((await column(pool, "last_heartbeat")).values()) == {clock.now}
+    assert await store.renew("w1", {}, LEASE) == Beat(True, [])
+    assert (await store.workers())[0].running_jobs == 0
+
+
+async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await running(
+        store, *(new_job(each) for each in ("cancelled", "deleted", "done", "mine", "replaced", "retaken"))
+    )
+    held = dict.fromkeys(await column(pool, "status"), 1)
+    await store.register(worker("w2"), LEASE)
+    await store.cancel("cancelled")
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'deleted'")
+    await store.set_status("done", JobStatus.COMPLETED, LEASE)
+    await store.replace([new_job("replaced")])
+    await store.set_status("retaken", JobStatus.PENDING, LEASE)
+    await store.claim("w1", [NAME], 1)
+    before = await row(pool, "retaken")
+    clock.advance(SECOND)
+    beat = await store.renew("w1", held, LEASE)
+    assert beat.alive
+    assert sorted(beat.lost) == ["cancelled", "deleted", "done", "retaken"]
+    assert await row(pool, "retaken") == before, "the try that holds it now beats for itself"
+
+
+async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await running(store, new_job())
+    await store.deregister("w1")
+    before = await row(pool)
+    clock.advance(SECOND)
+    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(False, ["job"])
+    assert await row(pool) == before
+
+
+async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock: FakeClock) -> None:
+    await running(store, new_job())
+    clock.advance(10 * LEASE * SECOND)
+    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [])
+    assert await store.rescue(THRESHOLD) == NOTHING
+
+
+# -- rescue --------------------------------------------------------------------------------------------
+
+
+async def test_the_jobs_of_a_dead_worker_are_given_back(store: Store, pool: Pool, clock: FakeClock) -> None:
+    old = await running(store, new_job("a", misfire_grace_time=9), new_job("b", priority=1))
+    clock.advance(LEASE * SECOND / 2)
+    await running(store, new_job("c"), worker_id="alive")
+    clock.advance(LEASE * SECOND / 2 + SECOND)
+    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["a", "b"])
+    assert await column(pool, "status") == {"a": "pending", "b": "pending", "c": "running"}
+    assert [each.worker_id for each in await store.workers()] == ["alive"]
+    found = await row(pool, "a")
+    assert (found["retry_count"], found["attempt"], found["worker_id"]) == (0, 1, None)
+    assert found["expires_at"] == clock.now + 9 * SECOND
+    assert await store.finish("w1", [(claim, Completed()) for claim in old]) == set(), "the zombie is told"
+    assert await store.rescue(THRESHOLD) == NOTHING
+
+
+async def test_who_is_alive_is_left_alone(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await running(store, new_job())
+    clock.advance(LEASE * SECOND)
+    before = await row(pool)
+    assert await store.rescue(THRESHOLD) == NOTHING
+    assert await row(pool) == before
+
+
+async def test_a_job_that_nobody_renews_is_given_back_though_its_worker_lives(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    """The answer of its claim was lost on the way: the worker does not know that it holds it."""
+    await running(store, new_job("lost"), new_job("held"))
+    clock.advance(LEASE * SECOND - SECOND)
+    await store.renew("w1", {"held": 1}, LEASE)
+    clock.advance(2 * SECOND)
+    # It may have been claimed while that beat was under way: the next one tells.
+    assert await store.rescue(THRESHOLD) == Rescue([], [])
+    await store.renew("w1", {"held": 1}, LEASE)
+    assert await store.rescue(THRESHOLD) == Rescue([], ["lost"])
+    assert await column(pool, "status") == {"lost": "pending", "held": "running"}
+
+
+@pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
+async def test_a_row_without_a_lease_goes_by_its_heartbeat(
+    store: Store, pool: Pool, beat: int | None, orphaned: bool
+) -> None:
+    await running(store, new_job())
+    await pool.execute(
+        "UPDATE scheduled_jobs SET lease_until = NULL, worker_id = 'of 0.2', last_heartbeat = $1",
+        None if beat is None else NOW - beat * SECOND,
+    )
+    assert await store.rescue(THRESHOLD) == Rescue([], ["job"] if orphaned else [])
+
+
+async def test_a_new_definition_of_an_orphan_takes_the_row(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await running(store, new_job())
+    await store.replace([new_job(priority=1)])
+    clock.advance(LEASE * SECOND + SECOND)
+    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["job"])
+    found = await row(pool)
+    assert (found["status"], found["priority"], found["replacement"]) == ("pending", 1, None)
+
+
+async def test_orphans_of_several_workers(store: Store, clock: FakeClock) -> None:
+    for n in range(3):
+        await running(store, new_job(f"a{n}"), new_job(f"b{n}"), worker_id=f"w{n}")
+    clock.advance(LEASE * SECOND + SECOND)
+    rescue = await store.rescue(THRESHOLD)
+    assert sorted(rescue.dead_workers) == ["w0", "w1", "w2"]
+    assert rescue.job_ids == ["a0", "a1", "a2", "b0", "b1", "b2"]
+
+
+async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await store.insert([new_job()])
+    await store.register(worker(), LEASE)
+    async with pool.acquire() as claiming:
+        transaction = claiming.transaction()
+        await transaction.start()
+        (claimed,) = await store._fetch("claim_jobs", "w1", [NAME], 1, NOW, on=claiming)
+        assert claimed["job_id"] == "job"
+        clock.advance(LEASE * SECOND + SECOND)
+        assert await store.rescue(THRESHOLD) == NOTHING, "its row is locked FOR KEY SHARE"
+        await transaction.commit()
+    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["job"])
+
+
+async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeClock) -> None:
+    await store.insert([new_job()])
+    await store.register(worker(), LEASE)
+    clock.advance(LEASE * SECOND + SECOND)
+    assert await store.rescue(THRESHOLD) == Rescue(["w1"], [])
+    assert (await store.claim("w1", [NAME], 1)).jobs == []
+
+
+async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClock) -> None:
+    import asyncio
+
+    await running(store, *(new_job(f"{n}") for n in range(20)))
+    clock.advance(LEASE * SECOND + SECOND)
+    rescues = await asyncio.gather(*(store.rescue(THRESHOLD) for _ in range(4)))
+    assert sorted(each for rescue in rescues for each in rescue.job_ids) == sorted(f"{n}" for n in range(20))
+    assert [each for rescue in rescues for each in rescue.dead_workers] == ["w1"]

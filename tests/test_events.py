@@ -1,0 +1,162 @@
+"""The bus, and what of it is logged how loud."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler import events, log
+from pg_scheduler.clock import Clock, FakeClock, SystemClock
+from pg_scheduler.errors import JobConflictError
+from pg_scheduler.events import (
+    Event,
+    EventBus,
+    JobCompleted,
+    JobFailed,
+    JobStarted,
+    PassFinished,
+    ServiceFaulted,
+    ServiceRetrying,
+    WorkerStarted,
+)
+from pg_scheduler.log import log_event
+
+DONE = JobCompleted("id", "app.work", 1)
+FAILED = JobFailed("id", "app.work", 1, error="ValueError: no")
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def bus() -> EventBus:
+    return EventBus()
+
+
+def test_each_event_goes_to_the_subscribers_of_its_class(bus: EventBus) -> None:
+    everything: list[Event] = []
+    ends: list[Event] = []
+    jobs: list[Event] = []
+    bus.subscribe(everything.append)
+    bus.subscribe(ends.append, JobCompleted, JobFailed)
+    bus.subscribe(jobs.append, events.JobEvent)
+    happened = [WorkerStarted("w"), JobStarted("id", "app.work", 1, execution_time=NOW), DONE, FAILED]
+    for event in happened:
+        bus.publish(event)
+    assert everything == happened
+    assert ends == [DONE, FAILED]
+    assert jobs == happened[1:]
+
+
+def test_a_subscription_ends_when_it_is_told_to(bus: EventBus) -> None:
+    one: list[Event] = []
+    two: list[Event] = []
+    stop = bus.subscribe(one.append)
+    bus.subscribe(two.append)
+    bus.publish(DONE)
+    stop()
+    stop()
+    bus.publish(FAILED)
+    assert (one, two) == ([DONE], [DONE, FAILED])
+
+
+def test_the_same_subscriber_may_come_twice(bus: EventBus) -> None:
+    seen: list[Event] = []
+    stop = bus.subscribe(seen.append)
+    bus.subscribe(seen.append)
+    bus.publish(DONE)
+    stop()
+    bus.publish(FAILED)
+    assert seen == [DONE, DONE, FAILED]
+
+
+def test_a_subscriber_that_fails_is_logged_and_stops_nobody(
+    bus: EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+
+    def fail(_event: Event) -> None:
+        raise LookupError("mine")
+
+    bus.subscribe(fail)
+    bus.subscribe(seen.append)
+    bus.publish(DONE)
+    assert seen == [DONE]
+    (record,) = caplog.records
+    assert record.exc_info
+    assert isinstance(record.exc_info[1], LookupError)
+    assert "JobCompleted(job_id='id'" in record.getMessage()
+
+
+def test_subscribers_may_come_and_go_while_an_event_is_published(bus: EventBus) -> None:
+    seen: list[Event] = []
+
+    def once(event: Event) -> None:
+        seen.append(event)
+        stop()
+        bus.subscribe(seen.append)
+
+    stop = bus.subscribe(once)
+    bus.publish(DONE)
+    bus.publish(FAILED)
+    assert seen == [DONE, FAILED]
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (WorkerStarted("w"), "INFO"),
+        (DONE, "DEBUG"),
+        (FAILED, "ERROR"),
+        (events.JobRetried("id", "n", 1, error="no", delay=timedelta(seconds=60)), "WARNING"),
+        (events.JobLost("id", "n", 1), "WARNING"),
+        (events.JobExpired("id", "n", 1), "WARNING"),
+        (events.LeaseLost("w"), "ERROR"),
+        (events.ListenerLost("closed"), "WARNING"),
+        (events.JobsRescued(("id",), ("w",)), "WARNING"),
+        (PassFinished("claimer", 0.1, 1.0), "DEBUG"),
+    ],
+)
+def test_an_event_is_one_line(event: Event, level: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pg_scheduler")
+    log_event(event)
+    (record,) = caplog.records
+    assert (record.name, record.levelname, record.getMessage()) == ("pg_scheduler", level, repr(event))
+    assert not record.exc_info
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_what_nobody_wants_is_not_written(level: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(level, "pg_scheduler")
+    log_event(DONE)
+    assert caplog.records == []
+
+
+def test_a_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    error = OSError("gone")
+    log_event(ServiceFaulted("claimer", error))
+    log_event(ServiceRetrying("claimer", error, next_in=1.0))
+    assert [record.levelname for record in caplog.records] == ["CRITICAL", "WARNING"]
+    assert all(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+
+
+def test_every_event_with_a_level_of_its_own_is_public() -> None:
+    assert {kind.__name__ for kind in log._LEVELS} <= set(events.__all__)
+
+
+def test_clocks() -> None:
+    system: Clock = SystemClock()
+    assert system.override() is None
+    clock = FakeClock(NOW)
+    clock.advance(timedelta(hours=1))
+    clock.advance(-timedelta(minutes=1))
+    assert clock.override() == clock.now == NOW + timedelta(minutes=59)
+
+
+def test_a_conflict_says_what_it_met() -> None:
+    taken = JobConflictError("id", "running")
+    assert (taken.job_id, taken.status) == ("id", "running")
+    assert "job id 'id' already exists with status 'running'" in str(taken)
+    twice = JobConflictError("id", None)
+    assert twice.status is None
+    assert "comes more than once in this call" in str(twice)

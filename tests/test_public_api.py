@@ -1,0 +1,299 @@
+"""The public face: its names, its signatures, and that having it costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+import pg_scheduler
+from pg_scheduler import (
+    PeriodicJobConfig,
+    PollingConfig,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    errors,
+    events,
+)
+from pg_scheduler.domain.retry import DEFAULT_RETRY_POLICY
+
+NAMES = [
+    "ConfigurationError",
+    "ConflictResolution",
+    "CurrentJob",
+    "Job",
+    "JobConflictError",
+    "JobCounts",
+    "JobPriority",
+    "JobSpec",
+    "JobStatus",
+    "MigrationChangedError",
+    "NameConflictError",
+    "NotRunningError",
+    "PayloadError",
+    "PeriodicJobConfig",
+    "PollingConfig",
+    "RetryPolicy",
+    "Scheduler",
+    "SchedulerError",
+    "SchemaError",
+    "SchemaMissingError",
+    "SchemaTooNewError",
+    "TransientFault",
+    "VacuumConfig",
+    "VacuumPolicy",
+    "VacuumTrigger",
+    "Worker",
+    "__version__",
+    "current_job",
+    "job",
+    "periodic",
+]
+
+METHODS = [
+    "start",
+    "shutdown",
+    "wait",
+    "initialize_db",
+    "register",
+    "schedule",
+    "schedule_bulk",
+    "schedule_job",
+    "cancel_job",
+    "update_job_status",
+    "get_job",
+    "list_jobs",
+    "count_jobs",
+    "workers",
+    "subscribe",
+    "recover_orphaned_jobs",
+    "periodic_orphan_recovery",
+    "listen_for_jobs",
+    "monitor_heartbeats",
+    "send_heartbeat",
+    "load_task_functions",
+    "execute_job",
+    "execute_job_with_concurrency_control",
+    "run_vacuum",
+    "get_vacuum_stats",
+    "get_total_vacuum_stats",
+    "get_periodic_jobs",
+    "enable_periodic_job",
+    "disable_periodic_job",
+    "trigger_periodic_job",
+    "get_periodic_job_status",
+]
+
+PLAIN_METHODS = [
+    "register",
+    "subscribe",
+    "get_periodic_jobs",
+    "enable_periodic_job",
+    "disable_periodic_job",
+    "get_periodic_job_status",
+]
+
+
+def test_the_public_names() -> None:
+    assert pg_scheduler.__all__ == NAMES == sorted(NAMES)
+    assert all(hasattr(pg_scheduler, name) for name in NAMES)
+    modules = {name for name, value in vars(pg_scheduler).items() if inspect.ismodule(value)}
+    public = {name for name in vars(pg_scheduler) if not name.startswith("_")}
+    assert public - modules == set(NAMES) - {"__version__"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
+def test_every_public_name_is_documented(name: str) -> None:
+    thing = getattr(pg_scheduler, name)
+    own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert own
+    assert not own.startswith(f"{name}("), "a dataclass's signature is no documentation"
+
+
+def test_every_error_and_event_is_public_and_documented() -> None:
+    assert set(errors.__all__) <= set(NAMES)
+    for module in (errors, events):
+        defined = [
+            each
+            for each in vars(module).values()
+            if inspect.isclass(each) and each.__module__ == module.__name__
+        ]
+        assert all(vars(each).get("__doc__") for each in defined)
+        assert module.__all__ == sorted(module.__all__)
+        assert {each.__name__ for each in defined if not each.__name__.startswith("_")} - {"JobEvent"} <= set(
+            module.__all__
+        )
+
+
+@pytest.mark.parametrize("error", [getattr(errors, name) for name in errors.__all__])
+def test_every_error_has_one_root(error: type[Exception]) -> None:
+    assert issubclass(error, errors.SchedulerError)
+    assert error.__name__ in (errors.__doc__ or "")
+
+
+def test_the_methods_of_the_scheduler() -> None:
+    public = {name for name, value in vars(Scheduler).items() if callable(value) and not name.startswith("_")}
+    assert public == set(METHODS)
+    for name in METHODS:
+        method = getattr(Scheduler, name)
+        assert method.__doc__, name
+        assert inspect.iscoroutinefunction(method) is (name not in PLAIN_METHODS), name
+
+
+def parameters(function: Callable[..., Any]) -> str:
+    """A signature without its annotations."""
+    signature = inspect.signature(function)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    plain = [each for each in plain if each.name != "self"]
+    return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+
+
+USUAL = "priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0"
+RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_time=<unset>"
+IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
+SETTINGS = (
+    "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
+    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, shutdown_timeout=30.0, "
+    f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
+)
+PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"
+SPEC = f"{USUAL}, job_id=None, misfire_grace_time=<unset>, *, timeout=<unset>"
+SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (Scheduler, f"(db_pool, {SETTINGS})"),
+        (Scheduler.start, "()"),
+        (Scheduler.shutdown, "()"),
+        (Scheduler.initialize_db, "()"),
+        (Scheduler.register, "(func=None, *, name=None, aliases=())"),
+        (
+            Scheduler.schedule,
+            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, timeout=<unset>, connection=None)",
+        ),
+        (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
+        (Scheduler.schedule_job, f"(job_name, execution_time, task_data, {SCHEDULE})"),
+        (Scheduler.cancel_job, "(job_id)"),
+        (Scheduler.update_job_status, "(job_id, status)"),
+        (Scheduler.recover_orphaned_jobs, "()"),
+        (Scheduler.periodic_orphan_recovery, "()"),
+        (Scheduler.listen_for_jobs, "()"),
+        (Scheduler.monitor_heartbeats, "()"),
+        (Scheduler.send_heartbeat, "(job_id)"),
+        (Scheduler.load_task_functions, "()"),
+        (Scheduler.execute_job, "(job_row)"),
+        (Scheduler.execute_job_with_concurrency_control, "(job_row)"),
+        (Scheduler.run_vacuum, "()"),
+        (Scheduler.get_vacuum_stats, "(days=7)"),
+        (Scheduler.get_total_vacuum_stats, "()"),
+        (Scheduler.get_periodic_jobs, "()"),
+        (Scheduler.enable_periodic_job, "(dedup_key)"),
+        (Scheduler.disable_periodic_job, "(dedup_key)"),
+        (Scheduler.trigger_periodic_job, "(dedup_key)"),
+        (Scheduler.get_periodic_job_status, "(dedup_key)"),
+        (pg_scheduler.periodic, f"(every=None, cron=None, timezone=None, {PERIODIC})"),
+        (pg_scheduler.job, "(name=None, aliases=(), *, timeout=<unset>, misfire_grace_time=<unset>)"),
+        (pg_scheduler.JobSpec, f"(func, execution_time, args=(), kwargs=<factory>, {SPEC})"),
+        (VacuumPolicy.immediate, "()"),
+        (VacuumPolicy.after_days, "(days)"),
+        (VacuumPolicy.keep_last, "(count)"),
+        (VacuumPolicy.never, "()"),
+    ],
+    ids=lambda each: getattr(each, "__qualname__", ""),
+)
+def test_signatures(function: Callable[..., Any], expected: str) -> None:
+    assert parameters(function) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "first_fields"),
+    [
+        (PeriodicJobConfig, "func interval cron timezone use_advisory_lock priority max_retries job_name"),
+        (VacuumConfig, "completed failed cancelled interval_minutes track_metrics expired"),
+        (VacuumPolicy, "trigger days keep_count"),
+        (PollingConfig, "min_interval max_interval backoff_multiplier idle_start_interval semaphore_full"),
+    ],
+)
+def test_the_order_of_fields(value: type, first_fields: str) -> None:
+    assert " ".join(inspect.signature(value).parameters).startswith(first_fields)
+
+
+def test_class_attributes() -> None:
+    assert (Scheduler.HEARTBEAT_THRESHOLD, Scheduler.LEASE_DURATION, Scheduler.WORKER_ID_LENGTH) == (
+        120,
+        60,
+        8,
+    )
+
+
+async def idle_pool() -> asyncpg.Pool:
+    """A pool that never connects."""
+    return asyncpg.create_pool("postgresql://nobody@localhost:1/none", min_size=0, max_size=2)
+
+
+@pytest.fixture
+def never_connected() -> asyncpg.Pool:
+    return asyncio.run(idle_pool())
+
+
+def test_a_scheduler_is_built_without_a_running_loop(never_connected: asyncpg.Pool) -> None:
+    scheduler = Scheduler(never_connected)
+    assert scheduler.db_pool is never_connected
+    assert len(scheduler.worker_id) == 8
+    assert (scheduler.is_running, scheduler.is_shutting_down) == (False, False)
+    assert Scheduler(never_connected).worker_id != scheduler.worker_id
+    assert asyncio.run(scheduler.shutdown()) is None, "one that never started has nothing to stop"
+
+
+def test_a_subclass_may_set_its_own_values(never_connected: asyncpg.Pool) -> None:
+    class Ours(Scheduler):
+        WORKER_ID_LENGTH = 12
+
+    assert len(Ours(never_connected).worker_id) == 12
+
+
+GLOBALS = """
+import asyncio, atexit, logging, signal, sys, threading, warnings
+def state():
+    return [
+        logging.root.handlers[:], logging.root.level, logging.lastResort, logging.getLoggerClass(),
+        [signal.getsignal(each) for each in signal.valid_signals()],
+        sys.excepthook, sys.unraisablehook, threading.excepthook, threading.active_count(),
+        atexit._ncallbacks(), warnings.showwarning,
+    ]
+import asyncpg, pydantic, croniter, multiprocessing.util
+before = state()
+import pg_scheduler
+async def pool():
+    return asyncpg.create_pool("postgresql://nobody@localhost:1/none", min_size=0, max_size=1)
+schedulers = [pg_scheduler.Scheduler(asyncio.run(pool())) for _ in range(2)]
+after = state()
+assert before == after, [pair for pair in zip(before, after) if pair[0] != pair[1]]
+ours = logging.getLogger("pg_scheduler")
+assert [type(each) for each in ours.handlers] == [logging.NullHandler], ours.handlers
+assert (ours.level, ours.propagate, ours.disabled) == (logging.NOTSET, True, False)
+heavy = {"fastapi", "rich", "uvloop", "pg_scheduler.embedded", "pytest"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_importing_and_building_changes_nothing_global() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GLOBALS], check=False, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import version
+
+    assert pg_scheduler.__version__ == version("pg-scheduler")

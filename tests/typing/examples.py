@@ -1,0 +1,201 @@
+"""Example use that a type checker must accept, and mistakes that it must find.
+
+Each mistake carries a ``type: ignore`` with its code. mypy --strict reports those that ignore nothing, so a
+mistake that is not found any more is an error too. Nothing here is ever run.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+from zoneinfo import ZoneInfo
+
+import asyncpg
+
+import pg_scheduler
+from pg_scheduler import (
+    ConflictResolution,
+    CurrentJob,
+    Job,
+    JobCounts,
+    JobPriority,
+    JobSpec,
+    JobStatus,
+    PeriodicJobConfig,
+    PollingConfig,
+    RetryPolicy,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    VacuumTrigger,
+    Worker,
+    current_job,
+    job,
+    periodic,
+)
+from pg_scheduler.events import Event, JobCompleted, JobFailed
+
+SOON = datetime(2030, 1, 1, tzinfo=UTC)
+
+# -- decorators leave a function as it is --------------------------------------------------------------
+
+
+@job(name="mail.send", aliases=["send_mail"], timeout=timedelta(seconds=30), misfire_grace_time=None)
+async def send(to: str, *, copies: int = 1) -> bool:
+    assert_type(current_job(), CurrentJob)
+    assert_type(current_job().deadline, datetime | None)
+    return bool(to) and copies > 0
+
+
+@periodic(every=timedelta(minutes=5), priority=JobPriority.LOW)
+async def sweep() -> None: ...
+
+
+@periodic(cron="0 3 * * *", timezone=ZoneInfo("Europe/Berlin"), use_advisory_lock=True, enabled=False)
+@periodic(cron="0 4 * * *", timezone="Asia/Kathmandu", dedup_key="report", job_name="report")
+async def report(day: int = 0) -> int:
+    return day
+
+
+async def call_them() -> None:
+    assert_type(await send("ada", copies=2), bool)
+    assert_type(await sweep(), None)
+    assert_type(await report(1), int)
+    await send(1)  # type: ignore[arg-type]
+    await sweep(1)  # type: ignore[call-arg]
+
+
+def plain() -> None: ...
+
+
+job()(plain)  # type: ignore[type-var]
+periodic(every=timedelta(hours=1))(plain)  # type: ignore[type-var]
+periodic(every=60)  # type: ignore[arg-type]
+job(aliases=5)  # type: ignore[arg-type]
+
+# -- the Scheduler -------------------------------------------------------------------------------------
+
+
+async def use(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    config = VacuumConfig(
+        completed=VacuumPolicy.keep_last(100),
+        failed=VacuumPolicy.after_days(0.5),
+        cancelled=VacuumPolicy(VacuumTrigger.TIME_BASED, days=1),
+        expired=VacuumPolicy.never(),
+        interval_minutes=5,
+        track_metrics=True,
+    )
+    scheduler = Scheduler(
+        pool,
+        10,
+        None,
+        config,
+        True,
+        5,
+        PollingConfig(min_interval=0.1, jitter=False),
+        schema="jobs",
+        direct_dsn=None,
+        shutdown_timeout=10,
+        retry_policy=RetryPolicy(base=timedelta(seconds=1), jitter=0),
+    )
+    assert_type(scheduler.worker_id, str)
+    assert_type(scheduler.is_running, bool)
+    assert_type(scheduler.is_shutting_down, bool)
+    async with scheduler as started:
+        assert_type(started, Scheduler)
+    Scheduler(pool, max_jobs=5)  # type: ignore[call-arg]
+    Scheduler("postgresql://")  # type: ignore[arg-type]
+
+
+class Ours(Scheduler):
+    LEASE_DURATION = 30
+    HEARTBEAT_THRESHOLD = 60.5
+    WORKER_ID_LENGTH = 12
+
+
+async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+    job_id = await scheduler.schedule(
+        send,
+        execution_time=SOON,
+        args=("ada",),
+        kwargs={"copies": 2},
+        priority=JobPriority.HIGH,
+        max_retries=3,
+        job_id="mail-1",
+        conflict_resolution=ConflictResolution.REPLACE,
+        misfire_grace_time=None,
+        timeout=timedelta(minutes=1),
+    )
+    assert_type(job_id, str)
+    specs = [JobSpec(send, SOON, ("ada",)), JobSpec(report, SOON, misfire_grace_time=None, timeout=5)]
+    assert_type(await scheduler.schedule_bulk(specs, batch_size=10), list[str | None])
+    data = {"args": [1], "kwargs": {"a": None}}
+    assert_type(await scheduler.schedule_job("app.work", SOON, data, JobPriority.LOW, 0, None), str)
+    async with pool.acquire() as connection, connection.transaction():
+        await scheduler.schedule(send, execution_time=SOON, args=["ada"], connection=connection)
+        await scheduler.schedule_bulk(specs, connection=connection)
+    await scheduler.schedule(send, SOON)  # type: ignore[call-arg]
+    await scheduler.schedule(plain, execution_time=SOON)  # type: ignore[arg-type]
+    await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
+    await scheduler.schedule(send, execution_time=SOON, priority=5)  # type: ignore[arg-type]
+    JobSpec(send)  # type: ignore[call-arg]
+
+
+async def register(scheduler: Scheduler) -> None:
+    assert_type(await scheduler.register(send)("ada"), bool)
+
+    @scheduler.register
+    async def bare(number: int) -> int:
+        return number
+
+    @scheduler.register(name="app.named", aliases=("old",))
+    async def named(number: int) -> int:
+        return number
+
+    assert_type(await bare(1), int)
+    assert_type(await named(1), int)
+    await named("1")  # type: ignore[arg-type]
+    scheduler.register(plain)  # type: ignore[type-var]
+
+
+async def look(scheduler: Scheduler) -> None:
+    found = await scheduler.get_job("id")
+    assert_type(found, Job | None)
+    if found:
+        assert_type(found.status, JobStatus)
+        assert_type(found.timeout, timedelta | None)
+        found.status = JobStatus.FAILED  # type: ignore[misc]
+    assert_type(await scheduler.list_jobs(status=["failed", JobStatus.EXPIRED], limit=5), list[Job])
+    assert_type(await scheduler.list_jobs(status="failed", due_from=SOON, after="id"), list[Job])
+    assert_type(await scheduler.count_jobs(), JobCounts)
+    assert_type(await scheduler.workers(), list[Worker])
+    assert_type(await scheduler.cancel_job("id"), bool)
+    await scheduler.update_job_status("id", "pending")
+    await scheduler.update_job_status("id", JobStatus.PENDING)
+    assert_type(await scheduler.run_vacuum(), dict[str, int])
+    await scheduler.update_job_status("id", 5)  # type: ignore[arg-type]
+
+
+async def repeat(scheduler: Scheduler) -> None:
+    assert_type(scheduler.get_periodic_jobs(), dict[str, PeriodicJobConfig])
+    assert_type(scheduler.enable_periodic_job("key"), bool)
+    assert_type(scheduler.disable_periodic_job("key"), bool)
+    assert_type(await scheduler.trigger_periodic_job("key"), str | None)
+    status = scheduler.get_periodic_job_status("key")
+    if status is not None:
+        assert_type(status["enabled"] is True, bool)
+
+
+def listen(scheduler: Scheduler) -> None:
+    def note(event: Event) -> None: ...
+
+    stop = scheduler.subscribe(note, JobCompleted, JobFailed)
+    assert_type(stop(), None)
+    scheduler.subscribe(note, str)  # type: ignore[arg-type]
+
+
+assert_type(JobPriority.from_db_value(3), JobPriority)
+assert_type(JobPriority.LOW.db_value, int)
+assert_type(pg_scheduler.__version__, str)
+PollingConfig(unknown=1)  # type: ignore[call-arg]
+PollingConfig(min_interval="1")  # type: ignore[arg-type]
