@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -133,7 +133,6 @@ class Scheduler:
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
         self.db_pool = db_pool
-        self.worker_id = uuid.uuid4().hex[: check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)]
         self._retry_policy = retry_policy
         self._events = EventBus()
         self._events.subscribe(log_event)
@@ -151,8 +150,13 @@ class Scheduler:
         self._periodic = PeriodicJobs(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
-        self._life = Lifecycle(self._events, self.worker_id, self._build)
+        self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
         self._errands: set[asyncio.Task[None]] = set()
+
+    @property
+    def worker_id(self) -> str:
+        """Who this Scheduler is in the tables; the same from construction on."""
+        return self._life.worker_id
 
     @property
     def is_running(self) -> bool:
@@ -176,6 +180,8 @@ class Scheduler:
             ConfigurationError: A periodic job wants an advisory lock and the pool has one connection.
             TransientFault: The database cannot be reached.
         """
+        if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # it was set since
+            self._life.worker_id = self._new_worker_id()
         await self._life.start()
 
     async def shutdown(self) -> None:
@@ -532,7 +538,7 @@ class Scheduler:
             job_row: Its row, or anything with its ``job_id``.
 
         Raises:
-            ValueError: This worker has no claim on it.
+            ValueError: This worker has no claim on it, or runs it already.
         """
         await self._running().execute(await self._claim_of(job_row))
 
@@ -584,7 +590,7 @@ class Scheduler:
         Returns:
             The job's id, or None for an unknown key.
         """
-        job = self._periodic.manual_job(dedup_key, datetime.now(UTC))
+        job = self._periodic.manual_job(dedup_key, await self._store.now())
         if job is None:
             return None
         return await self._enqueuer.insert(job, ConflictResolution.RAISE, None)
@@ -599,6 +605,10 @@ class Scheduler:
         return self._periodic.status(dedup_key)
 
     # -- inner -----------------------------------------------------------------------------------------
+
+    def _new_worker_id(self) -> str:
+        length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)
+        return secrets.token_hex((length + 1) // 2)[:length]
 
     async def _build(self) -> Engine:
         # The class attributes may have been set since construction.
@@ -638,6 +648,8 @@ class Scheduler:
 
     async def _claim_of(self, job_row: Mapping[str, Any]) -> Claim:
         job_id = check_job_id(job_row["job_id"])
+        if job_id in self._running().executor.held():
+            raise ValueError(f"job {job_id!r} runs here already")
         claim = await self._store.held_claim(job_id, self.worker_id)
         if claim is None:
             raise ValueError(

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
-from pg_scheduler.events import EventBus
+from pg_scheduler.errors import TransientFault
+from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.services.base import NEVER, Service
 from pg_scheduler.store.notifications import CHECK, DUE, PERIODIC
 from pg_scheduler.store.store import Store
@@ -92,7 +93,10 @@ class Announcer(Service):
     async def _say(self, message: str) -> None:
         self._add(message)
         if not self.is_running:  # a process that only enqueues
-            await self.drain()
+            try:
+                await self.drain()
+            except TransientFault as fault:  # what it is about is committed, and others find it by polling
+                self._events.publish(ServiceRetrying(self.name, fault, NEVER))
 
     def _add(self, message: str) -> None:
         self._messages[message] = None

@@ -61,6 +61,7 @@ class Service(ABC):
     def __init__(self, events: EventBus) -> None:
         self._events = events
         self._wakeup = Wakeup()
+        self._halt = Wakeup()
         self._task: asyncio.Task[None] | None = None
         self._lifecycle = asyncio.Lock()
         self._stopping = False
@@ -93,6 +94,7 @@ class Service(ABC):
             if self.is_running:
                 return
             self._stopping = False
+            self._halt = Wakeup()
             await self.prepare()
             first_pass = asyncio.Event()
             self._task = asyncio.create_task(self._loop(first_pass), name=f"pg_scheduler {self.name}")
@@ -112,6 +114,7 @@ class Service(ABC):
             if self._task is None:
                 return
             self._stopping = True
+            self._halt.set()
             self.wake()
             await asyncio.wait([self._task])
             self._task = None
@@ -121,19 +124,21 @@ class Service(ABC):
         backoff = FIRST_BACKOFF
         while not self._stopping:
             began = time.monotonic()
+            sleep = self._wakeup
             try:
                 delay = await self.run_once()
             except TransientFault as fault:
                 delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 self._events.publish(ServiceRetrying(self.name, fault, delay))
+                sleep = self._halt  # work that comes in does not make the database come back
             else:
                 backoff = FIRST_BACKOFF
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
             first_pass.set()
             if not self._stopping:
-                await self._wakeup.wait(delay)
+                await sleep.wait(delay)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):

@@ -204,8 +204,9 @@ class Executor:
         try:
             async with self._store.advisory_lock(claim.lock_key) as taken:
                 result = await self._call(claim, task.func, args, kwargs) if taken else Skipped(LOCK_TAKEN)
-        except TransientFault as fault:  # the lock could not be taken, or not be given back: then it is gone
-            return result or Errored(fault)
+        except TransientFault:
+            # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
+            return result or Interrupted()
         return result
 
     async def _call(

@@ -28,7 +28,7 @@ class Lifecycle:
 
     def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Engine]]) -> None:
         self._events = events
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._build = build
         self._starting = asyncio.Lock()
         self._stopping: asyncio.Task[None] | None = None
@@ -60,7 +60,7 @@ class Lifecycle:
                 self.engine = None
                 raise
             self.is_running = True
-            self._events.publish(WorkerStarted(self._worker_id))
+            self._events.publish(WorkerStarted(self.worker_id))
 
     async def shutdown(self) -> None:
         """Stop the parts; a no-op while they do not run."""
@@ -104,7 +104,7 @@ class Lifecycle:
             self.engine = None
             self._stopping = None
             self._stopped.set()
-            self._events.publish(WorkerStopped(self._worker_id))
+            self._events.publish(WorkerStopped(self.worker_id))
 
 
 def log_failure(task: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ from pg_scheduler.store.store import Store
 __all__ = ["Rescuer"]
 
 SHORTLY: Final = 1.0
+BATCH: Final = 1000
 
 
 class Rescuer(Service):
@@ -48,9 +49,9 @@ class Rescuer(Service):
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
         if not self._is_trusted():
             return SHORTLY
-        rescue = await self._store.rescue(self._heartbeat_threshold)
+        rescue = await self._store.rescue(self._heartbeat_threshold, BATCH)
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsRescued(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
         if rescue.job_ids:
             self._on_rescued()
-        return self._interval
+        return 0 if len(rescue.job_ids) == BATCH else self._interval

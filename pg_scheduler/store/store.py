@@ -237,11 +237,13 @@ class Store:
         """Every worker with a row, the oldest first."""
         return [worker_from(row) for row in await self._fetch("list_workers", self._now)]
 
-    async def rescue(self, heartbeat_threshold: float) -> Rescue:
-        """Declare workers without a lease dead and release every running job that nobody holds any more."""
+    async def rescue(self, heartbeat_threshold: float, limit: int = 1000) -> Rescue:
+        """Declare workers without a lease dead and release running jobs that nobody holds any more."""
         async with self.connections.transaction() as connection:
             dead = [row[0] for row in await self._fetch("delete_dead_workers", self._now, on=connection)]
-            orphans = await self._fetch("lock_orphans", dead, self._now, heartbeat_threshold, on=connection)
+            orphans = await self._fetch(
+                "lock_orphans", dead, self._now, heartbeat_threshold, limit, on=connection
+            )
             rescued: set[str] = set()
             for worker_id in {row["worker_id"] for row in orphans}:
                 released = {

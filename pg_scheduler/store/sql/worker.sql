@@ -64,7 +64,7 @@ RETURNING worker_id;
 -- $3 seconds after the last heartbeat where there is no lease). For a worker that lives it ends at its
 -- last beat: a beat renews every job the worker knows of, so one that was out of lease by then is unknown
 -- to it, because the answer to the claim was lost on the way. Found through the claim index: a running
--- job was due. They are released under their own tokens, in the same transaction.
+-- job was due. At most $4 of them: the rest is found by its own lease. They are released under their own tokens, in the same transaction.
 SELECT orphan.*
 FROM (VALUES (1), (3), (5), (8)) AS level (priority)
 CROSS JOIN LATERAL (
@@ -78,5 +78,7 @@ CROSS JOIN LATERAL (
            OR coalesce(lease_until, last_heartbeat + make_interval(secs => $3), '-infinity') < coalesce(
                (SELECT last_beat FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id),
                $2, now()))
+    LIMIT $4
     FOR UPDATE SKIP LOCKED
-) AS orphan;
+) AS orphan
+LIMIT $4;

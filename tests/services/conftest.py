@@ -1,0 +1,63 @@
+"""Parts with a real database under them, built one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.periodic import periodic_catalogue
+from pg_scheduler.events import EventBus
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.services.kit import Recorder, now
+from tests.services.parts import Parts
+
+
+@pytest.fixture(autouse=True)
+def _no_schedules_of_other_tests() -> Iterator[None]:
+    periodic_catalogue.clear()
+    yield
+    periodic_catalogue.clear()
+
+
+@pytest.fixture
+def bus() -> EventBus:
+    return EventBus()
+
+
+@pytest.fixture
+def seen(bus: EventBus) -> Recorder:
+    return Recorder(bus)
+
+
+@pytest.fixture
+def store(pool: asyncpg.Pool) -> Store:
+    return Store(Connections(pool))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(now())
+
+
+@pytest.fixture
+def clocked(pool: asyncpg.Pool, clock: FakeClock) -> Store:
+    """A store whose now is the clock's."""
+    return Store(Connections(pool), clock=clock)
+
+
+@pytest.fixture
+async def touchy(dsn: str) -> AsyncIterator[Store]:
+    """A store that waits for no lock: what another session holds is a transient fault at once."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
+    yield Store(Connections(pool))
+    await asyncio.wait_for(pool.close(), 5)
+
+
+@pytest.fixture
+def parts(store: Store, bus: EventBus) -> Parts:
+    return Parts(store, bus)
