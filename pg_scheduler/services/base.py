@@ -13,6 +13,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import TransientFault
@@ -95,7 +96,12 @@ class Service(ABC):
                 return
             self._stopping = False
             self._halt = Wakeup()
-            await self.prepare()
+            try:
+                await self.prepare()
+            except BaseException:
+                with suppress(TransientFault):  # the first one says it all
+                    await self.drain()  # it may have got half-way
+                raise
             first_pass = asyncio.Event()
             self._task = asyncio.create_task(self._loop(first_pass), name=f"pg_scheduler {self.name}")
             began = asyncio.create_task(first_pass.wait())
