@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -299,6 +300,8 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Started in the background of a shell, we would hand down an ignored Ctrl-C to everything.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
     except Problem as problem:

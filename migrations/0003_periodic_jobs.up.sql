@@ -20,6 +20,8 @@ CREATE TABLE {schema}scheduler_periodic_jobs (
     updated_at        timestamptz NOT NULL,
     CONSTRAINT scheduler_periodic_jobs_one_kind
         CHECK (num_nonnulls(every, cron) = 1),
+    CONSTRAINT scheduler_periodic_jobs_interval_positive
+        CHECK (every > interval '0'),
     CONSTRAINT scheduler_periodic_jobs_zone_goes_with_cron
         CHECK ((timezone IS NULL) = (cron IS NULL)),
     CONSTRAINT scheduler_periodic_jobs_priority_known

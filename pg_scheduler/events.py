@@ -6,10 +6,12 @@ event loop's thread and must not block it.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 __all__ = [
     "Event",
@@ -28,6 +30,7 @@ __all__ = [
     "ListenerConnected",
     "ListenerLost",
     "PassFinished",
+    "PeriodicJobBroken",
     "PeriodicJobPlanned",
     "ServiceFaulted",
     "ServiceRetrying",
@@ -37,6 +40,9 @@ __all__ = [
 ]
 
 logger = logging.getLogger("pg_scheduler")
+
+BY_CALLER: Final = "cancelled by a caller"
+"""The reason of a JobCancelled that ``cancel_job()`` brought about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +87,19 @@ class JobCompleted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """The job ended for good without success."""
+    """The job ended for good without success. ``exception`` is what it raised, with its traceback."""
 
     error: str
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
-    """The try failed; the job is due again after the delay."""
+    """The try failed; the job is due again after the delay. ``exception`` is what it raised."""
 
     error: str
     delay: timedelta
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,14 @@ class PeriodicJobPlanned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeriodicJobBroken(Event):
+    """A schedule's row cannot be understood here, and is left alone until it changes."""
+
+    dedup_key: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerConnected(Event):
     """Notifications arrive from now on."""
 
@@ -204,7 +220,11 @@ class EventBus:
 
         Returns:
             A function that ends the subscription.
+
+        Raises:
+            TypeError: The subscriber is no plain function, or a kind is no class of events.
         """
+        _check_subscription(subscriber, kinds)
         entry = (subscriber, kinds or (Event,))
         self._subscribers.append(entry)
 
@@ -222,3 +242,11 @@ class EventBus:
                     subscriber(event)
                 except Exception:  # a subscriber's mistake must not end the service that published
                     logger.exception("an event subscriber failed on %r", event)
+
+
+def _check_subscription(subscriber: object, kinds: tuple[object, ...]) -> None:
+    if not callable(subscriber) or inspect.iscoroutinefunction(subscriber):
+        raise TypeError(f"a subscriber is a plain function, called in the event loop, not {subscriber!r}")
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Event)):
+            raise TypeError(f"the kinds of events to subscribe to are classes of Event, not {kind!r}")

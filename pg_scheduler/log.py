@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler import events
 
-__all__ = ["log_event"]
+__all__ = ["EventLog"]
 
 logger = logging.getLogger("pg_scheduler")
 
@@ -26,6 +26,7 @@ _LEVELS: Final[dict[type[events.Event], int]] = {
     events.JobsRescued: logging.WARNING,
     events.JobCancelled: logging.INFO,
     events.JobsVacuumed: logging.INFO,
+    events.PeriodicJobBroken: logging.ERROR,
     events.PeriodicJobPlanned: logging.DEBUG,
     events.ListenerLost: logging.WARNING,
     events.ServiceRetrying: logging.WARNING,
@@ -33,9 +34,24 @@ _LEVELS: Final[dict[type[events.Event], int]] = {
 }
 
 
-def log_event(event: events.Event) -> None:
-    """Write one line for one event; faults come with their traceback."""
-    level = _LEVELS.get(type(event), logging.DEBUG)
-    if logger.isEnabledFor(level):
-        error = getattr(event, "error", None)
-        logger.log(level, "%r", event, exc_info=error if isinstance(error, BaseException) else None)
+class EventLog:
+    """Writes one line for each event whose level is switched on; what failed comes with its traceback.
+
+    Of an outage, each service gives the traceback once.
+    """
+
+    def __init__(self) -> None:
+        self._retrying: set[str] = set()
+
+    def __call__(self, event: events.Event) -> None:
+        """Write the line."""
+        level = _LEVELS.get(type(event), logging.DEBUG)
+        error = getattr(event, "exception", None) or getattr(event, "error", None)
+        if isinstance(event, events.PassFinished):
+            self._retrying.discard(event.service)
+        elif isinstance(event, events.ServiceRetrying):
+            if event.service in self._retrying:
+                error = None
+            self._retrying.add(event.service)
+        if logger.isEnabledFor(level):
+            logger.log(level, "%r", event, exc_info=error if isinstance(error, BaseException) else None)

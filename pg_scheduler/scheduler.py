@@ -37,8 +37,8 @@ from pg_scheduler.domain.periodic import PeriodicJobConfig, periodic_catalogue
 from pg_scheduler.domain.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry, catalogue, check_name
 from pg_scheduler.errors import ConfigurationError, NotRunningError
-from pg_scheduler.events import Event, EventBus, Subscriber
-from pg_scheduler.log import log_event
+from pg_scheduler.events import BY_CALLER, Event, EventBus, JobCancelled, Subscriber
+from pg_scheduler.log import EventLog
 from pg_scheduler.services.announcer import Announcer
 from pg_scheduler.services.engine import Engine
 from pg_scheduler.services.enqueuer import Enqueuer
@@ -135,7 +135,7 @@ class Scheduler:
         self.db_pool = db_pool
         self._retry_policy = retry_policy
         self._events = EventBus()
-        self._events.subscribe(log_event)
+        self._events.subscribe(EventLog())
         self._store = Store(Connections(db_pool, direct_dsn), schema=schema, clock=clock)
         self._tasks = TaskRegistry(catalogue)
         self._announcer = Announcer(
@@ -398,6 +398,8 @@ class Scheduler:
         """
         told = await self._store.cancel(check_job_id(job_id))
         await self._tell(told.worker_id)
+        if told.changed and told.worker_id is None:  # else whoever runs it says so
+            self._events.publish(JobCancelled(job_id, told.job_name, told.attempt, reason=BY_CALLER))
         return told.changed
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
@@ -467,8 +469,10 @@ class Scheduler:
             ]
         else:
             statuses = None
-        if check_count("limit", limit, least=1) > MAX_PAGE:
-            raise ValueError(f"limit must be between 1 and {MAX_PAGE}, not {limit}")
+        check_count("limit", limit, least=1, most=MAX_PAGE)
+        for name, value in (("job_name", job_name), ("worker_id", worker_id)):
+            if value is not None:
+                check_kind(name, value, str)
         return await self._store.list_jobs(
             after=None if after is None else check_job_id(after),
             statuses=statuses,
@@ -481,6 +485,8 @@ class Scheduler:
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
         """How many jobs have each status, of one name or of all."""
+        if job_name is not None:
+            check_kind("job_name", job_name, str)
         return await self._store.count_jobs(job_name)
 
     async def workers(self) -> list[Worker]:

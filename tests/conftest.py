@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ import hypothesis
 import pytest
 
 from pg_scheduler import embedded
+
+# A shell's background jobs inherit an ignored Ctrl-C, and so would the programs that tests send one to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests share the machine with a database: a slow example says nothing about the code.
 hypothesis.settings.register_profile("pg_scheduler", deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from pg_scheduler.events import (
     ServiceRetrying,
     WorkerStarted,
 )
-from pg_scheduler.log import log_event
+from pg_scheduler.log import EventLog
 
 DONE = JobCompleted("id", "app.work", 1)
 FAILED = JobFailed("id", "app.work", 1, error="ValueError: no")
@@ -119,7 +120,7 @@ def test_subscribers_may_come_and_go_while_an_event_is_published(bus: EventBus) 
 )
 def test_an_event_is_one_line(event: Event, level: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "pg_scheduler")
-    log_event(event)
+    EventLog()(event)
     (record,) = caplog.records
     assert (record.name, record.levelname, record.getMessage()) == ("pg_scheduler", level, repr(event))
     assert not record.exc_info
@@ -128,14 +129,14 @@ def test_an_event_is_one_line(event: Event, level: str, caplog: pytest.LogCaptur
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
 def test_what_nobody_wants_is_not_written(level: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(level, "pg_scheduler")
-    log_event(DONE)
+    EventLog()(DONE)
     assert caplog.records == []
 
 
 def test_a_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     error = OSError("gone")
-    log_event(ServiceFaulted("claimer", error))
-    log_event(ServiceRetrying("claimer", error, next_in=1.0))
+    EventLog()(ServiceFaulted("claimer", error))
+    EventLog()(ServiceRetrying("claimer", error, next_in=1.0))
     assert [record.levelname for record in caplog.records] == ["CRITICAL", "WARNING"]
     assert all(record.exc_info and record.exc_info[1] is error for record in caplog.records)
 
@@ -160,3 +161,39 @@ def test_a_conflict_says_what_it_met() -> None:
     twice = JobConflictError("id", None)
     assert twice.status is None
     assert "comes more than once in this call" in str(twice)
+
+
+async def _later(_event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("subscriber", [_later, None, "print"])
+def test_a_subscriber_is_a_plain_function(bus: EventBus, subscriber: Any) -> None:
+    with pytest.raises(TypeError, match="plain function"):
+        bus.subscribe(subscriber)
+    bus.publish(DONE)
+
+
+@pytest.mark.parametrize("kind", [[JobCompleted], "JobCompleted", int, DONE])
+def test_the_kinds_are_classes_of_events(bus: EventBus, kind: Any) -> None:
+    with pytest.raises(TypeError, match="classes of Event"):
+        bus.subscribe(print, kind)
+
+
+def test_what_a_job_raised_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        int("deep down")
+    except ValueError as error:
+        EventLog()(JobFailed("id", "app.work", 1, error="ValueError: no", exception=error))
+    (record,) = caplog.records
+    assert "id" in record.message
+    assert "in test_what_a_job_raised" in (record.exc_text or "")
+
+
+def test_an_outage_gives_its_traceback_once_for_each_service(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    for service in ("claimer", "claimer", "heartbeat", "claimer"):
+        log(ServiceRetrying(service, OSError("away"), next_in=1.0))
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False, True, False]
+    log(PassFinished("claimer", 0.1, 1.0))
+    log(ServiceRetrying("claimer", OSError("away again"), next_in=1.0))
+    assert caplog.records[-1].exc_info

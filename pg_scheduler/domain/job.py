@@ -292,12 +292,12 @@ def check_execution_time(execution_time: object, *, name: str = "execution_time"
     return instant
 
 
-def check_count(name: str, value: object, *, least: int = 0) -> int:
+def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER) -> int:
     """A whole number that the integer column can hold."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}")
-    if not least <= value <= MAX_INTEGER:
-        raise ConfigurationError(f"{name} must be between {least} and {MAX_INTEGER}, not {value}.")
+    if not least <= value <= most:
+        raise ConfigurationError(f"{name} must be between {least} and {most}, not {value}.")
     return value
 
 

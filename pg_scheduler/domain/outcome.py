@@ -7,7 +7,7 @@ somebody else by now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pg_scheduler.domain.job import Claim
@@ -74,17 +74,19 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Write ``failed``, for good."""
+    """Write ``failed``, for good. ``exception`` goes into the log."""
 
     error: str
+    exception: BaseException | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Write ``pending`` again, due after the delay."""
+    """Write ``pending`` again, due after the delay. ``exception`` goes into the log."""
 
     delay: timedelta
     error: str
+    exception: BaseException | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +120,9 @@ def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) 
         case Returned():
             return _COMPLETED
         case Errored(error) if claim.retry_count < claim.max_retries:
-            return Retry(policy.delay(claim.retry_count, spread=spread), describe(error))
+            return Retry(policy.delay(claim.retry_count, spread=spread), describe(error), error)
         case Errored(error) | Unrunnable(error):
-            return Failed(describe(error))
+            return Failed(describe(error), error)
         case Skipped(reason):
             return Skip(reason)
         case Interrupted():

@@ -13,6 +13,7 @@ from pg_scheduler.domain.job import JobFunction, JobPriority, check_count, check
 from pg_scheduler.domain.schedule import parse_timezone, trigger_for
 from pg_scheduler.domain.tasks import catalogue, check_function, module_name, qualified_name
 from pg_scheduler.domain.triggers import Trigger
+from pg_scheduler.errors import ConfigurationError
 
 __all__ = ["PeriodicJobConfig", "advisory_lock_key", "periodic", "periodic_catalogue"]
 
@@ -43,11 +44,14 @@ class PeriodicJobConfig:
 
     def __post_init__(self) -> None:
         check_function(self.func, what="@periodic decorates async functions only: it")
-        check_kind("priority", self.priority, JobPriority)
-        check_count("max_retries", self.max_retries)
-        for flag in ("use_advisory_lock", "enabled"):
-            check_kind(flag, getattr(self, flag), bool)
-        trigger = trigger_for(self.interval, self.cron, self.timezone)
+        try:
+            check_kind("priority", self.priority, JobPriority)
+            check_count("max_retries", self.max_retries)
+            for flag in ("use_advisory_lock", "enabled"):
+                check_kind(flag, getattr(self, flag), bool)
+            trigger = trigger_for(self.interval, self.cron, self.timezone)
+        except TypeError as error:  # a ValueError is promised for every mistake but the function's
+            raise ConfigurationError(str(error)) from error
         self._set(
             trigger=trigger,
             timezone=parse_timezone(self.timezone) if self.cron is not None else None,
@@ -171,7 +175,10 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         if value is not None:
             _check_text(name, value, most=most)
     # Mistakes of the schedule are reported where it is written down, before a function is at hand.
-    trigger_for(every, cron, timezone)
+    try:
+        trigger_for(every, cron, timezone)
+    except TypeError as error:
+        raise ConfigurationError(str(error)) from error
 
     def decorate(func: F) -> F:
         periodic_catalogue.add(

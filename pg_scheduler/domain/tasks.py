@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pg_scheduler.domain.job import (
     DEFAULT_TIMEOUT,
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=JobFunction)
+
+PLAIN: Final = (str, bytes, int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,23 @@ class TaskRegistry:
             self._loose.setdefault(each, {})[task.identity] = task
         self._version += self._size() != size
         return task
+
+    def adopt(self, func: JobFunction) -> Task:
+        """Make a function known because a job of it is scheduled.
+
+        Raises:
+            TypeError: It is no coroutine function.
+            NameConflictError: It is the same code as a function known by that name, with other values
+                captured: a row could not tell them apart.
+        """
+        check_function(func)
+        known = self.task_of(func)
+        if known and not _same(_captured(known.func), _captured(func)):
+            raise NameConflictError(
+                f"{qualified_name(func)} is known already as a method of another object, or with other "
+                "values captured from around it. A row keeps the name only: pass what differs in args=."
+            )
+        return self.register(func)
 
     def resolve(self, name: str) -> Task | None:
         """The task of a name, or None if it is unknown here or loose and ambiguous."""
@@ -242,6 +261,25 @@ def module_name(func: JobFunction) -> str:
         return str(spec.name).removesuffix(".__main__")
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else "__main__"
+
+
+def _captured(func: JobFunction) -> list[object]:
+    """What a function brings along besides its code: its object and the values of its closure."""
+    values = [getattr(func, "__self__", None)]
+    for cell in getattr(func, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            values.append(None)
+    return values
+
+
+def _same(some: list[object], others: list[object]) -> bool:
+    """Whether they are the same objects; plain values are the same when they are equal."""
+    return len(some) == len(others) and all(
+        one is other or (isinstance(one, PLAIN) and one == other)
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _check_aliases(aliases: Iterable[str]) -> list[str]:

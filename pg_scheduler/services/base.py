@@ -83,12 +83,21 @@ class Service(ABC):
         """Whether the loop goes round."""
         return self._task is not None and not self._task.done()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the loop was ended from outside, as everything is at the end of ``asyncio.run()``."""
+        return self._task is not None and (self._task.cancelled() or self._task.cancelling() > 0)
+
     def wake(self) -> None:
         """Make the next pass now, or right after the one that is under way."""
         self._wakeup.set()
 
     async def start(self) -> None:
-        """Begin; returns after the first pass, raises what ended it. Twice is a no-op."""
+        """Begin; returns after the first pass that was no transient fault. Twice is a no-op.
+
+        Raises:
+            BaseException: What ended the first pass, if it was a mistake.
+        """
         async with self._lifecycle:
             if self._stopping and self._task is not None:  # left by a stop() that was cancelled
                 await asyncio.wait([self._task])
@@ -139,16 +148,16 @@ class Service(ABC):
                 self._events.publish(ServiceRetrying(self.name, fault, delay))
                 sleep = self._halt  # work that comes in does not make the database come back
             else:
+                first_pass.set()
                 backoff = FIRST_BACKOFF
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
-            first_pass.set()
             if not self._stopping:
                 await sleep.wait(delay)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
             fault = ServiceFaulted(self.name, error)
-            self._events.publish(fault)
             if self.on_fault:
                 self.on_fault(fault)
+            self._events.publish(fault)

@@ -81,7 +81,8 @@ class Claimer(Service):
         poll = min(max(self._idle, polling.min_interval), polling.max_interval)
         self._idle = min(self._idle * polling.backoff_multiplier, polling.max_interval)
         if polling.jitter:  # of polls only: a due time is no matter of chance
-            poll *= 1 + random.uniform(-JITTER, JITTER)  # noqa: S311 - jitter, no secret
+            moved = poll * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
+            poll = min(moved, polling.max_interval)
         due = await self._store.seconds_until_due(names)
         missed, self._missed = self._missed and not found, due is not None and due <= 0
         if self._missed:  # it came due since the claim; or, when that was so before, somebody has locked it

@@ -126,10 +126,10 @@ def _event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
     match outcome:
         case Completed():
             return JobCompleted(*about)
-        case Failed(error):
-            return JobFailed(*about, error=error)
-        case Retry(delay, error):
-            return JobRetried(*about, error=error, delay=delay)
+        case Failed(error, exception):
+            return JobFailed(*about, error=error, exception=exception)
+        case Retry(delay, error, exception):
+            return JobRetried(*about, error=error, delay=delay, exception=exception)
         case Skip(reason):
             return JobCancelled(*about, reason=reason)
         case Release():

@@ -25,7 +25,7 @@ from pg_scheduler.domain.tasks import Task, TaskRegistry
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.services.announcer import Announcer
 from pg_scheduler.store.notifications import DUE
-from pg_scheduler.store.pool import PoolConnection
+from pg_scheduler.store.pool import PoolConnection, check_connection
 from pg_scheduler.store.store import Store
 
 __all__ = ["Enqueuer"]
@@ -48,7 +48,7 @@ class Enqueuer:
 
     def check(self, spec: JobSpec) -> NewJob:
         """A spec as a job to insert; its function becomes known here."""
-        task = self._tasks.register(spec.func)
+        task = self._tasks.adopt(spec.func)
         return self.new_job(
             task.name,
             spec.execution_time,
@@ -102,6 +102,7 @@ class Enqueuer:
             JobConflictError: The id is taken and the resolution is RAISE.
         """
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
             await self._store.replace([job], connection=connection)
         elif not await self._store.insert([job], connection=connection):
@@ -124,41 +125,47 @@ class Enqueuer:
             JobConflictError: An id is taken, or comes twice, and the resolution is RAISE: none is inserted.
         """
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_connection(connection)
         check_count("batch_size", batch_size, least=1)
         if not jobs:
             return []
+        chosen: dict[str, NewJob] = {}
+        for job in jobs:
+            if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
+                chosen[job.job_id] = job
+            elif conflict_resolution is ConflictResolution.RAISE:
+                raise JobConflictError(job.job_id, None)
+        # All calls go in one order, across their batches too, so that no two of them deadlock.
+        in_order = sorted(chosen.values(), key=lambda job: job.job_id)
+        batches = [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+        ids: list[str | None] = [job.job_id for job in jobs]
         if conflict_resolution is ConflictResolution.RAISE:
-            ids = await self._insert_or_raise(jobs, batch_size, connection)
+            await self._insert_or_raise(batches, connection)
         elif conflict_resolution is ConflictResolution.REPLACE:
-            last = list({job.job_id: job for job in jobs}.values())
-            for batch in _batches(last, batch_size):
+            for batch in batches:
                 await self._store.replace(batch, connection=connection)
-            ids = [job.job_id for job in jobs]
         else:
-            ids = []
-            for batch in _batches(jobs, batch_size):
-                inserted = await self._store.insert(batch, connection=connection)
-                for job in batch:  # of an id that comes twice, the first one is the one inserted
-                    ids.append(job.job_id if job.job_id in inserted else None)
-                    inserted.discard(job.job_id)
+            inserted: set[str] = set()
+            for batch in batches:
+                inserted |= await self._store.insert(batch, connection=connection)
+            # Of an id that comes twice, the first one is the one inserted.
+            for place, job in enumerate(jobs):
+                if job.job_id in inserted:
+                    inserted.remove(job.job_id)
+                else:
+                    ids[place] = None
         await self._announce(min(job.execution_time for job in jobs), connection)
         return ids
 
     async def _insert_or_raise(
-        self, jobs: Sequence[NewJob], batch_size: int, connection: PoolConnection | None
-    ) -> list[str | None]:
-        seen: set[str] = set()
-        for job in jobs:
-            if job.job_id in seen:
-                raise JobConflictError(job.job_id, None)
-            seen.add(job.job_id)
+        self, batches: Sequence[Sequence[NewJob]], connection: PoolConnection | None
+    ) -> None:
         async with self._store.all_or_nothing(connection) as one:
-            for batch in _batches(jobs, batch_size):
+            for batch in batches:
                 inserted = await self._store.insert(batch, connection=one)
                 if len(inserted) < len(batch):
                     taken = [job.job_id for job in batch if job.job_id not in inserted]
                     raise await self._conflict(taken, one)
-        return [job.job_id for job in jobs]
 
     async def _conflict(self, job_ids: Sequence[str], connection: PoolConnection | None) -> JobConflictError:
         statuses = await self._store.statuses_of(job_ids, connection=connection)
@@ -170,7 +177,3 @@ class Enqueuer:
             await self._announcer.due(due)
         elif self._announcer.is_near(due):  # sent by the caller's commit, or never
             await self._store.notify([DUE], connection=connection)
-
-
-def _batches(jobs: Sequence[NewJob], size: int) -> list[Sequence[NewJob]]:
-    return [jobs[start : start + size] for start in range(0, len(jobs), size)]

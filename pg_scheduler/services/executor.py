@@ -29,7 +29,15 @@ from pg_scheduler.domain.payload import decode
 from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
 from pg_scheduler.errors import NotRunningError, PayloadError, TransientFault
-from pg_scheduler.events import EventBus, JobCancelled, JobEvent, JobLost, JobStarted, ServiceFaulted
+from pg_scheduler.events import (
+    BY_CALLER,
+    EventBus,
+    JobCancelled,
+    JobEvent,
+    JobLost,
+    JobStarted,
+    ServiceFaulted,
+)
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.store.store import Store
 
@@ -117,9 +125,7 @@ class Executor:
         run = self._runs.get(job_id)
         if run and run.claim.attempt == attempt and run.stop is None:
             about = (job_id, run.claim.job_name, attempt)
-            self._stop(
-                run, JobCancelled(*about, reason="cancelled by a caller") if by_caller else JobLost(*about)
-            )
+            self._stop(run, JobCancelled(*about, reason=BY_CALLER) if by_caller else JobLost(*about))
 
     def cancel_all(self) -> None:
         """Stop everything: the lease is lost."""
@@ -178,15 +184,14 @@ class Executor:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):  # ours: what a job raises is a result
             fault = ServiceFaulted("executor", error)
-            self._events.publish(fault)
             self._on_fault(fault)
+            self._events.publish(fault)
 
-    @staticmethod
-    def _cancelled(run: _Run, error: asyncio.CancelledError) -> Result:
+    def _cancelled(self, run: _Run, error: asyncio.CancelledError) -> Result:
         # If not by us, then perhaps by somebody who cancels all tasks, as asyncio.run() does at its end.
-        if run.stop is not None or (run.task and run.task.cancelling()):
+        if run.stop is not None or self._completer.is_cancelled:
             return Interrupted()
-        return Errored(error)  # the job let a cancellation of something it awaited through
+        return Errored(error)  # the job cancelled itself, or let the cancellation of something through
 
     async def _attempt(self, claim: Claim) -> Result:
         task = self._tasks.resolve(claim.function)

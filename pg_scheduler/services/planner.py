@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.domain.periodic_row import PeriodicRow
 from pg_scheduler.domain.schedule import step
-from pg_scheduler.events import EventBus, PeriodicJobPlanned
+from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.services.base import Service
 from pg_scheduler.services.periodic_jobs import PeriodicJobs
 from pg_scheduler.store.pool import PoolConnection
@@ -58,6 +58,7 @@ class Planner(Service):
         self._hears = hears
         self._on_planned = on_planned
         self._on_switched = on_switched
+        self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
         """Every start writes the code's schedules."""
@@ -71,12 +72,13 @@ class Planner(Service):
         rows = await self._jobs.refresh()
         now = await self._store.now()
         soonest = 0.0
-        if due := [row.dedup_key for row in rows.values() if _is_due(row, now)]:
+        if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
             soonest = 0.0 if await self._plan(due) else BUSY
             rows = await self._jobs.refresh()
         look_again = LOOK_AGAIN if self._hears() or not rows else LOOK_AGAIN_DEAF
         next_fire = min(
-            (row.next_fire_at for row in rows.values() if row.enabled and row.next_fire_at), default=None
+            (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
+            default=None,
         )
         if next_fire is None:
             return look_again
@@ -90,23 +92,30 @@ class Planner(Service):
         for event in planned:
             if event is not None:
                 self._events.publish(event)
-        if any(planned):
+        if any(isinstance(event, PeriodicJobPlanned) for event in planned):
             self._on_planned()
         return bool(planned)
 
     async def _plan_row(
         self, row: PeriodicRow, now: datetime, connection: PoolConnection
-    ) -> PeriodicJobPlanned | None:
+    ) -> PeriodicJobPlanned | PeriodicJobBroken | None:
+        try:
+            trigger = row.trigger()
+        except (ValueError, TypeError) as error:  # from the table: changed by hand, or by a newer version
+            self._broken[row.dedup_key] = row
+            return PeriodicJobBroken(row.dedup_key, error)
         if row.next_fire_at is None:
-            following = row.trigger().next_after(now, anchor=row.anchor)
+            following = trigger.next_after(now, anchor=row.anchor)
             await self._store.move_periodic(row.dedup_key, None, following, on=connection)
             return None
-        move = step(row.trigger(), anchor=row.anchor, first=row.next_fire_at, now=now)
+        move = step(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
         job = self._jobs.window_job(row, move.window, now)
         await self._store.insert([job], connection=connection)
         await self._store.move_periodic(row.dedup_key, move.window, move.next_fire_at, on=connection)
         return PeriodicJobPlanned(row.dedup_key, job.job_id, move.next_fire_at)
 
+    def _is_live(self, row: PeriodicRow) -> bool:
+        return row.enabled and self._broken.get(row.dedup_key) != row  # unless somebody has mended it
 
-def _is_due(row: PeriodicRow, now: datetime) -> bool:
-    return row.enabled and (row.next_fire_at is None or row.next_fire_at <= now)
+    def _is_due(self, row: PeriodicRow, now: datetime) -> bool:
+        return self._is_live(row) and (row.next_fire_at is None or row.next_fire_at <= now)

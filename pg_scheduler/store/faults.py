@@ -23,9 +23,6 @@ TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
 TRANSIENT_STATES: Final = frozenset({"25006", "55P03", "55006"})
 """Read-only transaction (the old primary after a failover), lock not available, object in use."""
 
-FATAL_STATES: Final = frozenset({"57014"})
-"""Query cancelled: by a statement_timeout that is too short for the work, or by a person."""
-
 
 def is_transient(error: BaseException) -> bool:
     """Whether trying again later can help."""
@@ -33,7 +30,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
-        return state not in FATAL_STATES and (state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES)
+        return state[:2] in TRANSIENT_CLASSES or state in TRANSIENT_STATES
     if isinstance(error, asyncpg.DataError | ValueError):  # a wrong argument, found before it was sent
         return False
     # InterfaceError: the connection or the pool is closed. InternalClientError: the protocol broke off.

@@ -16,7 +16,7 @@ import asyncpg
 
 from pg_scheduler.store.faults import translated
 
-__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "is_open"]
+__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open"]
 
 CALL_TIMEOUT: Final = 30.0
 """Seconds one call, or the wait for a connection, may take: nothing here waits for ever."""
@@ -32,6 +32,13 @@ SPARE: Final = 2
 
 PoolConnection = Any
 """asyncpg.Connection or the pool's proxy of one; asyncpg's stubs have no common type."""
+
+
+def check_connection(connection: object) -> PoolConnection | None:
+    """A caller's connection, if it is one."""
+    if connection is None or isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+        return connection
+    raise TypeError(f"connection must be an asyncpg connection, not {connection!r}")
 
 
 def is_open(connection: PoolConnection) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.domain.job import Claim, Job, JobCounts, JobStatus, NewJob, Worker
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
 from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
-from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.errors import SchemaMissingError, TransientFault
 from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
@@ -28,6 +28,10 @@ from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.records import claim_from, job_from, periodic_from, worker_from
 
 __all__ = ["Beat", "Claimed", "Rescue", "Store", "Told", "VacuumDay", "VacuumTotal"]
+
+ATTEMPTS: Final = 5
+LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""How a transaction ends that lost against another one and may simply be tried again."""
 
 PLANNED: Final = frozenset(
     {"claim_jobs", "seconds_until_due", "complete_jobs", "apply_replacements", "renew_lease", "expire_jobs"}
@@ -61,10 +65,12 @@ class Rescue:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Whether a job was changed, and the worker that ran it and has to be told."""
+    """Whether a job was changed, which one, and the worker that ran it and has to be told."""
 
     changed: bool
-    worker_id: str | None
+    worker_id: str | None = None
+    job_name: str = field(default="", compare=False)
+    attempt: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +144,12 @@ class Store:
 
     async def insert(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> set[str]:
         """Insert the jobs whose ids are free; their ids."""
-        rows = await self._fetch("insert_jobs", *_columns(jobs), self._now, on=connection)
+        rows = await self._fetch_again("insert_jobs", *_columns(jobs), self._now, on=connection)
         return {row[0] for row in rows}
 
     async def replace(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> None:
         """Insert jobs or give existing ones a new definition. The ids must differ."""
-        await self._fetch("replace_jobs", *_columns(jobs), self._now, on=connection)
+        await self._fetch_again("replace_jobs", *_columns(jobs), self._now, on=connection)
 
     async def statuses_of(
         self, job_ids: Collection[str], *, connection: PoolConnection | None = None
@@ -460,6 +466,16 @@ class Store:
         async with use() as connection:
             return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
 
+    async def _fetch_again(self, name: str, *args: Any, on: PoolConnection | None) -> list[asyncpg.Record]:
+        """As ``_fetch``; a statement of our own that lost a deadlock is simply run again."""
+        for _ in range(ATTEMPTS - 1 if on is None else 0):
+            try:
+                return await self._fetch(name, *args)
+            except TransientFault as fault:
+                if not isinstance(fault.__cause__, LOST):
+                    raise
+        return await self._fetch(name, *args, on=on)
+
     async def _value(self, name: str, *args: Any, on: PoolConnection | None = None) -> Any:
         rows = await self._fetch(name, *args, on=on)
         return rows[0][0] if rows else None
@@ -492,9 +508,9 @@ def _release(attempt: int) -> dict[str, Any]:
 def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
     base = _release(claim.attempt)
     match outcome:
-        case Failed(error):
+        case Failed(error=error):
             return base | {"status": "failed", "error": error}
-        case Retry(delay, error):
+        case Retry(delay=delay, error=error):
             return base | {"error": error, "delay": delay.total_seconds(), "retries": 1}
         case Skip(reason):
             return base | {"status": "cancelled", "error": reason}
@@ -504,4 +520,4 @@ def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
 
 
 def _told(rows: Sequence[asyncpg.Record]) -> Told:
-    return Told(True, rows[0][0]) if rows else Told(False, None)
+    return Told(True, *rows[0]) if rows else Told(False)

@@ -322,3 +322,37 @@ def test_job_refuses_plain_functions(own_catalogue: TaskRegistry) -> None:
 
 def test_the_catalogue_is_shared_by_the_process() -> None:
     assert tasks.catalogue is catalogue
+
+
+class _Mailer:
+    async def send(self) -> None: ...
+
+
+def _closure(value: object) -> JobFunction:
+    async def job() -> object:
+        return value
+
+    return job
+
+
+def test_a_method_of_another_object_is_refused_when_it_is_scheduled() -> None:
+    registry = TaskRegistry()
+    mailer = _Mailer()
+    registry.adopt(mailer.send)
+    registry.adopt(mailer.send)  # a new bound method of the same object
+    with pytest.raises(NameConflictError, match="method of another object"):
+        registry.adopt(_Mailer().send)
+
+
+def test_a_closure_over_other_values_is_refused_when_it_is_scheduled() -> None:
+    registry = TaskRegistry()
+    shared = object()
+    registry.adopt(_closure("".join(["a", "b"])))
+    registry.adopt(_closure("ab"))
+    with pytest.raises(NameConflictError, match="captured"):
+        registry.adopt(_closure("abc"))
+    registry = TaskRegistry()
+    registry.adopt(_closure(shared))
+    registry.adopt(_closure(shared))
+    with pytest.raises(NameConflictError, match="captured"):
+        registry.adopt(_closure(object()))

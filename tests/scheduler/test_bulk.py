@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import datetime, timedelta
 from typing import Any
@@ -223,3 +224,27 @@ async def test_running_jobs_are_replaced_in_bulk_too(
     assert gate.calls == [("old",)] * 3 + [("new",)] * 3
     assert (await scheduler.count_jobs()).completed == 3
     assert [job.status for job in await scheduler.list_jobs()] == [JobStatus.COMPLETED] * 3
+
+
+@pytest.mark.parametrize("mode", list(ConflictResolution))
+async def test_calls_with_the_same_ids_in_other_orders_do_not_deadlock(
+    make: Make, mode: ConflictResolution
+) -> None:
+    names = [f"{n:03}" for n in range(300)]
+    schedulers = [make() for _ in range(3)]
+    await schedulers[0].initialize_db()
+    orders = [names, names[::-1], names[150:] + names[:150]]
+    for _ in range(5):
+        answers = await asyncio.gather(
+            *(
+                scheduler.schedule_bulk(
+                    [spec(name) for name in order],
+                    conflict_resolution=mode,
+                    batch_size=70,
+                )
+                for scheduler, order in zip(schedulers, orders, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        assert all(isinstance(answer, list | JobConflictError) for answer in answers), answers
+    assert (await schedulers[0].count_jobs()).pending == 300

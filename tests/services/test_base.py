@@ -348,18 +348,40 @@ async def test_a_loop_that_is_cancelled_from_outside_can_be_stopped(bus: EventBu
     assert not seen.of(ServiceFaulted)
 
 
-async def test_a_wake_up_does_not_shorten_the_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wake_up_does_not_shorten_the_backoff(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Work that comes in while the database is away must not make it be asked without a pause."""
     monkeypatch.setattr(base, "FIRST_BACKOFF", 1000.0)
 
-    async def away() -> float:
+    async def work() -> float:
+        if service.passes == 1:
+            return NEVER
         raise TransientFault("away")
 
-    service = Idle(EventBus(), away)
+    service = Idle(bus, work)
     await service.start()
+    service.wake()
+    await seen.until(ServiceRetrying, 1)
     for _ in range(10):
         service.wake()
         await asyncio.sleep(0)
-    assert service.passes == 1
+    assert service.passes == 2
     async with asyncio.timeout(PATIENCE):  # but a stop is not kept waiting
         await service.stop()
+
+
+async def test_start_waits_for_a_pass_that_is_no_fault(
+    bus: EventBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 0.001)
+
+    async def work() -> float:
+        if service.passes < 3:
+            raise TransientFault("away")
+        return NEVER
+
+    service = Idle(bus, work)
+    await service.start()
+    assert service.passes == 3
+    await service.stop()

@@ -289,9 +289,27 @@ async def test_jobs_cancelled_by_the_end_of_the_loop_are_handed_back(bench: Benc
     gate = Gate()
     task = await bench.submit(gate.job)
     await gate.wait_begun()
-    task.cancel()  # as asyncio.run() does with every task
+    await bench.completer.start()
+    assert bench.completer._task is not None
+    for each in (bench.completer._task, task):
+        each.cancel()  # as asyncio.run() does with every task
     await task
     assert isinstance(await bench.written(), JobReleased)
+
+
+async def test_a_job_that_cancels_itself_has_failed(bench: Bench) -> None:
+    """Handed back, it would be run again and again without an end."""
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    await (await bench.submit(work))
+    ended = await bench.written()
+    assert isinstance(ended, JobFailed)
+    assert ended.error.startswith("CancelledError")
 
 
 async def test_a_job_that_is_taken_away_leaves_no_result(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.periodic import periodic_catalogue
 from pg_scheduler.domain.periodic_row import PeriodicRow
-from pg_scheduler.events import EventBus, PeriodicJobPlanned
+from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.services.planner import LOOK_AGAIN, LOOK_AGAIN_DEAF
 from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.store import Store
@@ -432,3 +432,27 @@ async def test_configs_are_the_ones_of_the_code(parts: Parts) -> None:
     periodic(every=MINUTE)(work)
     (config,) = parts.planner()._jobs.configs().values()
     assert config == PeriodicJobConfig(work, interval=MINUTE)
+
+
+@pytest.mark.parametrize("broken", ["timezone = 'Mars/Olympus'", "cron = 'bogus'"])
+async def test_a_row_that_cannot_be_understood_stops_no_other(
+    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: str
+) -> None:
+    """Changed by hand, or written by a node that knows more than this one."""
+    periodic(cron="* * * * *", dedup_key="bad")(work)
+    periodic(every=MINUTE, dedup_key="good")(other_work)
+    planner = parts.planner()
+    await planner.run_once()
+    await pool.execute(f"UPDATE scheduler_periodic_jobs SET {broken} WHERE dedup_key = 'bad'")
+    clock.advance(MINUTE)
+    assert await planner.run_once() == LOOK_AGAIN
+    assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == ["bad"]
+    assert await windows(parts.store) == [NOON + MINUTE]
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert len(seen.of(PeriodicJobBroken)) == 1, "once is enough"
+    await pool.execute(
+        "UPDATE scheduler_periodic_jobs SET timezone = 'UTC', cron = '* * * * *' WHERE dedup_key = 'bad'"
+    )
+    await planner.run_once()
+    assert (await row(parts.store, "bad")).last_fire_at == NOON + 2 * MINUTE

@@ -36,10 +36,10 @@ TRANSIENT: list[BaseException] = [
     OSError("no route to host"),
     ssl.SSLError("broken"),
     TimeoutError(),
+    asyncpg.QueryCanceledError("x"),  # 57014: by a person, or a statement_timeout
     TransientFault("known"),
 ]
 LASTING: list[BaseException] = [
-    asyncpg.QueryCanceledError("x"),  # 57014
     asyncpg.UniqueViolationError("x"),
     asyncpg.CheckViolationError("x"),
     asyncpg.NotNullViolationError("x"),

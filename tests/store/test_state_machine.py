@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.domain.job import JobStatus
-from tests.store.kit import NOW, Pool
+from tests.store.kit import NOW, SECOND, Pool
 
 JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}
 RUNNING: dict[str, Any] = {"status": "running", "worker_id": "w1", "attempt": 1}
@@ -109,7 +109,8 @@ async def test_an_id_is_taken_once(pool: Pool) -> None:
     ("values", "constraint"),
     [
         ({"cron": None, "timezone": None}, "one_kind"),
-        ({"every": NOW - NOW}, "one_kind"),
+        ({"every": SECOND}, "one_kind"),
+        ({"every": NOW - NOW, "cron": None, "timezone": None}, "interval_positive"),
         ({"timezone": None}, "zone_goes_with_cron"),
         ({"priority": 2}, "priority_known"),
         ({"max_retries": -1}, "max_retries_not_negative"),

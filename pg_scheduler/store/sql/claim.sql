@@ -63,4 +63,4 @@ CROSS JOIN LATERAL (
 -- Names of waiting jobs, to tell which of them nobody here can run.
 SELECT DISTINCT coalesce(function, job_name)
 FROM {schema}scheduled_jobs
-WHERE finished_at IS NULL;
+WHERE finished_at IS NULL AND status = 'pending';

@@ -15,6 +15,8 @@ FROM unnest(
     job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key
 )
+-- in one order in all calls, so that two that insert the same ids cannot deadlock
+ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id;
 
@@ -37,8 +39,7 @@ FROM unnest(
     job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key
 )
--- in the order of the ids, so that two calls that replace the same jobs cannot deadlock
-ORDER BY new.job_id
+ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO UPDATE SET
     job_name           = CASE WHEN old.status = 'running' THEN old.job_name           ELSE EXCLUDED.job_name END,
     execution_time     = CASE WHEN old.status = 'running' THEN old.execution_time     ELSE EXCLUDED.execution_time END,
@@ -63,5 +64,5 @@ ON CONFLICT (job_id) DO UPDATE SET
         'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
         'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
         'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
-        'lock_key', EXCLUDED.lock_key, 'expires_at', EXCLUDED.expires_at) END
+        'lock_key', EXCLUDED.lock_key) END
 RETURNING job_id;

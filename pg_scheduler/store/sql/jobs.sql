@@ -14,7 +14,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     replacement = NULL
 FROM old
 WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told;
+RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
 
 -- name: set_status
 -- Set a status by hand. Whoever runs the job loses it and is told. 'running' is a reservation for one
@@ -41,7 +41,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     replacement    = NULL
 FROM old
 WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told;
+RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
 
 -- name: get_job
 -- One job.
