@@ -1,0 +1,180 @@
+"""The command: ``python3 dev.py bench [name ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.bench import Bench
+from benchmarks.contestants import CONTESTANTS, PEERS
+from benchmarks.drivers import Broken
+from benchmarks.machine import SETTINGS, describe
+from benchmarks.plots import draw
+from benchmarks.report import report
+from benchmarks.results import Outcome
+from benchmarks.table import render
+from pg_scheduler.embedded import EmbeddedError, server
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+RESULTS: Final = Path(__file__).resolve().parent / "results"
+
+ROWS: Final = (
+    "drain",
+    "drain_default",
+    "two_workers",
+    "bulk",
+    "enqueue",
+    "latency",
+    "lateness",
+    "herd",
+    "idle",
+    "backlog",
+    "running_rows",
+    "snapshot",
+    "cold_plans",
+    "unknown_names",
+    "sleepers",
+    "soak",
+)
+"""In the order of the table."""
+
+
+def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The words of the command."""
+    parser = argparse.ArgumentParser(
+        prog="dev.py bench",
+        description="Measure the table of goals, ourselves and the peers in turn in one run.",
+        epilog="rows: " + " ".join(ROWS),
+    )
+    parser.add_argument("rows", nargs="*", metavar="name", help="rows of the table (default: all)")
+    parser.add_argument("--quick", action="store_true", help="about two minutes: small numbers, few peers")
+    parser.add_argument("--peers", help="only these peers, by name with commas; '' for none")
+    parser.add_argument("--rounds", type=int, help="repetitions (default: 3, quick: 1)")
+    parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="run the soak for so long")
+    parser.add_argument("--json", type=Path, help="where to write the results (default: benchmarks/results)")
+    parser.add_argument("--plots", type=Path, help="a folder to draw the plots into")
+    parser.add_argument("--report", type=Path, help="a Markdown file to write the table into")
+    words = parser.parse_args(arguments)
+    unknown = [name for name in words.rows if name not in ROWS]
+    if unknown:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    words.peers = None if words.peers is None else [name for name in words.peers.split(",") if name]
+    for name in words.peers or ():
+        if name not in {peer.name for peer in PEERS}:
+            parser.error(f"no such peer: {name!r}; there are {', '.join(peer.name for peer in PEERS)}")
+    return words
+
+
+async def run(words: argparse.Namespace) -> dict[str, Any]:
+    """Measure; everything that is to be kept."""
+    wanted = [name for name in ROWS if name in (words.rows or ROWS)]
+    if not words.soak and "soak" not in words.rows:
+        wanted = [name for name in wanted if name != "soak"]
+    peers = [peer.name for peer in PEERS]
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    with server(settings=SETTINGS) as postgres:
+        bench = Bench(
+            postgres,
+            quick=words.quick,
+            chosen=words.peers,
+            rounds=words.rounds or (1 if words.quick else 3),
+            soak_minutes=words.soak or 10.0,
+        )
+        admin = await bench.open()
+        machine = await describe(admin, _commit())
+        print(_machine_text(machine), flush=True)
+        for name in wanted:
+            row = importlib.import_module(f"benchmarks.rows.{name}")
+            bench.outcome = Outcome(name, row.TITLE, row.GOALS)
+            start = time.monotonic()
+            try:
+                await row.measure(bench)
+            except Broken as why:
+                bench.outcome.note(f"not measured: {why}")
+                bench.broken.append(name)
+            bench.outcome.seconds = time.monotonic() - start
+            outcomes.append(bench.outcome)
+            print("\n" + render(bench.outcome, peers), flush=True)
+        skipped = dict(bench.skipped)
+        await bench.close()
+    for name, reason in skipped.items():
+        print(f"\nskipped {name}: {reason}")
+    print(f"\n{_summary(outcomes, peers)} in {time.monotonic() - began:.0f} s")
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": words.quick,
+        "rounds": bench.rounds,
+        "machine": machine,
+        "skipped": skipped,
+        "broken": list(dict.fromkeys(bench.broken)),
+        "contestants": {
+            each.name: {"tuned": each.tuned, "note": each.note, "versions": each.requirements}
+            for each in CONTESTANTS.values()
+        },
+        "rows": [outcome.as_dict(peers) for outcome in outcomes],
+    }
+
+
+def _summary(outcomes: Sequence[Outcome], peers: Sequence[str]) -> str:
+    verdicts = [verdict.met for outcome in outcomes for verdict in outcome.verdicts(peers)]
+    met, missed, unknown = (verdicts.count(word) for word in (True, False, None))
+    return f"{met} goals met, {missed} not met, {unknown} not measured"
+
+
+def _machine_text(machine: dict[str, Any]) -> str:
+    settings = ", ".join(f"{name}={value}" for name, value in machine["settings"].items())
+    return (
+        f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
+        f"{machine['system']}\n"
+        f"PostgreSQL {machine['postgresql']} on {machine['disk']}, Python {machine['python']}, "
+        f"asyncpg {machine['asyncpg']}, uvloop {machine['uvloop']}, commit {machine['commit']}\n"
+        f"{settings}\nload before the start: {machine['load_before']:.2f}"
+    )
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def main() -> int:
+    """Measure, print, write. A goal that is missed is a result; what could not be measured is an error."""
+    words = options(None)
+    try:
+        results = asyncio.run(run(words))
+    except EmbeddedError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    path: Path = (
+        words.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if words.quick else ''}.json"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {path}")
+    if words.plots is not None:
+        for plot in draw(results, words.plots):
+            print(f"drawn: {plot}")
+    if words.report is not None:
+        words.report.write_text(report(results))
+        print(f"written to {words.report}")
+    if results["broken"]:
+        sys.stderr.write(f"we could not be measured in: {', '.join(results['broken'])}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The upper bound: an asyncio loop over the same table without a library.
+
+Claims of 500, one task per job, finish of one batch and claim of the next in one statement and one commit,
+two such lanes, so that one batch is fetched while another runs. No retries, timeouts, heartbeats, events or
+wake-ups: what a library can be measured against, not something to use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+
+from benchmarks.ours import Ours, work
+from benchmarks.peers.protocol import run
+
+__all__ = ["Bare", "main"]
+
+BATCH: Final = 500
+
+LANES: Final = 2
+"""While the server works for one lane, the jobs of another run, and commits overlap."""
+
+PLANS: Final = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+CYCLE: Final = """
+WITH finished AS (
+    UPDATE scheduled_jobs SET status = 'completed', finished_at = now(), lease_until = NULL
+    WHERE job_id = ANY ($1) AND status = 'running' AND worker_id = $2
+    RETURNING job_id
+),
+due AS (
+    SELECT job.ctid
+    FROM (VALUES (1), (3), (5), (8)) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM scheduled_jobs
+        WHERE finished_at IS NULL AND priority = level.priority AND execution_time <= now()
+          AND status = 'pending'
+        ORDER BY execution_time, job_id
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT $3
+),
+claimed AS (
+    UPDATE scheduled_jobs SET status = 'running', worker_id = $2, attempt = attempt + 1, started_at = now(),
+        last_heartbeat = now(), lease_until = now() + interval '60 seconds'
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
+    RETURNING job_id, task_data::text
+)
+SELECT job_id, task_data FROM claimed
+"""
+
+
+class Bare(Ours):
+    """Sends as we do; works in a loop of its own."""
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """The lanes, as tasks."""
+        connections = [await asyncpg.connect(self.order.dsn, server_settings=PLANS) for _ in range(LANES)]
+        lanes = [asyncio.create_task(self._lane(connection)) for connection in connections]
+        try:
+            yield
+            await asyncio.gather(*lanes)
+        finally:
+            for connection in connections:
+                await connection.close()
+
+    async def _lane(self, connection: asyncpg.Connection) -> None:
+        cycle = await connection.prepare(CYCLE)
+        worker = uuid.uuid4().hex[:8]
+        finished: list[str] = []
+        while True:
+            rows = await cycle.fetch(finished, worker, BATCH)
+            if not rows:
+                return
+            tasks = [asyncio.create_task(work(**json.loads(row["task_data"])["kwargs"])) for row in rows]
+            for task in tasks:
+                await task
+            finished = [row["job_id"] for row in rows]
+
+
+def main(order: str) -> None:
+    """Be the driver."""
+    run(Bare, order)

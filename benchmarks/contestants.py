@@ -1,0 +1,135 @@
+"""Who is measured: ourselves, the bare loop and the peers, each with the settings it is tuned to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+__all__ = ["BARE", "CONTESTANTS", "OURS", "PEERS", "Contestant"]
+
+Kind = Literal["here", "python", "node"]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One scheduler.
+
+    Attributes:
+        driver: A Python module, or for Node a file beside the Python drivers.
+        kind: Where it runs: in our own environment, or in one made from ``requirements``.
+        tuned: Its tuned settings, for the report.
+        unfinished: Counts the jobs that have not ended, to check a drain.
+        drain: Jobs of the drain with tuned settings; a slow one gets fewer, which flatters it if anything.
+        drain_default: The same with default settings; 0 if it is left out there.
+        has_bulk: Whether it has a call that inserts many jobs.
+        note: What else is to be known when its figures are compared.
+    """
+
+    name: str
+    driver: str
+    kind: Kind
+    tuned: str
+    unfinished: str
+    drain: int
+    drain_default: int = 0
+    requirements: tuple[str, ...] = ()
+    has_bulk: bool = True
+    note: str = field(default="")
+
+
+OUR_UNFINISHED: Final = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
+
+OURS: Final = Contestant(
+    "ours",
+    "benchmarks.ours",
+    "here",
+    "max_concurrent_jobs 1000, batch_claim_limit 500",
+    OUR_UNFINISHED,
+    drain=200_000,
+    drain_default=50_000,
+    note="keeps finished jobs; leases, fencing, timeouts and events are on",
+)
+
+BARE: Final = Contestant(
+    "bare loop",
+    "benchmarks.bare",
+    "here",
+    "claims of 500, finish and claim in one statement, two connections in turn",
+    OUR_UNFINISHED,
+    drain=200_000,
+    note="no library: an upper bound",
+)
+
+PEERS: Final = (
+    Contestant(
+        "graphile-worker",
+        "graphile_worker.mjs",
+        "node",
+        "concurrency 100, localQueue 1000, completeJobBatchDelay 0, pollInterval 100 ms",
+        "SELECT count(*) FROM graphile_worker._private_jobs",
+        drain=200_000,
+        drain_default=5_000,
+        requirements=("node@22", "graphile-worker@0.18.0"),
+        note="Node; deletes finished jobs",
+    ),
+    Contestant(
+        "pg-boss",
+        "pg_boss.mjs",
+        "node",
+        "batchSize 500, burstWhenBatchFull, notify, both polling intervals 0.5 s",
+        "SELECT count(*) FROM pgboss.job WHERE name = 'work' AND state < 'completed'",
+        drain=200_000,
+        requirements=("node@22", "pg-boss@12.35.0"),
+        note="Node; a batch of jobs is one call",
+    ),
+    Contestant(
+        "PgQueuer",
+        "benchmarks.peers.pgqueuer",
+        "python",
+        "batch_size 500 on one asyncpg connection",
+        "SELECT count(*) FROM pgqueuer",
+        drain=100_000,
+        drain_default=30_000,
+        requirements=("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"),
+    ),
+    Contestant(
+        "pg-scheduler 0.2.3",
+        "benchmarks.peers.pg_scheduler_0_2",
+        "python",
+        "100 slots, claim 100, polling min 0, idle start 10 ms, max 50 ms, slots full 5 ms",
+        "SELECT count(*) FROM scheduled_jobs WHERE status IN ('pending', 'running')",
+        drain=10_000,
+        drain_default=1_000,
+        requirements=("pg-scheduler==0.2.3", "asyncpg==0.32.0", "uvloop==0.23.0"),
+    ),
+    Contestant(
+        "procrastinate",
+        "benchmarks.peers.procrastinate",
+        "python",
+        "concurrency 100",
+        "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
+        drain=5_000,
+        drain_default=2_000,
+        requirements=("procrastinate==3.10.0", "psycopg==3.3.9", "psycopg-pool==3.3.3", "uvloop==0.23.0"),
+    ),
+    Contestant(
+        "APScheduler",
+        "benchmarks.peers.apscheduler",
+        "python",
+        "max_concurrent_jobs 100, max_running_jobs None",
+        "SELECT count(*) FROM jobs",
+        drain=3_000,
+        drain_default=1_000,
+        requirements=(
+            "apscheduler==4.0.0a6",
+            "anyio==4.9.0",
+            "sniffio",
+            "asyncpg==0.32.0",
+            "sqlalchemy[asyncio]>=2,<3",
+            "uvloop==0.23.0",
+        ),
+        has_bulk=False,
+    ),
+)
+
+CONTESTANTS: Final = {each.name: each for each in (OURS, BARE, *PEERS)}

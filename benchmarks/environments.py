@@ -1,0 +1,85 @@
+"""An environment of its own for each peer, in .venv-bench, made once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Final
+
+from benchmarks.contestants import Contestant
+
+__all__ = ["Missing", "command"]
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FOLDER: Final = ROOT / ".venv-bench"
+LAUNCH: Final = ROOT / "benchmarks" / "launch.py"
+
+
+class Missing(Exception):
+    """A peer cannot be had here; the message says why."""
+
+
+@functools.cache
+def command(contestant: Contestant) -> tuple[list[str], dict[str, str]]:
+    """How its driver is started: the words before the order, and what is added to the environment.
+
+    Raises:
+        Missing: It could not be installed.
+    """
+    if contestant.kind == "here":
+        return [sys.executable, "-P", str(LAUNCH), contestant.driver], {}
+    folder = FOLDER / contestant.name.replace(" ", "-").lower()
+    if contestant.kind == "python":
+        python = folder / "bin" / "python"
+        if not _is_current(folder, contestant):
+            _make_python(folder, contestant)
+        return [str(python), "-P", str(LAUNCH), contestant.driver], {}
+    modules = folder / "node_modules"
+    if not _is_current(folder, contestant):
+        _make_node(folder, contestant)
+    script = ROOT / "benchmarks" / "peers" / contestant.driver
+    return [str(modules / ".bin" / "node"), str(script)], {"BENCH_NODE_MODULES": str(modules)}
+
+
+def _is_current(folder: Path, contestant: Contestant) -> bool:
+    stamp = folder / "stamp.json"
+    return stamp.is_file() and json.loads(stamp.read_text()) == list(contestant.requirements)
+
+
+def _make_python(folder: Path, contestant: Contestant) -> None:
+    print(f"  installing {contestant.name} into {folder.relative_to(ROOT)} ...", file=sys.stderr)
+    venv.create(folder, clear=True, with_pip=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "-qq", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, "install", *contestant.requirements], folder)
+    (folder / "stamp.json").write_text(json.dumps(contestant.requirements))
+
+
+def _make_node(folder: Path, contestant: Contestant) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Missing("npm is not installed")
+    print(f"  installing {contestant.name} into {folder.relative_to(ROOT)} ...", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text('{"private": true}')
+    _run([npm, "install", "--no-audit", "--no-fund", "--loglevel=error", *contestant.requirements], folder)
+    # The package "node" carries the program itself, so the machine's own Node may be older.
+    version = _run([str(folder / "node_modules" / ".bin" / "node"), "--version"], folder).strip()
+    if not version.startswith("v22."):
+        raise Missing(f"Node 22 was wanted, and the package brought {version or 'nothing'}")
+    (folder / "stamp.json").write_text(json.dumps(contestant.requirements))
+
+
+def _run(words: list[str], folder: Path) -> str:
+    try:
+        done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=600)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        lines = [line for line in str(said).splitlines() if line.strip()]
+        raise Missing(f"could not be installed: {lines[-1] if lines else error}") from error
+    return done.stdout

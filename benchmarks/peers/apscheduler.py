@@ -1,0 +1,96 @@
+"""The driver of APScheduler 4."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+from apscheduler import AsyncScheduler  # type: ignore[import-not-found]
+from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore  # type: ignore[import-not-found]
+from apscheduler.eventbrokers.asyncpg import AsyncpgEventBroker  # type: ignore[import-not-found]
+from apscheduler.triggers.date import DateTrigger  # type: ignore[import-not-found]
+from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found]
+
+from benchmarks.peers.protocol import Order, Peer, record, run
+
+__all__ = ["AP", "main"]
+
+
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
+    """A job that does nothing but tell that it starts."""
+    record(t)
+
+
+class AP(Peer):
+    """Tuned: 100 jobs at once (its default) with no limit per task (default: one). It has no bulk call."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        self._scheduler: Any = None
+
+    async def install(self) -> None:
+        """It makes its tables when it starts."""
+        async with self._open():
+            pass
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """A scheduler that was not started; in a process that works too, that one."""
+        if self._scheduler is not None:
+            yield
+            return
+        async with self._open() as self._scheduler:
+            await self._configure()
+            yield
+
+    async def send(self, arguments: dict[str, Any], due: float | None) -> None:
+        """add_job(), or a schedule of one date."""
+        if due is None:
+            await self._scheduler.add_job("work", kwargs=arguments)
+        else:
+            await self._scheduler.add_schedule(
+                "work", DateTrigger(datetime.fromtimestamp(due, UTC)), kwargs=arguments
+            )
+
+    async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
+        """One by one, from 10 tasks."""
+        each = iter(arguments)
+
+        async def caller() -> None:
+            for one in each:
+                await self.send(one, due)
+
+        await asyncio.gather(*(caller() for _ in range(10)))
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A scheduler that runs."""
+        async with self._open() as self._scheduler:
+            await self._configure()
+            await self._scheduler.start_in_background()
+            yield
+            await self._scheduler.stop()
+            await self._scheduler.wait_until_stopped()
+
+    async def _configure(self) -> None:
+        limits = {"max_running_jobs": None} if self.order.tuned else {}
+        await self._scheduler.configure_task("work", func=work, job_executor="async", **limits)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
+        engine = create_async_engine(
+            "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(self.order.dsn), pool_size=20
+        )
+        broker = AsyncpgEventBroker(self.order.dsn)
+        async with AsyncScheduler(SQLAlchemyDataStore(engine), broker, max_concurrent_jobs=100) as scheduler:
+            yield scheduler
+        await engine.dispose()
+
+
+def main(order: str) -> None:
+    """Be the driver."""
+    run(AP, order)

@@ -1,0 +1,84 @@
+"""The driver of PgQueuer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+from pgqueuer import PgQueuer  # type: ignore[import-not-found]
+from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver  # type: ignore[import-not-found]
+from pgqueuer.queries import Queries  # type: ignore[import-not-found]
+
+from benchmarks.peers.protocol import Peer, record, run
+
+__all__ = ["Queuer", "main"]
+
+
+async def work(job: Any) -> None:
+    """A job that does nothing but tell that it starts."""
+    record(json.loads(job.payload)["t"])
+
+
+class Queuer(Peer):
+    """Tuned: batches of 500. One asyncpg connection, as its documentation shows; a pool for many callers."""
+
+    async def install(self) -> None:
+        """Make the tables."""
+        connection = await asyncpg.connect(self.order.dsn)
+        await Queries(AsyncpgDriver(connection)).install()
+        await connection.close()
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Its queries over a connection."""
+        if self.order.callers > 1:
+            async with asyncpg.create_pool(self.order.dsn, min_size=10, max_size=10) as pool:
+                self._queries = Queries(AsyncpgPoolDriver(pool))
+                yield
+            return
+        connection = await asyncpg.connect(self.order.dsn)
+        self._queries = Queries(AsyncpgDriver(connection))
+        yield
+        await connection.close()
+
+    async def send(self, arguments: dict[str, Any], due: float | None) -> None:
+        """enqueue()."""
+        await self._queries.enqueue("work", json.dumps(arguments).encode(), execute_after=_delay(due))
+
+    async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
+        """enqueue() with lists, 10,000 at a time."""
+        for start in range(0, len(arguments), 10_000):
+            batch = [json.dumps(each).encode() for each in arguments[start : start + 10_000]]
+            await self._queries.enqueue(
+                ["work"] * len(batch), batch, [0] * len(batch), [_delay(due)] * len(batch)
+            )
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A queue manager that runs."""
+        connection = await asyncpg.connect(self.order.dsn)
+        queuer = PgQueuer.from_asyncpg_connection(connection)
+        queuer.entrypoint("work")(work)
+        settings = {"batch_size": 500} if self.order.tuned else {}
+        running = asyncio.create_task(queuer.run(**settings))
+        # It has no word for being up: it listens, then it sleeps until there is work.
+        await asyncio.sleep(0 if self.order.n >= 5000 else 1)
+        yield
+        queuer.shutdown.set()
+        await running
+        await connection.close()
+
+
+def _delay(due: float | None) -> timedelta | None:
+    return None if due is None else timedelta(seconds=max(0.0, due - time.time()))
+
+
+def main(order: str) -> None:
+    """Be the driver."""
+    run(Queuer, order)

@@ -1,0 +1,73 @@
+"""The driver of procrastinate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import procrastinate  # type: ignore[import-not-found]
+
+from benchmarks.peers.protocol import Order, Peer, record, run
+
+__all__ = ["Procrastinate", "main"]
+
+
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
+    """A job that does nothing but tell that it starts."""
+    record(t)
+
+
+class Procrastinate(Peer):
+    """Tuned: concurrency of 100."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        connector = procrastinate.PsycopgConnector(conninfo=order.dsn, min_size=1, max_size=20)
+        self._app = procrastinate.App(connector=connector)
+        self._task = self._app.task(name="work")(work)
+
+    async def install(self) -> None:
+        """Make the tables."""
+        async with self._app.open_async():
+            await self._app.schema_manager.apply_schema_async()
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """An open app."""
+        async with self._app.open_async():
+            yield
+
+    async def send(self, arguments: dict[str, Any], due: float | None) -> None:
+        """defer_async()."""
+        await self._timed(due).defer_async(**arguments)
+
+    async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
+        """batch_defer_async(), 10,000 at a time."""
+        for start in range(0, len(arguments), 10_000):
+            await self._timed(due).batch_defer_async(*arguments[start : start + 10_000])
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """A worker."""
+        settings = {"concurrency": 100} if self.order.tuned else {}
+        async with self._app.open_async():
+            running = asyncio.create_task(
+                self._app.run_worker_async(install_signal_handlers=False, **settings)
+            )
+            await asyncio.sleep(0 if self.order.n >= 5000 else 1)  # it has no word for being up
+            yield
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def _timed(self, due: float | None) -> Any:
+        if due is None:
+            return self._task
+        return self._task.configure(schedule_at=datetime.fromtimestamp(due, UTC))
+
+
+def main(order: str) -> None:
+    """Be the driver."""
+    run(Procrastinate, order)

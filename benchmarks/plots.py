@@ -1,0 +1,122 @@
+"""The plots, as SVG, drawn with nothing but the standard library."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.table import number
+
+__all__ = ["draw"]
+
+WIDTH, HEIGHT = 720, 360
+LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 45
+COLOURS: Final = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7ea4")
+LOGARITHMIC: Final = ("ms", "claim size", "slots")
+"""Words in a title that ask for a logarithmic x axis."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One contestant's points."""
+
+    label: str
+    points: list[tuple[float, float]]
+
+
+class Axis:
+    """Where a value lies on the paper."""
+
+    def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool) -> None:
+        self._log = logarithmic
+        self._low, self._high = self._of(low), self._of(high)
+        if self._high == self._low:
+            self._high += 1
+        self._start, self._end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (self._of(value) - self._low) / (self._high - self._low)
+        return round(self._start + share * (self._end - self._start), 1)
+
+    def ticks(self) -> list[float]:
+        """Round values within."""
+        if self._log:
+            powers = range(math.floor(self._low), math.ceil(self._high) + 1)
+            values = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
+        else:
+            rough = (self._high - self._low) / 5
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
+            values = [
+                step * index for index in range(math.ceil(self._low / step), int(self._high / step) + 1)
+            ]
+        return [value for value in values if self._low - 1e-9 <= self._of(value) <= self._high + 1e-9]
+
+    def _of(self, value: float) -> float:
+        return math.log10(max(value, 0.01)) if self._log else value
+
+
+def draw(results: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw every plot of a run; the files."""
+    plots: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in results["rows"]:
+        for curve in row["curves"]:
+            points = plots.setdefault(curve["plot"], {}).setdefault(curve["label"], [])
+            points += zip(curve["x"], curve["y"], strict=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for title, lines in plots.items():
+        path = folder / (re.sub(r"\W+", "-", title.lower()).strip("-") + ".svg")
+        whole = [Line(label, sorted(points)) for label, points in lines.items()]
+        path.write_text("\n".join(_svg(title, [_merged(title, line) for line in whole])) + "\n")
+        files.append(path)
+    return files
+
+
+def _merged(title: str, line: Line) -> Line:
+    """Of several rounds one distribution: their shares are those of all samples together."""
+    if "ms" not in title.split():
+        return line
+    count = len(line.points)
+    step = max(1, count // 200)
+    return Line(line.label, [(line.points[i][0], (i + 1) / count) for i in range(0, count, step)])
+
+
+def _svg(title: str, lines: list[Line]) -> Iterator[str]:
+    logarithmic = any(word in title for word in LOGARITHMIC)
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, logarithmic=logarithmic)
+    up = Axis(0, max(ys), HEIGHT - BOTTOM, TOP, logarithmic=False)
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
+    )
+    yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
+    yield f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>'
+    for value in up.ticks():
+        yield (
+            f'<path d="M{LEFT} {up(value)}H{WIDTH - RIGHT}" stroke="#d8dee4"/>'
+            f'<text x="{LEFT - 6}" y="{up(value) + 4}" text-anchor="end">{number(value)}</text>'
+        )
+    for value in across.ticks():
+        yield (
+            f'<path d="M{across(value)} {HEIGHT - BOTTOM}v5" stroke="#57606a"/>'
+            f'<text x="{across(value)}" y="{HEIGHT - BOTTOM + 19}" text-anchor="middle">'
+            f"{number(value)}</text>"
+        )
+    for index, line in enumerate(lines):
+        colour = COLOURS[index % len(COLOURS)]
+        points = " ".join(f"{across(x)},{up(y)}" for x, y in line.points)
+        yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        y = TOP + 12 + 20 * index
+        yield (
+            f'<path d="M{WIDTH - RIGHT + 12} {y - 4}h18" stroke="{colour}" stroke-width="3"/>'
+            f'<text x="{WIDTH - RIGHT + 36}" y="{y}">{escape(line.label)}</text>'
+        )
+    yield "</svg>"

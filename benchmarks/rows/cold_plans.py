@@ -1,0 +1,57 @@
+"""Statements that were planned while the table was empty."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import OURS, Contestant
+from benchmarks.results import Goal, percentile
+from benchmarks.rows.drain import rate
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "worker started on an empty table, then 500,000 rows in bulk, no ANALYZE"
+
+GOALS: Final = (Goal("slowest claim, ms", most=5),)
+
+
+async def measure(bench: Bench) -> None:
+    """Beside it the control: a worker that starts on the same rows, vacuumed and analysed.
+
+    A slow claim that the control has as well is no matter of plans.
+    """
+    n = bench.scale(500_000, 50_000)
+    options = {"trace": True, "poll": 0.01}
+
+    async def cold(contestant: Contestant, database: Database) -> None:
+        async with database.connect() as connection:
+            await connection.execute(
+                "ALTER TABLE scheduled_jobs SET (autovacuum_analyze_threshold = 2000000000)"
+            )
+        async with database.worker(contestant, n=n, mode="tuned", options=options) as worker:
+            await asyncio.sleep(2)  # it claims nothing hundreds of times: plans are kept by then
+            await database.fill(contestant, n)
+            result = await worker.result()
+            record("", result, worker.events["claims"][0])
+
+    async def settled(contestant: Contestant, database: Database) -> None:
+        await database.fill(contestant, n)
+        await database.settle()
+        async with database.worker(contestant, n=n, mode="tuned", options=options) as worker:
+            result = await worker.result()
+            record(", settled table", result, worker.events["claims"][0])
+
+    def record(word: str, result: dict[str, Any], claims: dict[str, Any]) -> None:
+        took: list[float] = claims["milliseconds"]
+        bench.outcome.add("ours", f"slowest claim{word}, ms", max(took))
+        bench.outcome.add("ours", f"claim p90{word}, ms", percentile(took, 0.9))
+        bench.outcome.add("ours", f"jobs/s{word}", rate([result]))
+
+    for _ in range(bench.scale(2, 1)):
+        await bench.alternate([OURS], cold, rounds=1)
+        await bench.alternate([OURS], settled, rounds=1)
+    bench.outcome.note(
+        "a claim of up to 500 jobs, from its call to its rows: a busy event loop counts as well"
+    )

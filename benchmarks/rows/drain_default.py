@@ -1,0 +1,33 @@
+"""The same backlog for those who never touch a setting."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import Contestant
+from benchmarks.results import Goal
+from benchmarks.rows.drain import record_drain
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "the same at default settings (25 slots, claim 10)"
+
+GOALS: Final = (
+    Goal("jobs/s", than="pg-scheduler 0.2.3", least=40),
+    Goal("jobs/s", than="PgQueuer", least=1.0),
+)
+
+
+async def measure(bench: Bench) -> None:
+    """Fill, settle, drain."""
+
+    async def one(contestant: Contestant, database: Database) -> None:
+        n = contestant.drain_default // bench.scale(1, 5)
+        await database.fill(contestant, n)
+        await database.settle()
+        results, load = await bench.drained(contestant, database, n, "default")
+        record_drain(bench.outcome, contestant.name, results, load, n)
+
+    named = ("pg-scheduler 0.2.3", "PgQueuer")
+    await bench.alternate([each for each in bench.contestants(named=named) if each.drain_default], one)

@@ -1,0 +1,42 @@
+"""What a worker costs that has nothing to do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import Contestant
+from benchmarks.drivers import Driver
+from benchmarks.results import Goal
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "idle worker with default settings: transactions per minute"
+
+GOALS: Final = (Goal("transactions/min", most=18),)
+
+
+async def measure(bench: Bench) -> None:
+    """All at once, each in its own database, for each has its own counters there."""
+    seconds = bench.scale(120, 20)
+    async with AsyncExitStack() as stack:
+        running: list[tuple[Contestant, Database, Driver]] = []
+        for contestant in bench.contestants(named=("PgQueuer", "pg-scheduler 0.2.3")):
+            database = await stack.enter_async_context(bench.database(contestant))
+            worker = await stack.enter_async_context(database.worker(contestant))
+            running.append((contestant, database, worker))
+        bench.progress(f"{len(running)} idle workers for {seconds} s")
+        # What the start cost is not counted. A session tells its counters when it has been idle for a while.
+        await asyncio.sleep(bench.scale(15, 5))
+        before = [await database.counters() for _, database, _ in running]
+        await asyncio.sleep(seconds)
+        for (contestant, database, _), start in zip(running, before, strict=True):
+            end = await database.counters()
+            count = end.transactions - start.transactions
+            bench.outcome.add(contestant.name, "transactions/min", 60 * count / (end.seconds - start.seconds))
+        for contestant, _, worker in running:
+            bench.outcome.add(contestant.name, "memory MiB", (await worker.stop())["rss"] / 2**20)
+    if bench.quick:
+        bench.outcome.note(f"from {seconds} s: what happens once a minute is missed or counted thrice")

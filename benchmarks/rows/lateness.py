@@ -1,0 +1,38 @@
+"""How late jobs start that were set for a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import Contestant
+from benchmarks.results import Goal
+from benchmarks.rows.latency import record_delays
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "lateness of timed jobs, ms"
+
+GOALS: Final = (
+    Goal("p50", most=1.5),
+    Goal("p99", most=4.0),
+    Goal("earliest", least=0.0),
+)
+
+LEAD: Final = 1.5
+"""Seconds ahead: more than the time in which a sleeping worker would look anyway."""
+
+
+async def measure(bench: Bench) -> None:
+    """Jobs set ahead at random instants while a worker runs."""
+    n = bench.scale(300, 40)
+
+    async def one(contestant: Contestant, database: Database) -> None:
+        mode = "default" if contestant.name in {"ours", "procrastinate"} else "tuned"
+        async with database.worker(contestant, n=n, mode=mode) as worker:
+            await database.run(contestant, "single", n=n, every=0.03, lead=LEAD)
+            result = await worker.result()
+        record_delays(bench, contestant.name, "", result["samples"], plot="Lateness of timed jobs, ms")
+        bench.outcome.add(contestant.name, "earliest", 1000 * min(result["samples"]))
+
+    await bench.alternate(bench.contestants(named=("PgQueuer", "graphile-worker")), one)

@@ -1,0 +1,36 @@
+"""Two worker processes against one."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import Contestant
+from benchmarks.results import Goal
+from benchmarks.rows.drain import rate
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "two worker processes, tuned"
+
+GOALS: Final = (Goal("jobs/s, two workers", than="ours", than_measure="jobs/s, one worker", least=1.25),)
+
+
+async def measure(bench: Bench) -> None:
+    """The same backlog with one worker and with two; how busy the processors were."""
+
+    async def one(contestant: Contestant, database: Database) -> None:
+        n = contestant.drain // bench.scale(1, 5)
+        for workers, word in ((1, "one worker"), (2, "two workers")):
+            await database.fill(contestant, n)
+            await database.settle()
+            results, load = await bench.drained(contestant, database, n, "tuned", workers=workers)
+            bench.outcome.add(contestant.name, f"jobs/s, {word}", rate(results))
+            seconds = n / rate(results)
+            workers_busy = sum(result["cpu"] for result in results) / seconds
+            bench.outcome.add(contestant.name, f"server cores busy, {word}", load.cpu_seconds / seconds)
+            bench.outcome.add(contestant.name, f"worker cores busy, {word}", workers_busy)
+        bench.outcome.note(f"the machine has {len(os.sched_getaffinity(0))} cores in all")
+
+    await bench.alternate(bench.contestants(named=("graphile-worker",), others=False), one)

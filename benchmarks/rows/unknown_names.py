@@ -1,0 +1,29 @@
+"""Jobs at the head of the queue that are meant for another kind of worker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from benchmarks.bench import Bench, Database
+from benchmarks.contestants import OURS, Contestant
+from benchmarks.rows.burden import burdened, goal
+
+__all__ = ["GOALS", "TITLE", "measure"]
+
+TITLE: Final = "100,000 due rows of a name this worker does not know at the head"
+
+GOALS: Final = (goal(0.7),)
+
+
+async def measure(bench: Bench) -> None:
+    """They were due earlier than all of its own."""
+    n = bench.scale(100_000, 20_000)
+
+    @asynccontextmanager
+    async def burden(contestant: Contestant, database: Database) -> AsyncIterator[int]:
+        await database.fill(contestant, n, job="other")
+        yield n
+
+    await burdened(bench, [OURS], bench.scale(100_000, 20_000), burden)
