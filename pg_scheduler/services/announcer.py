@@ -7,6 +7,7 @@ The rest is found by each node's own timer.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -41,6 +42,8 @@ class Announcer(Service):
         self._on_due = on_due
         self._messages: dict[str, None] = {}
         self._next_send = 0.0
+        self._trailing: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     def is_near(self, due: datetime) -> bool:
         """Whether a job due then is worth a word. Both clocks need only agree within the horizon."""
@@ -50,7 +53,12 @@ class Announcer(Service):
         """A job is due then."""
         if self.is_near(due):
             self._on_due()
-            await self._say(DUE)
+            self._add(DUE)
+            wait = self._next_send - time.monotonic()
+            if wait <= 0 or self.is_running:
+                await self._send_unless_running()
+            elif self._trailing is None:
+                self._trailing = asyncio.get_running_loop().call_later(wait, self._send_soon)
 
     def due_soon(self) -> None:
         """A job is due; send word with the next pass."""
@@ -92,11 +100,19 @@ class Announcer(Service):
 
     async def _say(self, message: str) -> None:
         self._add(message)
-        if not self.is_running:  # a process that only enqueues
-            try:
-                await self.drain()
-            except TransientFault as fault:  # what it is about is committed, and others find it by polling
-                self._events.publish(ServiceRetrying(self.name, fault, NEVER))
+        await self._send_unless_running()
+
+    def _send_soon(self) -> None:
+        self._trailing = None
+        self._sending = asyncio.create_task(self._send_unless_running(), name="pg_scheduler notify")
+
+    async def _send_unless_running(self) -> None:
+        if self.is_running:  # the next pass does it
+            return
+        try:
+            await self.drain()
+        except TransientFault as fault:  # what it is about is committed, and others find it by polling
+            self._events.publish(ServiceRetrying(self.name, fault, NEVER))
 
     def _add(self, message: str) -> None:
         self._messages[message] = None

@@ -24,6 +24,7 @@ from pg_scheduler.domain.payload import encode
 from pg_scheduler.domain.tasks import Task, TaskRegistry
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.services.announcer import Announcer
+from pg_scheduler.services.coalescer import Coalescer
 from pg_scheduler.store.notifications import DUE
 from pg_scheduler.store.pool import PoolConnection, check_connection
 from pg_scheduler.store.store import Store
@@ -44,6 +45,7 @@ class Enqueuer:
         self._store = store
         self._tasks = tasks
         self._announcer = announcer
+        self._coalescer = Coalescer(store.insert_small)
         self._grace = misfire_grace_time
 
     def check(self, spec: JobSpec) -> NewJob:
@@ -105,12 +107,17 @@ class Enqueuer:
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
             await self._store.replace([job], connection=connection)
-        elif not await self._store.insert([job], connection=connection):
+        elif not await self._inserted(job, connection):
             if conflict_resolution is ConflictResolution.RAISE:
                 raise await self._conflict([job.job_id], connection)
             return job.job_id
         await self._announce(job.execution_time, connection)
         return job.job_id
+
+    async def _inserted(self, job: NewJob, connection: PoolConnection | None) -> bool:
+        if connection is None:
+            return await self._coalescer.insert(job)
+        return bool(await self._store.insert([job], connection=connection))
 
     async def insert_all(
         self,

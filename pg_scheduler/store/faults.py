@@ -15,7 +15,10 @@ import asyncpg
 
 from pg_scheduler.errors import SchemaMissingError, TransientFault
 
-__all__ = ["is_transient", "translated"]
+__all__ = ["REFUSALS", "is_transient", "translated"]
+
+REFUSALS: Final = (asyncpg.PostgresError, SchemaMissingError)
+"""What a statement raises that the database understood and would not do."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
 """Connection exception, transaction rollback, insufficient resources, operator intervention, system error."""

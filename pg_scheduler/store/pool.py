@@ -27,6 +27,9 @@ SETTINGS: Final = (
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 )
 
+KEEP: Final = 0.1
+"""Seconds for which a connection that was just used is kept at hand."""
+
 SPARE: Final = 2
 """Connections that must be left in the pool when one is taken out of it for long."""
 
@@ -60,6 +63,10 @@ class Connections:
     def __init__(self, pool: asyncpg.Pool, direct_dsn: str | None = None) -> None:
         self._pool = pool
         self._direct_dsn = direct_dsn
+        self._kept: PoolConnection | None = None
+        self._kept_turn = asyncio.Lock()
+        self._kept_timer: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
         self._lock_holders = asyncio.Semaphore(max(pool.get_max_size() - SPARE, 1))
 
     @property
@@ -78,6 +85,49 @@ class Connections:
         with translated():
             async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
                 yield connection
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[PoolConnection]:
+        """A connection for a moment that is likely to be wanted again at once, one user at a time.
+
+        A pool resets a connection at each release, which is a transaction more. So it is given back only
+        when it has not been wanted for a while. A pool with none to spare gives one each time.
+        """
+        if self._pool.get_max_size() <= SPARE + 2:
+            async with self.acquire() as connection:
+                yield connection
+            return
+        async with self._kept_turn:
+            if self._kept_timer is not None:
+                self._kept_timer.cancel()
+                self._kept_timer = None
+            with translated():
+                if self._kept is not None and not is_open(self._kept):
+                    await self._give_back()
+                if self._kept is None:
+                    self._kept = await self._pool.acquire(timeout=CALL_TIMEOUT)
+            try:
+                with translated():
+                    yield self._kept
+            except BaseException:  # whatever it was, the next one gets a connection that is known to be well
+                await self._give_back()
+                raise
+            self._kept_timer = asyncio.get_running_loop().call_later(KEEP, self._give_back_soon)
+
+    def _give_back_soon(self) -> None:
+        self._kept_timer = None
+        self._giving_back = asyncio.create_task(self._give_back_in_turn(), name="pg_scheduler give back")
+
+    async def _give_back_in_turn(self) -> None:
+        async with self._kept_turn:
+            if self._kept_timer is None:
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            with translated():
+                await self._pool.release(connection, timeout=CALL_TIMEOUT)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnection]:

@@ -7,8 +7,8 @@ resolves the schema at its first use and names it in every statement from then o
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
@@ -32,6 +32,9 @@ __all__ = ["Beat", "Claimed", "Rescue", "Store", "Told", "VacuumDay", "VacuumTot
 ATTEMPTS: Final = 5
 LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """How a transaction ends that lost against another one and may simply be tried again."""
+
+Use = Callable[[], AbstractAsyncContextManager[PoolConnection]]
+"""A way to get a connection for one statement."""
 
 PLANNED: Final = frozenset(
     {"claim_jobs", "seconds_until_due", "complete_jobs", "apply_replacements", "renew_lease", "expire_jobs"}
@@ -145,6 +148,11 @@ class Store:
     async def insert(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> set[str]:
         """Insert the jobs whose ids are free; their ids."""
         rows = await self._fetch_again("insert_jobs", *_columns(jobs), self._now, on=connection)
+        return {row[0] for row in rows}
+
+    async def insert_small(self, jobs: Sequence[NewJob]) -> set[str]:
+        """The same for a few jobs of many calls in a row, on a connection kept for a moment between them."""
+        rows = await self._fetch_again("insert_jobs", *_columns(jobs), self._now, use=self.connections.kept)
         return {row[0] for row in rows}
 
     async def replace(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> None:
@@ -457,24 +465,29 @@ class Store:
         rows = await self._fetch(name, list(by_id), json.dumps(by_id), worker_id, self._now, on=on)
         return {row[0] for row in rows}
 
-    async def _fetch(self, name: str, *args: Any, on: PoolConnection | None = None) -> list[asyncpg.Record]:
+    async def _fetch(
+        self, name: str, *args: Any, on: PoolConnection | None = None, use: Use | None = None
+    ) -> list[asyncpg.Record]:
         query = load_queries(await self.schema(on=on))[name]
         if on is not None:
             with translated():
                 return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
-        use = self.connections.transaction if name in PLANNED else self.connections.acquire
+        if use is None:
+            use = self.connections.transaction if name in PLANNED else self.connections.acquire
         async with use() as connection:
             return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
 
-    async def _fetch_again(self, name: str, *args: Any, on: PoolConnection | None) -> list[asyncpg.Record]:
+    async def _fetch_again(
+        self, name: str, *args: Any, on: PoolConnection | None = None, use: Use | None = None
+    ) -> list[asyncpg.Record]:
         """As ``_fetch``; a statement of our own that lost a deadlock is simply run again."""
         for _ in range(ATTEMPTS - 1 if on is None else 0):
             try:
-                return await self._fetch(name, *args)
+                return await self._fetch(name, *args, use=use)
             except TransientFault as fault:
                 if not isinstance(fault.__cause__, LOST):
                     raise
-        return await self._fetch(name, *args, on=on)
+        return await self._fetch(name, *args, on=on, use=use)
 
     async def _value(self, name: str, *args: Any, on: PoolConnection | None = None) -> Any:
         rows = await self._fetch(name, *args, on=on)

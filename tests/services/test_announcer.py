@@ -153,3 +153,14 @@ async def test_a_message_that_comes_while_its_like_is_being_sent_goes_out_too(
     answer.set()
     assert await ear.until(2) == ["check other", "check other"]
     await announcer.stop()
+
+
+async def test_a_process_that_only_enqueues_sends_many_words_as_few(parts: Parts, ear: Ear) -> None:
+    announcer = parts.announcer()
+    await announcer.due(now())
+    announcer._next_send += 0.05  # real time: what comes in before that goes out then
+    for _ in range(100):
+        await announcer.due(now())
+    assert await ear.until(1) == ["due"]
+    assert await ear.until(2) == ["due", "due"]
+    assert announcer._messages == {}

@@ -209,3 +209,48 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
 
 async def test_a_closed_subscription_has_nothing_to_check(pool: Pool) -> None:
     await Ear().subscription(Store(Connections(pool))).check(5)
+
+
+async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP", 0.01)  # real time: it is the subject
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        seen = set()
+        for _ in range(5):
+            async with connections.kept() as connection:
+                seen.add(await connection.fetchval("SELECT pg_backend_pid()"))
+        assert len(seen) == 1
+        assert pool.get_idle_size() == pool.get_size() - 1
+        async with asyncio.timeout(10):
+            await pool.close()  # waits until all are back
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as small:
+        connections = Connections(small)
+        async with connections.kept():
+            pass
+        assert small.get_idle_size() == small.get_size(), "none to spare, none kept"
+
+
+async def test_a_kept_connection_that_broke_is_not_used_again(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        async with connections.kept() as connection:
+            pid = await connection.fetchval("SELECT pg_backend_pid()")
+            ended = asyncio.Event()
+            connection.add_termination_listener(lambda _connection: ended.set())
+        await pool.execute("SELECT pg_terminate_backend($1)", pid)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        async with connections.kept() as connection:
+            assert await connection.fetchval("SELECT pg_backend_pid()") != pid
+
+
+async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        with pytest.raises(TransientFault):
+            async with connections.kept() as connection:
+                await connection.fetchval("SELECT pg_terminate_backend(pg_backend_pid())")
+        async with connections.kept() as connection:
+            assert await connection.fetchval("SELECT 1") == 1

@@ -106,7 +106,8 @@ async def use_periodic(store: Store) -> object:
 
 async def use_path(store: Store) -> object:
     await store.migrate()
-    await store.insert([new_job(each) for each in "abcdef"])
+    await store.insert([new_job(each) for each in "abcde"])
+    await store.insert_small([new_job("f")])
     await store.replace([new_job("f", priority=1)])
     await store.register(worker(), LEASE)
     assert await store.seconds_until_due([NAME]) == 0
