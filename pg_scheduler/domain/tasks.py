@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import FunctionType
 from typing import Final, TypeVar
 
 from pg_scheduler.domain.job import (
@@ -70,6 +71,7 @@ class TaskRegistry:
         self._parent = parent
         self._exact: dict[str, Task] = {}
         self._loose: dict[str, dict[str, Task]] = {}
+        self._adopted: dict[JobFunction, Task] = {}
         self._version = 0
         self._names: tuple[int, list[str]] = (-1, [])
 
@@ -118,6 +120,7 @@ class TaskRegistry:
             self._refuse_if_taken(each, task)
         if known:  # its older aliases mean the new one from now on
             exact += [each for each, old in self._exact.items() if old is known]
+        self._adopted.clear()
         size = self._size()
         for each in exact:
             self._exact[each] = task
@@ -134,6 +137,8 @@ class TaskRegistry:
             NameConflictError: It is the same code as a function known by that name, with other values
                 captured: a row could not tell them apart.
         """
+        if isinstance(func, FunctionType) and (task := self._adopted.get(func)):
+            return task  # for nearly every call: a function of a module, known by now
         check_function(func)
         known = self.task_of(func)
         if known and not _same(_captured(known.func), _captured(func)):
@@ -141,7 +146,10 @@ class TaskRegistry:
                 f"{qualified_name(func)} is known already as a method of another object, or with other "
                 "values captured from around it. A row keeps the name only: pass what differs in args=."
             )
-        return self.register(func)
+        task = self.register(func)
+        if isinstance(func, FunctionType) and func.__closure__ is None:
+            self._adopted[func] = task
+        return task
 
     def resolve(self, name: str) -> Task | None:
         """The task of a name, or None if it is unknown here or loose and ambiguous."""
@@ -254,8 +262,10 @@ def qualified_name(func: JobFunction) -> str:
 
 def module_name(func: JobFunction) -> str:
     """The function's module; for a script, the name it has when it is imported."""
-    if func.__module__ != "__main__":
-        return func.__module__
+    return func.__module__ if func.__module__ != "__main__" else _main_name()
+
+
+def _main_name() -> str:
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):
         return str(spec.name).removesuffix(".__main__")
