@@ -60,6 +60,14 @@ class Verdict:
         return all(check.holds for check in self.checks)
 
 
+ORDERS = {
+    "critical": "orders, critical",
+    "high": "orders, high",
+    "normal": "orders, normal",
+    "low": "orders, low, behind the 2,000",
+}
+
+
 def judge(
     expected: Mapping[str, str],
     runs: Sequence[Run],
@@ -117,8 +125,7 @@ def _lateness(runs: Sequence[Run]) -> Table:
     rows = [row("at their times", [run.late for run in first if run.kind == "reminder"])]
     rows += [row("interval and cron", [run.late for run in first if run.kind in PERIODIC])]
     rows += [
-        row(f"orders, {level}", [run.late for run in first if run.kind == f"order, {level}"])
-        for level in ("critical", "high", "normal", "low")
+        row(ORDERS[level], [run.late for run in first if run.kind == f"order, {level}"]) for level in ORDERS
     ]
     return Table("How late they started", ["jobs", "count", "p50", "p99", "max"], rows)
 
@@ -133,7 +140,9 @@ def _percentiles(values: list[float]) -> tuple[float, float, float]:
 def _nothing_lost(expected: Mapping[str, str], tries: Mapping[str, Sequence[Run]]) -> Check:
     wanted = [job_id for job_id, kind in expected.items() if kind != "broken"]
     lost = [job_id for job_id in wanted if _times_done(tries.get(job_id, ())) == 0]
-    return Check(f"nothing lost: {len(wanted) - len(lost):,} of {len(wanted):,} jobs completed", not lost)
+    return Check(
+        f"nothing lost: {len(wanted) - len(lost):,} of {len(wanted):,} one-off jobs completed", not lost
+    )
 
 
 def _nothing_doubled(tries: Mapping[str, Sequence[Run]]) -> Check:

@@ -33,7 +33,7 @@ def test_the_demo_loses_nothing_and_doubles_nothing() -> None:
     assert done.stderr == ""
     assert took < 30
     assert "is killed with SIGKILL while it renders" in done.stdout
-    assert "nothing lost: 2,100 of 2,100 jobs completed" in done.stdout
+    assert "nothing lost: 2,100 of 2,100 one-off jobs completed" in done.stdout
     assert re.search(r"nothing doubled: 0 of 2,1\d\d jobs completed twice", done.stdout)
     assert "FAILED" not in done.stdout
 
