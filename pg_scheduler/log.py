@@ -43,6 +43,10 @@ class EventLog:
     def __init__(self) -> None:
         self._retrying: set[str] = set()
 
+    def wants(self, kind: type[events.Event]) -> bool:
+        """Whether its level is switched on, or it ends an outage."""
+        return logger.isEnabledFor(_LEVELS.get(kind, logging.DEBUG)) or kind is events.PassFinished
+
     def __call__(self, event: events.Event) -> None:
         """Write the line."""
         level = _LEVELS.get(type(event), logging.DEBUG)

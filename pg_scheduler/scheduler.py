@@ -62,7 +62,8 @@ class Scheduler:
     """Runs coroutine functions at their time, on any number of nodes, with nothing but PostgreSQL.
 
     Args:
-        db_pool: Your asyncpg pool. With ``max_size`` of 3 or more one connection is kept for LISTEN.
+        db_pool: Your asyncpg pool. With ``max_size`` of 3 or more one connection is kept for LISTEN, with 4
+            or more another one for claims.
         max_concurrent_jobs: Jobs this node runs at once.
         misfire_grace_time: Seconds after its time within which a job may still start, for jobs that say
             nothing themselves; None for ever.
@@ -134,8 +135,7 @@ class Scheduler:
         )
         self.db_pool = db_pool
         self._retry_policy = retry_policy
-        self._events = EventBus()
-        self._events.subscribe(EventLog())
+        self._events = EventBus(EventLog())
         self._store = Store(Connections(db_pool, direct_dsn), schema=schema, clock=clock)
         self._tasks = TaskRegistry(catalogue)
         self._announcer = Announcer(

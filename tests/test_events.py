@@ -103,6 +103,60 @@ def test_subscribers_may_come_and_go_while_an_event_is_published(bus: EventBus) 
     assert seen == [DONE, FAILED]
 
 
+def test_an_event_that_nobody_would_see_need_not_be_made(bus: EventBus) -> None:
+    assert not bus.wants(JobCompleted)
+    stop = bus.subscribe(lambda _event: None, events.JobEvent)
+    assert (bus.wants(JobCompleted), bus.wants(WorkerStarted)) == (True, False)
+    stop_all = bus.subscribe(lambda _event: None)
+    assert (bus.wants(JobCompleted), bus.wants(WorkerStarted)) == (True, True)
+    stop()
+    stop_all()
+    assert (bus.wants(JobCompleted), bus.wants(WorkerStarted)) == (False, False)
+
+
+class Tap:
+    """A sink that takes one class."""
+
+    def __init__(self, order: list[str]) -> None:
+        self.order = order
+        self.wanted: type[Event] = JobFailed
+
+    def wants(self, kind: type[Event]) -> bool:
+        return kind is self.wanted
+
+    def __call__(self, event: Event) -> None:
+        self.order.append(f"sink {type(event).__name__}")
+
+
+def test_the_sink_says_anew_each_time_what_it_wants_and_comes_first() -> None:
+    order: list[str] = []
+    tap = Tap(order)
+    bus = EventBus(tap)
+    assert (bus.wants(JobFailed), bus.wants(JobCompleted)) == (True, False)
+    tap.wanted = JobCompleted
+    assert (bus.wants(JobFailed), bus.wants(JobCompleted)) == (False, True)
+    bus.subscribe(lambda event: order.append(f"subscriber {type(event).__name__}"), JobFailed)
+    assert bus.wants(JobFailed)
+    bus.publish(FAILED)
+    assert order == ["sink JobFailed", "subscriber JobFailed"]
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [
+        (logging.DEBUG, {JobCompleted, JobFailed, WorkerStarted}),
+        (logging.INFO, {JobFailed, WorkerStarted}),
+        (logging.ERROR, {JobFailed}),
+    ],
+)
+def test_the_log_wants_what_its_level_lets_through(
+    level: int, wanted: set[type[Event]], caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = EventBus(EventLog())
+    caplog.set_level(level, "pg_scheduler")
+    assert {kind for kind in (JobCompleted, JobFailed, WorkerStarted) if bus.wants(kind)} == wanted
+
+
 @pytest.mark.parametrize(
     ("event", "level"),
     [

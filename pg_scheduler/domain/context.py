@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
+
+from pg_scheduler.domain.job import Claim
+
+LONGEST_SHOWN: Final = 1e9
+"""Seconds; the calendar of Python ends in the year 9999."""
 
 __all__ = ["CurrentJob", "current", "current_job"]
 
@@ -25,7 +30,8 @@ class CurrentJob:
     deadline: datetime | None
 
 
-current: Final[ContextVar[CurrentJob]] = ContextVar("pg_scheduler_current_job")
+current: Final[ContextVar[tuple[Claim, datetime]]] = ContextVar("pg_scheduler_current_job")
+"""The claim and when its try began, set for every job; most never ask."""
 
 
 def current_job() -> CurrentJob:
@@ -40,6 +46,9 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every try: an idempotency key
     """
     try:
-        return current.get()
+        claim, began = current.get()
     except LookupError:
         raise LookupError("current_job() was called outside of a running job") from None
+    seconds = claim.timeout_seconds
+    deadline = None if seconds is None else began + timedelta(seconds=min(seconds, LONGEST_SHOWN))
+    return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
 
@@ -174,9 +174,11 @@ class NewJob:
     lock_key: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One try of one job, held by this worker under a fresh token: (job_id, worker_id, attempt)."""
+class Claim(NamedTuple):
+    """One try of one job, held by this worker under a fresh token: (job_id, worker_id, attempt).
+
+    A tuple in the order of the claim statement's columns: there is one for every job that runs.
+    """
 
     job_id: str
     job_name: str

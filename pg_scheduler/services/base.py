@@ -58,6 +58,8 @@ class Service(ABC):
     name: ClassVar[str]
     jitter: ClassVar[float] = 0.0
     """The part of each sleep that is left to chance, so that nodes do not work in step."""
+    gives_way: ClassVar[bool] = True
+    """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
 
     def __init__(self, events: EventBus) -> None:
         self._events = events
@@ -152,7 +154,7 @@ class Service(ABC):
                 backoff = FIRST_BACKOFF
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
-            if not self._stopping:
+            if (delay > 0 or self.gives_way) and not self._stopping:
                 await sleep.wait(delay)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

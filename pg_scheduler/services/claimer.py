@@ -14,9 +14,11 @@ from typing import ClassVar, Final
 from pg_scheduler.config import PollingConfig
 from pg_scheduler.domain.tasks import TaskRegistry
 from pg_scheduler.events import EventBus, JobExpired
-from pg_scheduler.services.base import Service
+from pg_scheduler.services.base import NEVER, Service
+from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
-from pg_scheduler.store.store import Store
+from pg_scheduler.services.marks import Marks
+from pg_scheduler.store.store import FROM_THE_START, Store
 
 __all__ = ["Claimer"]
 
@@ -27,12 +29,15 @@ class Claimer(Service):
     """Keep the slots full."""
 
     name: ClassVar[str] = "claimer"
+    gives_way: ClassVar[bool] = False
+    """The next exchange is sent before the jobs of this one run: the database works while they do."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another thing, wired once
         self,
         store: Store,
         events: EventBus,
         executor: Executor,
+        completer: Completer,
         tasks: TaskRegistry,
         worker_id: str,
         *,
@@ -43,38 +48,80 @@ class Claimer(Service):
         super().__init__(events)
         self._store = store
         self._executor = executor
+        self._completer = completer
         self._tasks = tasks
         self._worker_id = worker_id
         self._batch = batch
         self._polling = polling
         self._on_claimed = on_claimed
         self._idle = polling.idle_start_interval
-        self._missed = False
+        self._full = False
+        self._stopped = False
+        self._marks = Marks()
         self._claiming = asyncio.Lock()
+
+    async def prepare(self) -> None:
+        """Claims may be made again."""
+        self._stopped = False
 
     async def run_once(self) -> float:
         """Claim once."""
         async with self._claiming:  # two passes at once would count the same free slots
-            return await self._claim()
+            return NEVER if self._stopped else await self._claim()
+
+    async def drain(self) -> None:
+        """No claim comes after this, not even a caller's own: results are written without one."""
+        async with self._claiming:
+            self._stopped = True
+            self._full = False
+            self._completer.wake()
+
+    @property
+    def follows_up(self) -> bool:
+        """Whether the last claim was a full one, so that the next follows as soon as a slot is free."""
+        return self._full and self.is_running
+
+    def look_at_all(self) -> None:
+        """Something may be due that lies before what was claimed: look from the start."""
+        self._marks.reset()
+        self.wake()
 
     async def _claim(self) -> float:
         limit = min(self._executor.free, self._batch)
         if limit == 0:
+            self._completer.wake()  # more may run than there are slots: their results wait for no slot
             return self._polling.semaphore_full_interval
-        names = self._tasks.names()
-        claimed = await self._store.claim(self._worker_id, names, limit)
-        for job in claimed.jobs:
+        since = self._marks.since()
+        completed = self._completer.take_completed()
+        try:
+            answer = await self._store.exchange(
+                self._worker_id, self._tasks.names(), limit, completed=completed, since=since
+            )
+        except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
+            self._full = False
+            self._completer.put_back(completed)
+            raise
+        if completed:
+            self._completer.written(completed, answer.refused)
+        for job in answer.jobs:
             self._executor.submit(job)
-        if claimed.jobs:
+        if answer.jobs:
             self._on_claimed()
-        for gone in claimed.expired:
+        for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
-        if len(claimed.jobs) + len(claimed.expired) == limit:
+        found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
+        self._full = len(found) == limit
+        if self._full:
+            self._marks.advance(found)
             self._idle = self._polling.idle_start_interval
             return 0
-        return await self._until_next(names, found=bool(claimed.jobs))
+        self._completer.wake()  # nothing follows that would take results along
+        if since is not FROM_THE_START:
+            self._marks.reset()
+            return 0  # less than asked for: what lies before the marks is looked at before a sleep
+        return self._until_next(answer.due_in, found=bool(found))
 
-    async def _until_next(self, names: list[str], *, found: bool) -> float:
+    def _until_next(self, due_in: float | None, *, found: bool) -> float:
         polling = self._polling
         if found:
             self._idle = polling.idle_start_interval
@@ -83,8 +130,6 @@ class Claimer(Service):
         if polling.jitter:  # of polls only: a due time is no matter of chance
             moved = poll * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
             poll = min(moved, polling.max_interval)
-        due = await self._store.seconds_until_due(names)
-        missed, self._missed = self._missed and not found, due is not None and due <= 0
-        if self._missed:  # it came due since the claim; or, when that was so before, somebody has locked it
-            return polling.min_interval if missed else 0
-        return poll if due is None else min(due, poll)
+        if due_in is None:
+            return poll
+        return min(due_in, poll) if due_in > 0 else polling.min_interval  # due, but somebody has locked it

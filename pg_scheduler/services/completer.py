@@ -1,7 +1,11 @@
 """Writes outcomes: buffered, in batches, each under its token, and never given up while there is time.
 
 A batch is whatever gathered while the one before was being written, so a lone result is written at once
-and a flood in large statements. Executors that outrun the database wait (back-pressure).
+and a flood in large statements. While claims follow one another, the claimer takes completions along, in
+the same statement. Executors that outrun the database wait (back-pressure).
+
+What is being written is out of the buffer, so that the two writers cannot meet in one result. It comes
+back if the write fails.
 """
 
 from __future__ import annotations
@@ -9,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Final
 
 from pg_scheduler.domain.job import Claim
@@ -37,14 +40,17 @@ HIGH_WATER: Final = 4 * BATCH
 
 RETRY_PAUSE: Final = 0.2
 
+_COMPLETED: Final = Completed()
+
 
 class Completer(Service):
     """Write outcomes as they come.
 
     Args:
         flush_timeout: Seconds for which results are still written after the last pass.
-        on_written: Called after each batch: retried and replaced jobs are pending again by then. Says
-            whether jobs were handed back, which other workers should hear of.
+        on_written: Called after each batch that is not all plain completions: retried and replaced jobs
+            are pending again by then. Says whether jobs were handed back, which other workers should hear of.
+        claims_follow: Tells whether the claimer is about to claim, and takes completions along.
     """
 
     name: ClassVar[str] = "completer"
@@ -57,46 +63,121 @@ class Completer(Service):
         *,
         flush_timeout: float,
         on_written: Callable[[bool], None],
+        claims_follow: Callable[[], bool],
     ) -> None:
         super().__init__(events)
         self._store = store
         self._worker_id = worker_id
         self._flush_timeout = flush_timeout
         self._on_written = on_written
-        self._buffer: deque[tuple[Claim, Outcome]] = deque()
+        self._claims_follow = claims_follow
+        self._completed: dict[int, list[Claim]] = {}  # by attempt, as they are written
+        self._others: deque[tuple[Claim, Outcome]] = deque()
+        self._waiting = 0
         self._room = asyncio.Event()
         self._room.set()
 
-    async def put(self, claim: Claim, outcome: Outcome) -> None:
-        """Hand an outcome over; waits while too many do."""
-        self._buffer.append((claim, outcome))
+    def put(self, claim: Claim, outcome: Outcome) -> None:
+        """Hand an outcome over; while ``is_full``, wait for ``room()`` before the next."""
+        self._waiting += 1
+        if type(outcome) is Completed:
+            self._completed.setdefault(claim.attempt, []).append(claim)
+            if self._claims_follow():
+                return
+        else:
+            self._others.append((claim, outcome))
         self.wake()
-        if len(self._buffer) >= HIGH_WATER:
-            self._room.clear()
-            await self._room.wait()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many outcomes wait."""
+        return self._waiting >= HIGH_WATER
+
+    async def room(self) -> None:
+        """Wait until fewer outcomes do."""
+        self._room.clear()
+        self.wake()
+        await self._room.wait()
+
+    def take_completed(self) -> list[Claim]:
+        """Completions of one attempt number, to be written by who takes them.
+
+        Either ``written()`` or ``put_back()`` has to follow.
+        """
+        if not self._completed:
+            return []
+        attempt = next(iter(self._completed))
+        taken = self._completed.pop(attempt)
+        if len(taken) > BATCH:
+            self._completed[attempt] = taken[BATCH:]  # behind those of other numbers
+            del taken[BATCH:]
+        self._waiting -= len(taken)
+        if self._completed:
+            self.wake()
+        return taken
+
+    def written(self, completed: Sequence[Claim], refused: Collection[str]) -> None:
+        """They are in the database, but for those refused, which are tried again with everything else."""
+        self._make_room()
+        if self._events.wants(JobCompleted):
+            for claim in completed:
+                if claim.job_id not in refused:
+                    self._events.publish(_event(claim, _COMPLETED, accepted=True))
+        if refused:
+            self._put_others_back([(claim, _COMPLETED) for claim in completed if claim.job_id in refused])
+
+    def put_back(self, completed: Sequence[Claim]) -> None:
+        """They could not be written; a pass of our own tries again."""
+        if completed:
+            attempt = completed[0].attempt
+            self._completed[attempt] = [*completed, *self._completed.pop(attempt, ())]
+            self._waiting += len(completed)
+        self.wake()
 
     async def run_once(self) -> float:
-        """Write one batch."""
-        if not self._buffer:
-            return NEVER
-        batch = self._next_batch()
-        accepted = await self._store.finish(self._worker_id, batch)
-        for _ in batch:
-            self._buffer.popleft()
-        if len(self._buffer) < HIGH_WATER:
-            self._room.set()
+        """Write one batch of completions, and one of everything else."""
+        if completed := self.take_completed():
+            try:
+                answer = await self._store.exchange(self._worker_id, (), 0, completed=completed)
+            except BaseException:  # whatever it was: results are not lost
+                self.put_back(completed)
+                raise
+            self.written(completed, answer.refused)
+        if self._others:
+            await self._write_others()
+        return 0 if self._waiting else NEVER
+
+    async def _write_others(self) -> None:
+        batch = self._take_others()
+        try:
+            accepted = await self._store.finish(self._worker_id, batch)
+        except BaseException:  # the same
+            self._put_others_back(batch)
+            raise
+        self._make_room()
         for claim, outcome in batch:
             self._events.publish(_event(claim, outcome, accepted=claim.job_id in accepted))
         self._on_written(any(isinstance(outcome, Release) for _, outcome in batch))
-        return 0 if self._buffer else NEVER
 
-    def _next_batch(self) -> list[tuple[Claim, Outcome]]:
+    def _take_others(self) -> list[tuple[Claim, Outcome]]:
         batch: dict[str, tuple[Claim, Outcome]] = {}
-        for claim, outcome in islice(self._buffer, BATCH):
+        while self._others and len(batch) < BATCH:
+            claim, outcome = self._others[0]
             if claim.job_id in batch:  # another try of the same job, whose turn comes after this one's
                 break
             batch[claim.job_id] = (claim, outcome)
+            self._others.popleft()
+        self._waiting -= len(batch)
         return list(batch.values())
+
+    def _put_others_back(self, batch: Sequence[tuple[Claim, Outcome]]) -> None:
+        self._others.extendleft(reversed(batch))
+        self._waiting += len(batch)
+        self.wake()
+
+    def _make_room(self) -> None:
+        if not self.is_full:
+            self._room.set()
 
     async def drain(self) -> None:
         """Write what is left, for as long as the flush timeout allows.
@@ -107,12 +188,16 @@ class Completer(Service):
         """
         deadline = time.monotonic() + self._flush_timeout
         pause = Wakeup()
-        while self._buffer:
+        while self._waiting:
             try:
                 await self.run_once()
             except TransientFault as fault:
                 if time.monotonic() > deadline:
-                    lost = ", ".join(claim.job_id for claim, _ in self._buffer)
+                    self._room.set()
+                    completed = [claim for claims in self._completed.values() for claim in claims]
+                    lost = ", ".join(
+                        claim.job_id for claim in [*completed, *(each for each, _ in self._others)]
+                    )
                     raise TransientFault(
                         f"results could not be written before the shutdown ended: {lost}"
                     ) from fault

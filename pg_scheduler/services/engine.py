@@ -57,6 +57,7 @@ class Engine:
         on_fault: Callable[[ServiceFaulted], None],
     ) -> None:
         self._worker_id = worker_id
+        self._store = store
         self._announcer = announcer
         lease = config.lease_seconds
         now = datetime.now(UTC)  # the table's instants are the database's; these are never read
@@ -78,6 +79,7 @@ class Engine:
             worker_id,
             flush_timeout=config.shutdown_timeout,
             on_written=self._written,
+            claims_follow=lambda: self.claimer.follows_up,
         )
         self.executor = Executor(
             store,
@@ -87,7 +89,7 @@ class Engine:
             policy,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
-            on_free=self.wake_claimer,
+            on_free=self._slot_freed,
             on_fault=on_fault,
         )
         self.heartbeat = Heartbeat(
@@ -116,6 +118,7 @@ class Engine:
             store,
             events,
             self.executor,
+            self.completer,
             tasks,
             worker_id,
             batch=config.batch_claim_limit,
@@ -142,21 +145,28 @@ class Engine:
 
     async def start(self) -> None:
         """Start every part; returns when jobs are really being claimed."""
-        await self._supervisor.start()
+        try:
+            await self._supervisor.start()
+        except BaseException:  # nothing runs that could use it
+            await self._store.connections.release_steady()
+            raise
 
     async def stop(self) -> None:
         """Stop every part, with every result written, and tell other workers of what was handed back."""
-        await self._supervisor.stop()
-        await self._announcer.drain()
+        try:
+            await self._supervisor.stop()
+            await self._announcer.drain()
+        finally:
+            await self._store.connections.release_steady()
 
     def runs_the_caller(self) -> bool:
         """Whether this call comes from a job that runs here."""
         job = current.get(None)
-        return job is not None and self.executor.held().get(job.job_id) == job.attempt
+        return job is not None and self.executor.held().get(job[0].job_id) == job[0].attempt
 
     def wake_claimer(self) -> None:
-        """Something is due, or a slot is free."""
-        self.claimer.wake()
+        """Something is due."""
+        self.claimer.look_at_all()
 
     async def execute(self, claim: Claim) -> None:
         """Run one claimed job now, slots or no slots."""
@@ -169,6 +179,9 @@ class Engine:
     def _written(self, handed_back: bool) -> None:
         if handed_back:
             self._announcer.due_soon()
+        self.claimer.look_at_all()
+
+    def _slot_freed(self) -> None:
         self.claimer.wake()
 
     def _claimed(self) -> None:
@@ -178,12 +191,13 @@ class Engine:
     def _received(self, message: str) -> None:
         kind, _, about = message.partition(" ")
         if kind == DUE:
-            self.claimer.wake()
+            self.claimer.look_at_all()
         elif kind == CHECK and about == self._worker_id:
             self.heartbeat.wake()
         elif kind == PERIODIC:
             self.planner.wake()
 
     def _catch_up(self) -> None:
-        for part in (self.claimer, self.heartbeat, self.planner):
-            part.wake()
+        self.claimer.look_at_all()
+        self.heartbeat.wake()
+        self.planner.wake()

@@ -11,12 +11,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.domain.context import CurrentJob, current
+from pg_scheduler.domain.context import current
 from pg_scheduler.domain.job import Claim, JobFunction
 from pg_scheduler.domain.outcome import (
+    Completed,
     Errored,
     Interrupted,
     Result,
@@ -39,6 +40,7 @@ from pg_scheduler.events import (
     ServiceFaulted,
 )
 from pg_scheduler.services.completer import Completer
+from pg_scheduler.services.deadlines import Deadlines
 from pg_scheduler.store.store import Store
 
 __all__ = ["Executor"]
@@ -48,11 +50,16 @@ GOODBYE: Final = 10.0
 """Seconds that cancelled tasks get to clean up before shutdown goes on without them."""
 
 
+_RETURNED: Final = Returned()
+_COMPLETED: Final = Completed()
+
+
 @dataclass(eq=False, slots=True)
 class _Run:
     claim: Claim
     task: asyncio.Task[None] | None = None
     begun: bool = False
+    timed_out: bool = False
     stop: type[Interrupted] | JobEvent | None = None
 
 
@@ -90,6 +97,7 @@ class Executor:
         self._on_fault = on_fault
         self._runs: dict[str, _Run] = {}
         self._slot_freed = asyncio.Event()
+        self._deadlines: Deadlines[_Run] = Deadlines(self._time_out)
         self._closed = False
 
     @property
@@ -151,7 +159,8 @@ class Executor:
         for run in list(self._runs.values()):
             if run.stop is Interrupted:
                 del self._runs[run.claim.job_id]
-                await self._complete(run.claim, Interrupted())
+                self._complete(run.claim, Interrupted())
+        self._deadlines.close()
 
     def _stop(self, run: _Run, why: type[Interrupted] | JobEvent) -> None:
         run.stop = why
@@ -162,20 +171,23 @@ class Executor:
         claim = run.claim
         run.begun = True
         try:
-            result = await self._attempt(claim) if run.stop is None else Interrupted()
+            result = await self._attempt(run) if run.stop is None else Interrupted()
         except asyncio.CancelledError as error:
             result = self._cancelled(run, error)
-        if run.stop is Interrupted and isinstance(result, Errored):
-            result = Interrupted()  # how it takes the interruption is not held against it
-        if isinstance(run.stop, JobEvent):
-            self._events.publish(run.stop)
+        if run.stop is not None:
+            if isinstance(run.stop, JobEvent):
+                self._events.publish(run.stop)
+            elif isinstance(result, Errored):
+                result = Interrupted()  # how it takes the interruption is not held against it
         if self._runs.get(claim.job_id) is not run:
             return  # it fought its cancellation too long and was handed back, or a new try took its place
         was_full = not self.free
         del self._runs[claim.job_id]
         try:
             if not isinstance(run.stop, JobEvent):
-                await self._complete(claim, result)
+                self._complete(claim, result)
+                if self._completer.is_full:
+                    await self._completer.room()
         finally:
             self._slot_freed.set()
             if was_full:
@@ -188,12 +200,22 @@ class Executor:
             self._events.publish(fault)
 
     def _cancelled(self, run: _Run, error: asyncio.CancelledError) -> Result:
+        if run.timed_out and run.stop is None:
+            seconds = run.claim.timeout_seconds
+            return Errored(TimeoutError(f"the job ran longer than its timeout of {seconds:g} seconds"))
         # If not by us, then perhaps by somebody who cancels all tasks, as asyncio.run() does at its end.
         if run.stop is not None or self._completer.is_cancelled:
             return Interrupted()
         return Errored(error)  # the job cancelled itself, or let the cancellation of something through
 
-    async def _attempt(self, claim: Claim) -> Result:
+    @staticmethod
+    def _time_out(run: _Run) -> None:
+        run.timed_out = True
+        if run.task:
+            run.task.cancel()
+
+    async def _attempt(self, run: _Run) -> Result:
+        claim = run.claim
         task = self._tasks.resolve(claim.function)
         if task is None:
             return Unrunnable(
@@ -204,43 +226,42 @@ class Executor:
         except PayloadError as error:
             return Unrunnable(error)
         if claim.lock_key is None:
-            return await self._call(claim, task.func, args, kwargs)
+            return await self._call(run, task.func, args, kwargs)
         result: Result | None = None
         try:
             async with self._store.advisory_lock(claim.lock_key) as taken:
-                result = await self._call(claim, task.func, args, kwargs) if taken else Skipped(LOCK_TAKEN)
+                result = await self._call(run, task.func, args, kwargs) if taken else Skipped(LOCK_TAKEN)
         except TransientFault:
             # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
             return result or Interrupted()
         return result
 
     async def _call(
-        self, claim: Claim, func: JobFunction, args: tuple[object, ...], kwargs: dict[str, object]
+        self, run: _Run, func: JobFunction, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Result:
-        deadline = None
-        if claim.timeout_seconds is not None:
-            # Only shown to the job: the timeout itself runs on the loop's monotonic clock.
-            deadline = datetime.now(UTC) + timedelta(seconds=min(claim.timeout_seconds, 1e9))
-        current.set(CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline))
-        self._events.publish(
-            JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
-        )
-        limit = asyncio.timeout(claim.timeout_seconds)
-        try:
-            async with limit:
-                await func(*args, **kwargs)
-        except TimeoutError as error:
-            if not limit.expired():
-                return Errored(error)
-            return Errored(
-                TimeoutError(f"the job ran longer than its timeout of {claim.timeout_seconds:g} seconds")
+        claim = run.claim
+        current.set((claim, datetime.now(UTC)))
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._deadlines.add(run, seconds)
+        try:
+            await func(*args, **kwargs)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return Errored(error)
-        return Returned()
+        finally:
+            if seconds is not None:
+                self._deadlines.remove(run, seconds)
+        return _RETURNED
 
-    async def _complete(self, claim: Claim, result: Result) -> None:
-        spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
-        await self._completer.put(claim, decide(claim, result, self._policy, spread=spread))
+    def _complete(self, claim: Claim, result: Result) -> None:
+        if result is _RETURNED:
+            self._completer.put(claim, _COMPLETED)
+        else:
+            spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
+            self._completer.put(claim, decide(claim, result, self._policy, spread=spread))

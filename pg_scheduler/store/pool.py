@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
 import asyncpg
 
+from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
 
 __all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open"]
@@ -29,6 +30,22 @@ SETTINGS: Final = (
 
 KEEP: Final = 0.1
 """Seconds for which a connection that was just used is kept at hand."""
+
+STEADY: Final = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""The same for a connection that is held: its statements are planned once, for a table of any size."""
+
+STEADY_SETTINGS: Final = "; ".join(f"SET {name} = {value}" for name, value in STEADY.items())
+STEADY_RESET: Final = "; ".join(f"RESET {name}" for name in STEADY)
+
+FAREWELL: Final = 5.0
+"""Seconds to give a connection back in order."""
 
 SPARE: Final = 2
 """Connections that must be left in the pool when one is taken out of it for long."""
@@ -67,7 +84,12 @@ class Connections:
         self._kept_turn = asyncio.Lock()
         self._kept_timer: asyncio.TimerHandle | None = None
         self._giving_back: asyncio.Task[None] | None = None
-        self._lock_holders = asyncio.Semaphore(max(pool.get_max_size() - SPARE, 1))
+        self._steady: PoolConnection | None = None
+        self._steady_turn = asyncio.Lock()
+        size = pool.get_max_size()
+        self._may_hold_a_steady = size > SPARE + 1
+        held = 1 + (size > SPARE) + self._may_hold_a_steady  # one to work, LISTEN, the hot path
+        self._lock_holders = asyncio.Semaphore(max(size - held, 1))
 
     @property
     def can_spare_one(self) -> bool:
@@ -138,6 +160,65 @@ class Connections:
         async with self.acquire() as connection, connection.transaction():
             await connection.execute(SETTINGS, timeout=CALL_TIMEOUT)
             yield connection
+
+    @asynccontextmanager
+    async def steady(self) -> AsyncIterator[PoolConnection]:
+        """The connection of the hot path, one user at a time.
+
+        It is held between uses, since a pool resets a connection at each release, which is a transaction;
+        and it keeps planner settings, which a pool would reset with it. A pool that cannot spare it gives a
+        transaction each time instead, and so does one behind a pooler, where a session's settings would be
+        left to somebody else. ``release_steady()`` gives it back.
+        """
+        async with self._steady_turn:
+            connection = await self._take_steady()
+            if connection is not None:
+                try:
+                    with translated():
+                        yield connection
+                except TransientFault:  # what broke it may be over with another one
+                    await self._drop_steady()
+                    raise
+                return
+        async with self.transaction() as connection:
+            yield connection
+
+    async def release_steady(self) -> None:
+        """Give the connection of the hot path back."""
+        async with self._steady_turn:
+            await self._drop_steady()
+
+    async def _take_steady(self) -> PoolConnection | None:
+        if self._steady is not None and is_open(self._steady):
+            return self._steady
+        await self._drop_steady()
+        pool = self._pool
+        unused = pool.get_max_size() - pool.get_size() + pool.get_idle_size()
+        if not self._may_hold_a_steady or unused <= SPARE:
+            return None
+        with translated():
+            self._steady = connection = await pool.acquire(timeout=CALL_TIMEOUT)
+            try:
+                pid = await connection.fetchval("SELECT pg_backend_pid()", timeout=CALL_TIMEOUT)
+                if pid == connection.get_server_pid():
+                    await connection.execute(STEADY_SETTINGS, timeout=CALL_TIMEOUT)
+                    return connection
+            except BaseException:  # without its settings nobody may have it
+                await self._drop_steady()
+                raise
+        self._may_hold_a_steady = False  # a pooler answers, and each transaction may be another session
+        await self._drop_steady()
+        return None
+
+    async def _drop_steady(self) -> None:
+        connection, self._steady = self._steady, None
+        if connection is not None:
+            with suppress(TransientFault), translated():  # then the pool closes it
+                try:
+                    if is_open(connection):  # the pool's own reset may be one that leaves settings alone
+                        await connection.execute(STEADY_RESET, timeout=FAREWELL)
+                finally:
+                    await self._pool.release(connection, timeout=FAREWELL)
 
     @asynccontextmanager
     async def hold_for_a_lock(self) -> AsyncIterator[PoolConnection]:

@@ -5,33 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler.domain.job import Claim, Job, JobPriority, JobStatus, Worker
+from pg_scheduler.domain.job import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.domain.payload import decode
 from pg_scheduler.domain.periodic_row import PeriodicRow
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["claim_from", "job_from", "periodic_from", "worker_from"]
+__all__ = ["job_from", "periodic_from", "worker_from"]
 
 MAX_TIMEDELTA: Final = 86_399_999_999_999.0
 """Seconds that fit into a timedelta; a column can hold more."""
-
-
-def claim_from(row: Any, worker_id: str) -> Claim:
-    """A claimed row."""
-    return Claim(
-        row["job_id"],
-        row["job_name"],
-        row["function"],
-        row["attempt"],
-        row["execution_time"],
-        row["task_data"],
-        row["priority"],
-        row["retry_count"],
-        row["max_retries"],
-        row["timeout_seconds"],
-        row["lock_key"],
-        worker_id,
-    )
 
 
 def job_from(row: Any) -> Job:

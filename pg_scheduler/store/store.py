@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import asyncpg
 
@@ -25,9 +25,19 @@ from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
 from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.records import claim_from, job_from, periodic_from, worker_from
+from pg_scheduler.store.records import job_from, periodic_from, worker_from
 
-__all__ = ["Beat", "Claimed", "Rescue", "Store", "Told", "VacuumDay", "VacuumTotal"]
+__all__ = [
+    "FROM_THE_START",
+    "Beat",
+    "Exchange",
+    "Rescue",
+    "Since",
+    "Store",
+    "Told",
+    "VacuumDay",
+    "VacuumTotal",
+]
 
 ATTEMPTS: Final = 5
 LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -36,18 +46,34 @@ LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 Use = Callable[[], AbstractAsyncContextManager[PoolConnection]]
 """A way to get a connection for one statement."""
 
-PLANNED: Final = frozenset(
-    {"claim_jobs", "seconds_until_due", "complete_jobs", "apply_replacements", "renew_lease", "expire_jobs"}
-)
+HOT: Final = frozenset({"exchange_jobs"})
+"""Statements of the hot path, which have a connection of their own. Heartbeats do not queue up there."""
+
+PLANNED: Final = frozenset({"renew_lease", "expire_jobs"})
 """Statements that need the planner settings of a transaction, and get one of their own."""
+
+CLAIM_COLUMNS: Final = len(Claim._fields)
+
+Since: TypeAlias = Sequence[datetime | None]
+"""For each priority, the most urgent first, the instant before which nothing is left."""
+
+FROM_THE_START: Final[Since] = (None,) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """What a claim brought: jobs to run, in the order to start them, and jobs it found expired."""
+class Exchange:
+    """What an exchange brought.
+
+    ``jobs`` are to run, in this order; ``expired`` were found past their grace; ``due_in`` are the seconds
+    until the next job of a known name is due, negative if it is already but could not be had, None if none
+    waits or there were as many as asked for; ``refused`` are ids of completions that ``finish()`` has to
+    decide: the job is lost, a new definition waits for it, or somebody has locked its row.
+    """
 
     jobs: list[Claim]
     expired: list[Claim]
+    due_in: float | None
+    refused: set[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,41 +205,46 @@ class Store:
 
     # -- the path of a job -----------------------------------------------------------------------------
 
-    async def claim(self, worker_id: str, names: Sequence[str], limit: int) -> Claimed:
-        """Take at most ``limit`` due jobs of these names, by priority, time and id."""
-        rows = await self._fetch("claim_jobs", worker_id, names, limit, self._now)
-        claimed = Claimed([], [])
-        for row in rows:
-            (claimed.expired if row["expired"] else claimed.jobs).append(claim_from(row, worker_id))
-        return claimed
+    async def exchange(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        completed: Sequence[Claim] = (),
+        since: Since = FROM_THE_START,
+    ) -> Exchange:
+        """Write completions and take at most ``limit`` due jobs of these names, in one round trip.
 
-    async def seconds_until_due(self, names: Sequence[str]) -> float | None:
-        """Seconds until a pending job of these names is due, by the database's clock; None if none waits."""
-        seconds: float | None = await self._value("seconds_until_due", names, self._now)
-        return seconds
+        The completions are claims of one attempt number, each job once. The search for due jobs begins at
+        ``since``. Nothing of it waits for a row that somebody else has locked.
+        """
+        ids = [claim.job_id for claim in completed]
+        attempt = completed[0].attempt if completed else 0
+        told, *rows = await self._fetch(
+            "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since
+        )
+        jobs: list[Claim] = []
+        expired: list[Claim] = []
+        for row in rows:
+            claim = Claim._make(row[:CLAIM_COLUMNS])
+            (expired if row[CLAIM_COLUMNS] == "expired" else jobs).append(claim)
+        return Exchange(jobs, expired, told["due"], set(told["refused"] or ()))
 
     async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
-        """Write outcomes under their tokens, in one transaction; the ids of those that were accepted."""
-        completed = {c.job_id: {"attempt": c.attempt} for c, o in outcomes if isinstance(o, Completed)}
-        settled = {c.job_id: _settlement(c, o) for c, o in outcomes if not isinstance(o, Completed)}
-        if not settled:  # by far the most batches: one statement, one round trip
-            accepted = await self._write("complete_jobs", completed, worker_id)
-            if len(accepted) == len(completed):
-                return accepted
-            rest = {job_id: token for job_id, token in completed.items() if job_id not in accepted}
-            return accepted | await self._write("apply_replacements", rest, worker_id)
+        """Write outcomes of any kind under their tokens, each job once, in one transaction.
+
+        Returns:
+            The ids of those that were accepted, as they are or for a new definition that waited.
+        """
+        settled = {claim.job_id: _settlement(claim, outcome) for claim, outcome in outcomes}
         async with self.connections.transaction() as connection:
-            accepted = set()
-            if completed:
-                accepted |= await self._write("complete_jobs", completed, worker_id, on=connection)
-            return accepted | await self._settle(
-                {**completed, **settled}, settled, worker_id, accepted, connection
-            )
+            return await self._settle(settled, worker_id, connection)
 
     async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
         """The claim this worker has on a job, as the row says; None if it has none."""
         rows = await self._fetch("held_claim", job_id, worker_id)
-        return claim_from(rows[0], worker_id) if rows else None
+        return Claim._make(rows[0]) if rows else None
 
     async def cancel(self, job_id: str) -> Told:
         """Cancel a pending or running job."""
@@ -265,7 +296,7 @@ class Store:
                     for row in orphans
                     if row["worker_id"] == worker_id
                 }
-                rescued |= await self._settle(released, released, worker_id, set(), connection)
+                rescued |= await self._settle(released, worker_id, connection)
         return Rescue(dead, sorted(rescued))
 
     # -- upkeep ----------------------------------------------------------------------------------------
@@ -440,29 +471,19 @@ class Store:
         return self._clock.override()
 
     async def _settle(
-        self,
-        tokens: Mapping[str, Mapping[str, Any]],
-        settled: Mapping[str, Mapping[str, Any]],
-        worker_id: str,
-        accepted: set[str],
-        connection: PoolConnection,
+        self, settled: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
     ) -> set[str]:
-        """Write ``settled``; what was refused and not accepted before may have a new definition waiting."""
-        accepted = accepted | await self._write("settle_jobs", settled, worker_id, on=connection)
-        rest = {job_id: token for job_id, token in tokens.items() if job_id not in accepted}
-        if rest:
-            accepted |= await self._write("apply_replacements", rest, worker_id, on=connection)
-        return accepted
+        """Write outcomes; what is refused may have a new definition waiting."""
+        accepted = await self._write("settle_jobs", settled, worker_id, connection)
+        refused = {job_id: token for job_id, token in settled.items() if job_id not in accepted}
+        return accepted | await self._write("apply_replacements", refused, worker_id, connection)
 
     async def _write(
-        self,
-        name: str,
-        by_id: Mapping[str, Mapping[str, Any]],
-        worker_id: str,
-        *,
-        on: PoolConnection | None = None,
+        self, name: str, by_id: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
     ) -> set[str]:
-        rows = await self._fetch(name, list(by_id), json.dumps(by_id), worker_id, self._now, on=on)
+        if not by_id:
+            return set()
+        rows = await self._fetch(name, list(by_id), json.dumps(by_id), worker_id, self._now, on=connection)
         return {row[0] for row in rows}
 
     async def _fetch(
@@ -472,7 +493,9 @@ class Store:
         if on is not None:
             with translated():
                 return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
-        if use is None:
+        if use is None and name in HOT:
+            use = self.connections.steady
+        elif use is None:
             use = self.connections.transaction if name in PLANNED else self.connections.acquire
         async with use() as connection:
             return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
@@ -521,6 +544,8 @@ def _release(attempt: int) -> dict[str, Any]:
 def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
     base = _release(claim.attempt)
     match outcome:
+        case Completed():
+            return base | {"status": "completed"}
         case Failed(error=error):
             return base | {"status": "failed", "error": error}
         case Retry(delay=delay, error=error):
@@ -529,7 +554,6 @@ def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
             return base | {"status": "cancelled", "error": reason}
         case Release():
             return base
-    raise AssertionError(f"{outcome!r} is written by complete_jobs")
 
 
 def _told(rows: Sequence[asyncpg.Record]) -> Told:

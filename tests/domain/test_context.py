@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pg_scheduler.domain.context import CurrentJob, current, current_job
+from pg_scheduler.domain.job import Claim
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None, "w1")
 
 
 def test_outside_of_a_job_there_is_none() -> None:
@@ -16,15 +20,31 @@ def test_outside_of_a_job_there_is_none() -> None:
 
 
 async def test_a_job_sees_itself_in_all_it_starts_and_nowhere_else() -> None:
-    job = CurrentJob("id", "name", 1, datetime(2030, 1, 1, tzinfo=UTC), None)
+    job = CurrentJob("id", "name", 3, DUE, None)
 
     async def look() -> CurrentJob:
         return current_job()
 
     async def run() -> tuple[CurrentJob, CurrentJob]:
-        current.set(job)
+        current.set((CLAIM, DUE))
         return await look(), await asyncio.create_task(look())
 
     assert await asyncio.create_task(run()) == (job, job)
     with pytest.raises(LookupError):
         current_job()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [(None, None), (90.5, timedelta(seconds=90.5)), (0.0, timedelta(0)), (1e300, timedelta(seconds=1e9))],
+)
+async def test_its_deadline_counts_from_when_the_try_began(
+    seconds: float | None, left: timedelta | None
+) -> None:
+    began = DUE + timedelta(hours=1)
+
+    async def run() -> datetime | None:
+        current.set((CLAIM._replace(timeout_seconds=seconds), began))
+        return current_job().deadline
+
+    assert await asyncio.create_task(run()) == (None if left is None else began + left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -61,12 +60,12 @@ POLICY = RetryPolicy(jitter=0.5)
     ],
 )
 def test_decisions(result: Result, retries: int, allowed: int, outcome: Outcome) -> None:
-    claim = replace(CLAIM, retry_count=retries, max_retries=allowed)
+    claim = CLAIM._replace(retry_count=retries, max_retries=allowed)
     assert decide(claim, result, POLICY, spread=0.0) == outcome
 
 
 def test_the_spread_moves_the_retry() -> None:
-    claim = replace(CLAIM, max_retries=1)
+    claim = CLAIM._replace(max_retries=1)
     assert decide(claim, Errored(OSError()), POLICY, spread=1.0) == Retry(timedelta(seconds=90), "OSError")
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from pg_scheduler import (
     ConfigurationError,
+    ConflictResolution,
+    JobSpec,
     JobStatus,
     NotRunningError,
     PollingConfig,
@@ -19,16 +21,19 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import (
+    EventBus,
     JobCancelled,
     JobCompleted,
     JobReleased,
     JobStarted,
     ListenerLost,
+    ServiceRetrying,
     WorkerStarted,
     WorkerStopped,
 )
+from pg_scheduler.services.claimer import Claimer
 from tests.scheduler.conftest import Make, Pools
-from tests.services.kit import PATIENCE, Gate, Recorder, holds, kill_backends, now
+from tests.services.kit import PATIENCE, Gate, Recorder, holds, kill_backends, new_job, now
 
 
 async def test_start_returns_when_jobs_are_being_claimed(make: Make, opened: Gate) -> None:
@@ -116,6 +121,86 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(make: Make) -> N
         names = {task.get_name() for task in asyncio.all_tasks()}
         assert not {name for name in names if name.startswith("pg_scheduler")}
     assert await scheduler.workers() == []
+
+
+@pytest.mark.parametrize("fails_in", ["_until_next", "start"])
+async def test_a_start_that_fails_gives_every_connection_back(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, fails_in: str
+) -> None:
+    """Even after the first claim, which takes the connection of the hot path for long."""
+
+    async def broken_start(self: Claimer) -> None:
+        await start(self)
+        raise LookupError("mine")
+
+    def broken(*_args: object, **_values: object) -> float:
+        raise LookupError("mine")
+
+    start = Claimer.start
+    monkeypatch.setattr(Claimer, fails_in, broken_start if fails_in == "start" else broken)
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
+    scheduler = Scheduler(pool)
+    with pytest.raises(LookupError):
+        await scheduler.start()
+    await asyncio.wait_for(pool.close(), PATIENCE)
+
+
+async def test_a_shutdown_gives_every_connection_back(dsn: str, gate: Gate) -> None:
+    """Also when the last results were written by others than the claimer."""
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
+    scheduler = Scheduler(pool, shutdown_timeout=0)
+    await scheduler.start()
+    await scheduler.schedule(gate.job, execution_time=now())
+    await gate.wait_begun()
+    assert pool.get_size() - pool.get_idle_size() >= 2, "LISTEN and the hot path"
+    await scheduler.shutdown()
+    await asyncio.wait_for(pool.close(), PATIENCE)
+
+
+async def test_two_schedulers_share_a_pool_of_four(make: Make, pools: Pools, opened: Gate) -> None:
+    """Each would like to hold two connections; one has to be left to work with."""
+    pool = await pools(4)
+    one, two, both = make(pool), make(pool), EventBus()
+    seen = Recorder(both)
+    for scheduler in (one, two):
+        scheduler.subscribe(both.publish)
+        await scheduler.start()
+    await one.schedule_bulk([JobSpec(opened.job, now()) for _ in range(50)])
+    await seen.until(JobCompleted, 50)
+    assert seen.of(ServiceRetrying) == []
+
+
+async def test_what_was_not_heard_while_the_listener_was_away_is_looked_for(
+    make: Make, dsn: str, opened: Gate
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    scheduler.register(opened.job, name="app.work")
+    await scheduler.start()
+    await scheduler._store.insert([new_job("unheard", "app.work")])  # without a word to anybody
+    assert await kill_backends(dsn, "LISTEN%") == 1
+    await seen.until(JobCompleted, job_id="unheard")
+
+
+async def test_a_new_definition_that_waited_runs_as_soon_as_the_old_run_has_ended(
+    make: Make, gate: Gate
+) -> None:
+    """Its row is pending again without a notification, and no poll may be needed to find it."""
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule(gate.job, execution_time=now(), args=("old",), job_id="job")
+    await gate.wait_begun()
+    await scheduler.schedule(
+        gate.job,
+        execution_time=now(),
+        args=("new",),
+        job_id="job",
+        conflict_resolution=ConflictResolution.REPLACE,
+    )
+    gate.open.set()
+    await seen.until(JobCompleted, 2, job_id="job")
+    assert gate.calls == [("old",), ("new",)]
 
 
 async def test_a_shutdown_that_is_cancelled_goes_on(make: Make, gate: Gate) -> None:

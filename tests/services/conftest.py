@@ -35,8 +35,15 @@ def seen(bus: EventBus) -> Recorder:
 
 
 @pytest.fixture
-def store(pool: asyncpg.Pool) -> Store:
-    return Store(Connections(pool))
+async def connections(pool: asyncpg.Pool) -> AsyncIterator[Connections]:
+    connections = Connections(pool)
+    yield connections
+    await connections.release_steady()
+
+
+@pytest.fixture
+def store(connections: Connections) -> Store:
+    return Store(connections)
 
 
 @pytest.fixture
@@ -45,16 +52,18 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def clocked(pool: asyncpg.Pool, clock: FakeClock) -> Store:
+def clocked(connections: Connections, clock: FakeClock) -> Store:
     """A store whose now is the clock's."""
-    return Store(Connections(pool), clock=clock)
+    return Store(connections, clock=clock)
 
 
 @pytest.fixture
 async def touchy(dsn: str) -> AsyncIterator[Store]:
     """A store that waits for no lock: what another session holds is a transient fault at once."""
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
-    yield Store(Connections(pool))
+    connections = Connections(pool)
+    yield Store(connections)
+    await connections.release_steady()
     await asyncio.wait_for(pool.close(), 5)
 
 

@@ -120,7 +120,7 @@ async def claim(
     """Insert jobs and claim them for a worker that is registered for it."""
     await store.register(new_worker(worker_id), lease)
     await store.insert(jobs)
-    return (await store.claim(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
+    return (await store.exchange(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
 
 
 def holds(value: object) -> bool:

@@ -46,13 +46,16 @@ class Parts:
     def announcer(self, *, horizon: float = 4.0) -> Announcer:
         return Announcer(self.store, self.bus, horizon=horizon, on_due=self._notes("due"))
 
-    def completer(self, *, flush_timeout: float = 5.0) -> Completer:
+    def completer(
+        self, *, flush_timeout: float = 5.0, claims_follow: Callable[[], bool] = lambda: False
+    ) -> Completer:
         return Completer(
             self.store,
             self.bus,
             self.worker_id,
             flush_timeout=flush_timeout,
             on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
+            claims_follow=claims_follow,
         )
 
     def executor(
@@ -71,10 +74,12 @@ class Parts:
         )
 
     def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
+        executor = executor or self.executor()
         return Claimer(
             self.store,
             self.bus,
-            executor or self.executor(),
+            executor,
+            executor._completer,
             self.tasks,
             self.worker_id,
             batch=batch,

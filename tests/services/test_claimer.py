@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
 
-from pg_scheduler.events import EventBus, JobExpired, JobStarted, PassFinished
-from tests.services.kit import LEASE, Gate, Recorder, new_job, new_worker, now, statuses
+from pg_scheduler import TransientFault
+from pg_scheduler.domain.job import NewJob
+from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.events import (
+    EventBus,
+    JobCompleted,
+    JobExpired,
+    JobStarted,
+    PassFinished,
+    ServiceRetrying,
+)
+from pg_scheduler.services import base, marks
+from pg_scheduler.services.base import NEVER
+from pg_scheduler.store.store import Exchange, Store
+from tests.services.kit import (
+    LEASE,
+    PATIENCE,
+    Gate,
+    Recorder,
+    claim,
+    holds,
+    locked,
+    new_job,
+    new_worker,
+    now,
+    statuses,
+)
 from tests.services.parts import Parts
 
 
@@ -38,6 +65,8 @@ async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: 
     claimer = known.claimer(executor, batch=3)
     assert await claimer.run_once() == 0
     assert executor.free == 7
+    assert await claimer.run_once() == 0  # it began where the first one ended: once more, from the start
+    assert executor.free == 5
     assert await claimer.run_once() > 0
     assert executor.free == 5
     assert known.calls == ["claimed"] * 2
@@ -129,10 +158,7 @@ async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: s
     claimer = known.claimer(min_interval=0.05)
     async with other.transaction():
         await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
-        assert [await claimer.run_once() for _ in range(3)][1:] == [
-            pytest.approx(0.05, rel=0.1),
-            pytest.approx(0.05, rel=0.1),
-        ]
+        assert [await claimer.run_once() for _ in range(3)] == [pytest.approx(0.05, rel=0.1)] * 3
     await other.close()
 
 
@@ -140,7 +166,7 @@ async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts
     parts.tasks.register(gate.job, name="test.job")
     await parts.store.insert([new_job("a")])
     claimer = parts.claimer(min_interval=0.05)
-    assert [await claimer.run_once() > 0 for _ in range(3)][1:] == [True, True]
+    assert [await claimer.run_once() > 0 for _ in range(3)] == [True] * 3
     assert await statuses(parts.store, "a") == ["pending"]
 
 
@@ -180,3 +206,286 @@ async def test_jobs_past_their_grace_are_found_expired(known: Parts, seen: Recor
     await Parts.ended(executor)
     assert [event.job_id for event in seen.of(JobExpired)] == ["expired"]
     assert await statuses(known.store, "expired", "in time", "patient") == ["expired", "running", "running"]
+
+
+# -- results go along ----------------------------------------------------------------------------------
+
+
+class Line:
+    """Executor, completer and claimer, wired as in the engine."""
+
+    def __init__(self, parts: Parts, *, slots: int, batch: int) -> None:
+        self.completer = parts.completer(claims_follow=lambda: self.claimer.follows_up)
+        self.executor = parts.executor(self.completer, slots=slots)
+        self.claimer = parts.claimer(
+            self.executor,
+            batch=batch,
+            semaphore_full_interval=60.0,
+            max_interval=60.0,
+            idle_start_interval=60.0,
+        )
+        self.executor._on_free = self.claimer.wake
+
+    async def start(self) -> None:
+        await self.completer.start()
+        await self.claimer.start()
+
+    async def stop(self) -> None:
+        await self.claimer.stop()
+        await self.executor.stop()
+        await self.completer.stop()
+
+
+async def test_results_go_along_with_the_next_claim(known: Parts, seen: Recorder, gate: Gate) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(known, slots=2, batch=5)
+    gate.open.set()
+    assert await line.claimer.run_once() == 0
+    await Parts.ended(line.executor)
+    assert await statuses(known.store, *"abc") == ["running", "running", "pending"]
+    await line.claimer.run_once()
+    assert await statuses(known.store, *"abc") == ["completed", "completed", "running"]
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["a", "b"]
+    await Parts.ended(line.executor)
+
+
+async def test_a_flood_runs_to_its_end_with_every_result_written(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    gate.open.set()
+    await known.store.insert([new_job(str(n)) for n in range(100)])
+    line = Line(known, slots=7, batch=3)
+    await line.start()
+    await seen.until(JobCompleted, 100)
+    assert len(gate.calls) == 100
+    await line.stop()
+    assert (await known.store.count_jobs(None)).completed == 100
+
+
+async def test_a_claim_that_fails_loses_no_result(
+    touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    parts = Parts(touchy, bus)
+    parts.tasks.register(gate.job, name="test.job")
+    await touchy.register(new_worker(), LEASE)
+    await touchy.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(parts, slots=2, batch=5)
+    gate.open.set()
+    await line.claimer.run_once()
+    await Parts.ended(line.executor)
+    async with locked(dsn, "scheduled_jobs"):
+        with pytest.raises(TransientFault):
+            await line.claimer.run_once()
+    assert seen.of(JobCompleted) == []
+    await line.completer.run_once()
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["a", "b"]
+    assert await statuses(touchy, *"abc") == ["completed", "completed", "pending"]
+
+
+async def test_while_claims_fail_results_are_written_without_them(
+    known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claimer waits longer and longer then; results that relied on it would wait too."""
+    exchange = known.store.exchange
+    claims = 0
+
+    async def broken_claims(worker_id: str, names: Sequence[str], limit: int, **values: Any) -> Exchange:
+        nonlocal claims
+        claims += limit > 0
+        if limit and claims > 1:
+            raise TransientFault("no claims today")
+        return await exchange(worker_id, names, limit, **values)
+
+    monkeypatch.setattr(known.store, "exchange", broken_claims)
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 600.0)
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=2, batch=1)
+    await line.start()
+    await seen.until(ServiceRetrying, service="claimer")
+    gate.open.set()
+    await seen.until(JobCompleted, job_id="a")
+    await line.stop()
+
+
+async def test_results_that_come_during_the_last_claim_are_written_without_one(
+    known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They relied on a next claim, and then there was less than asked for and none came."""
+    exchange = known.store.exchange
+    claims, asked, answered = 0, asyncio.Event(), asyncio.Event()
+
+    async def slow_second_claim(*args: Any, **values: Any) -> Exchange:
+        nonlocal claims
+        answer = await exchange(*args, **values)
+        claims += args[2] > 0
+        if claims == 2:
+            asked.set()
+            await answered.wait()
+        return answer
+
+    monkeypatch.setattr(known.store, "exchange", slow_second_claim)
+    monkeypatch.setattr(marks, "LIFETIME", 0.0)  # so the second claim has seen all, and a sleep follows it
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=3, batch=2)
+    await line.start()
+    await asyncio.wait_for(asked.wait(), PATIENCE)
+    assert line.claimer.follows_up
+    gate.open.set()
+    await Parts.ended(line.executor)
+    answered.set()
+    await seen.until(JobCompleted, 2)
+    await line.stop()
+
+
+async def test_when_claims_end_results_are_written_without_them(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=1, batch=1)
+    await line.start()
+    await gate.wait_begun()
+    assert line.claimer.follows_up
+    (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
+    line.completer.put(held, Completed())
+    await line.claimer.stop()
+    assert not holds(line.claimer.follows_up)
+    await seen.until(JobCompleted, job_id="c")
+    gate.open.set()
+    await seen.until(JobCompleted, job_id="a")
+    await line.stop()
+    assert await statuses(known.store, *"abc") == ["completed", "pending", "completed"]
+
+
+async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    """As when somebody calls execute_job() while all slots are taken."""
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=1, batch=1)
+    await line.start()
+    await gate.wait_begun()
+    other = Gate()
+    other.open.set()
+    known.tasks.register(other.job, name="test.other")
+    (held,) = await claim(known.store, new_job("extra", "test.other"))
+    await line.executor.submit(held)
+    await seen.until(JobCompleted, job_id="extra")
+    assert await statuses(known.store, "a", "b") == ["running", "pending"]
+    gate.open.set()
+    await line.stop()
+
+
+async def test_the_last_results_of_a_burst_do_not_wait_for_a_claim(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(known, slots=3, batch=2)
+    await line.start()
+    await seen.until(JobStarted, 3)
+    gate.open.set()
+    await seen.until(JobCompleted, 3)
+    await line.stop()
+
+
+async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: Gate) -> None:
+    """listen_for_jobs() may be under way while the Scheduler shuts down: its jobs would be nobody's."""
+    executor = known.executor()
+    claimer = known.claimer(executor)
+    await claimer.start()
+    await claimer.stop()
+    await known.store.insert([new_job("a")])
+    assert await claimer.run_once() == NEVER
+    assert executor.held() == {}
+    await claimer.start()
+    assert executor.held() == {"a": 1}
+    await claimer.stop()
+    await finish(known, gate, executor)
+
+
+# -- marks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    """Twelve due jobs, a minute apart, and marks that do not age by themselves."""
+    monkeypatch.setattr(marks, "LIFETIME", float("inf"))
+    start = now() - timedelta(hours=1)
+    await known.store.insert(
+        [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]
+    )
+    return known
+
+
+def late_job() -> NewJob:
+    return new_job("late", execution_time=now() - timedelta(hours=2))
+
+
+async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_after_a_wake_up(
+    busy: Parts, gate: Gate
+) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([late_job()])
+    claimer.look_at_all()
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "late", "02"}
+    await finish(busy, gate, executor)
+
+
+async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
+    busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = busy.store.exchange
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+
+    async def and_meanwhile(*args: Any, **values: Any) -> Exchange:
+        answer = await exchange(*args, **values)
+        await busy.store.insert([late_job()])
+        claimer.look_at_all()
+        return answer
+
+    monkeypatch.setattr(busy.store, "exchange", and_meanwhile)
+    await claimer.run_once()
+    monkeypatch.setattr(busy.store, "exchange", exchange)
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "late", "02"}
+    await finish(busy, gate, executor)
+
+
+async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too_old(
+    busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([late_job()])
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "02", "03"}
+    monkeypatch.setattr(marks, "LIFETIME", 0.0)
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "02", "03", "late", "04"}
+    await finish(busy, gate, executor)
+
+
+async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=10)
+    assert await claimer.run_once() == 0
+    await busy.store.insert([late_job()])
+    assert await claimer.run_once() == 0
+    assert (len(executor.held()), "late" in executor.held()) == (12, False)
+    assert await claimer.run_once() > 0
+    assert "late" in executor.held()
+    await finish(busy, gate, executor)
+
+
+async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Parts, gate: Gate) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "urgent", "02"}
+    await finish(busy, gate, executor)

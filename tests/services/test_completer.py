@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, TransientFault
+from pg_scheduler.domain.job import Claim
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
 from pg_scheduler.events import (
     EventBus,
@@ -25,7 +27,7 @@ from pg_scheduler.services import completer as module
 from pg_scheduler.services.base import NEVER
 from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.services.kit import Recorder, claim, completed, locked, new_job, statuses, wire_to
+from tests.services.kit import PATIENCE, Recorder, claim, completed, locked, new_job, statuses, wire_to
 from tests.services.parts import Parts
 
 
@@ -52,7 +54,7 @@ async def test_each_outcome_is_written_and_told(
 ) -> None:
     (held,) = await claim(parts.store, new_job("a", max_retries=1))
     completer = parts.completer()
-    await completer.put(held, outcome)
+    completer.put(held, outcome)
     assert await completer.run_once() == NEVER
     job = await parts.store.get_job("a")
     assert job is not None
@@ -66,7 +68,7 @@ async def test_each_outcome_is_written_and_told(
 async def test_events_come_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    await completer.put(held, Completed())
+    completer.put(held, Completed())
     told: list[asyncio.Task[object]] = []
     other = await asyncpg.connect(dsn)
 
@@ -87,18 +89,18 @@ async def test_what_gathered_is_written_in_batches(
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
     for each in held:
-        await completer.put(each, Completed())
+        completer.put(each, Completed())
     assert [await completer.run_once() for _ in range(3)] == [0, 0, NEVER]
     assert [event.job_id for event in seen.of(JobCompleted)] == [f"{n:02}" for n in range(25)]
 
 
-async def test_a_mixed_batch_is_written_in_one_transaction(parts: Parts, seen: Recorder) -> None:
+async def test_all_kinds_of_outcomes_are_written_in_one_pass(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     completer = parts.completer()
     outcomes: list[Outcome] = [Completed(), Failed("no"), Release(), Completed()]
     for each, outcome in zip(held, outcomes, strict=True):
-        await completer.put(each, outcome)
-    await completer.run_once()
+        completer.put(each, outcome)
+    assert await completer.run_once() == NEVER
     assert await statuses(parts.store, *"abcd") == ["completed", "failed", "pending", "completed"]
     assert len(seen.events) == 4
 
@@ -108,7 +110,13 @@ async def test_who_outruns_the_database_waits(parts: Parts, monkeypatch: pytest.
     monkeypatch.setattr(module, "HIGH_WATER", 4)
     held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
-    putting = [asyncio.create_task(completer.put(each, Completed())) for each in held]
+
+    async def hand_over(each: Claim) -> None:
+        completer.put(each, Completed())
+        if completer.is_full:
+            await completer.room()
+
+    putting = [asyncio.create_task(hand_over(each)) for each in held]
     done, waiting = await asyncio.wait(putting, timeout=0.02)  # real time: they must not come back
     assert (len(done), len(waiting)) == (3, 3)
     await completer.run_once()
@@ -119,25 +127,35 @@ async def test_who_outruns_the_database_waits(parts: Parts, monkeypatch: pytest.
     assert await statuses(parts.store, *"012345") == ["completed"] * 6
 
 
-async def test_two_tries_of_one_job_are_written_one_after_the_other(parts: Parts, seen: Recorder) -> None:
+@pytest.mark.parametrize("outcomes", list(itertools.product([Completed(), Failed("no")], repeat=2)))
+async def test_two_tries_of_one_job_are_written_one_after_the_other(
+    parts: Parts, seen: Recorder, outcomes: tuple[Outcome, Outcome]
+) -> None:
     """Both ended before either could be written: each under its own token."""
     (old,) = await claim(parts.store, new_job("a"))
     await parts.store.set_status("a", JobStatus.PENDING, 60)
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    await completer.put(old, Failed("no"))
-    await completer.put(new, Completed())
-    assert [await completer.run_once(), await completer.run_once()] == [0, NEVER]
-    assert seen.events == [JobLost("a", "test.job", 1), JobCompleted("a", "test.job", 2)]
-    assert await statuses(parts.store, "a") == ["completed"]
+    completer.put(old, outcomes[0])
+    completer.put(new, outcomes[1])
+    passes = 0
+    while await completer.run_once() == 0:
+        passes += 1
+    assert passes <= 1
+    assert JobLost("a", "test.job", 1) in seen.events
+    (ended,) = [event for event in seen.of(JobEvent) if event.attempt == 2]
+    assert len(seen.events) == 2
+    assert (type(ended), *await statuses(parts.store, "a")) == (
+        (JobCompleted, "completed") if isinstance(outcomes[1], Completed) else (JobFailed, "failed")
+    )
 
 
 async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
-    await completer.put(held[0], Failed("no"))
+    completer.put(held[0], Failed("no"))
     await completer.run_once()
-    await completer.put(held[1], Release())
+    completer.put(held[1], Release())
     await completer.run_once()
     assert parts.calls == ["written", "handed back"]
 
@@ -147,11 +165,11 @@ async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: 
     await parts.store.finish("me", [(old, Release())])
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    await completer.put(old, Completed())
+    completer.put(old, Completed())
     await completer.run_once()
     assert seen.events == [JobLost("a", "test.job", 1)]
     assert await statuses(parts.store, "a") == ["running"]
-    await completer.put(new, Failed("no"))
+    completer.put(new, Failed("no"))
     await completer.run_once()
     assert await statuses(parts.store, "a") == ["failed"]
 
@@ -161,25 +179,30 @@ async def test_a_refused_result_does_not_hold_up_its_batch(parts: Parts, seen: R
     await parts.store.cancel("a")
     completer = parts.completer()
     for each in held:
-        await completer.put(each, Completed())
+        completer.put(each, Completed())
     await completer.run_once()
     assert await statuses(parts.store, "a", "b") == ["cancelled", "completed"]
-    assert [type(event) for event in seen.events] == [JobLost, JobCompleted]
+    assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
 
 
-async def test_a_transient_fault_keeps_the_buffer(touchy: Store, bus: EventBus, dsn: str) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(Completed(), "completed"), (Failed("no"), "failed"), (Skip("no"), "cancelled")]
+)
+async def test_a_transient_fault_keeps_the_buffer(
+    touchy: Store, bus: EventBus, dsn: str, outcome: Outcome, status: str
+) -> None:
     parts, seen = Parts(touchy, bus), Recorder(bus)
     held = await claim(touchy, new_job("a"), new_job("b"))
     completer = parts.completer()
     for each in held:
-        await completer.put(each, Completed())
+        completer.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(TransientFault):
             await completer.run_once()
     assert seen.events == []
-    await completer.run_once()
-    assert await statuses(touchy, "a", "b") == ["completed"] * 2
-    assert len(seen.of(JobCompleted)) == 2
+    assert await completer.run_once() == NEVER
+    assert await statuses(touchy, "a", "b") == [status] * 2
+    assert [event.job_id for event in seen.of(JobEvent)] == ["a", "b"]
 
 
 async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: EventBus, seen: Recorder) -> None:
@@ -190,7 +213,7 @@ async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: Even
         completer = parts.completer()
         await completer.start()
         wire.cut()
-        await completer.put(held[0], Completed())
+        completer.put(held[0], Completed())
         await seen.until(ServiceRetrying, 2)
         await wire.heal()
         await seen.until(JobCompleted, job_id="a")
@@ -204,7 +227,7 @@ async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus
     await completer.start()
     async with locked(dsn, "scheduled_jobs"):
         for each in held:
-            await completer.put(each, Completed())
+            completer.put(each, Completed())
         seen = Recorder(bus)
         await seen.until(ServiceRetrying)
         stopping = asyncio.create_task(completer.stop())
@@ -217,8 +240,132 @@ async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus
 async def test_drain_names_what_it_could_not_write(touchy: Store, bus: EventBus, dsn: str) -> None:
     completer = Parts(touchy, bus).completer(flush_timeout=0)
     for each, outcome in completed(await claim(touchy, new_job("one"), new_job("two"))):
-        await completer.put(each, outcome)
+        completer.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(TransientFault, match="one, two") as raised:
             await completer.drain()
     assert isinstance(raised.value.__cause__, TransientFault)
+
+
+# -- completions that go with a claim ------------------------------------------------------------------
+
+
+async def mixed(parts: Parts) -> tuple[list[Claim], list[Claim]]:
+    """First tries of a and b, second ones of c and d."""
+    again = await claim(parts.store, new_job("c"), new_job("d"))
+    await parts.store.finish("me", [(each, Release()) for each in again])
+    again = (await parts.store.exchange("me", ["test.job"], 2)).jobs
+    return await claim(parts.store, new_job("a"), new_job("b")), again
+
+
+async def test_completions_are_taken_in_order_and_of_one_attempt_number(parts: Parts) -> None:
+    (a, b), (c, d) = await mixed(parts)
+    completer = parts.completer()
+    completer.put(a, Completed())
+    completer.put(c, Completed())
+    completer.put(b, Completed())
+    completer.put(d, Completed())
+    assert completer.take_completed() == [a, b]
+    assert completer.take_completed() == [c, d]
+    assert completer.take_completed() == []
+    assert await completer.run_once() == NEVER  # they belong to who took them
+
+
+async def test_what_is_put_back_comes_first_again(parts: Parts, seen: Recorder) -> None:
+    (a, b), (c, d) = await mixed(parts)
+    completer = parts.completer()
+    completer.put(a, Completed())
+    taken = completer.take_completed()
+    completer.put(c, Completed())
+    completer.put(b, Completed())
+    completer.put(d, Failed("no"))
+    completer.put_back(taken)
+    assert [completer.take_completed(), completer.take_completed()] == [[c], [a, b]]
+    completer.put_back([c])
+    completer.put_back([a, b])
+    while await completer.run_once() == 0:
+        pass
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["c", "a", "b"]
+    assert await statuses(parts.store, *"abcd") == ["completed"] * 3 + ["failed"]
+
+
+async def test_no_more_than_a_batch_is_taken_and_every_number_has_its_turn(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH", 2)
+    first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
+    other = first[4]._replace(attempt=2)
+    completer = parts.completer()
+    for each in (*first[:4], other):
+        completer.put(each, Completed())
+    assert [completer.take_completed() for _ in range(4)] == [first[:2], [other], first[2:4], []]
+
+
+async def test_only_completions_wait_for_a_claim(parts: Parts, seen: Recorder) -> None:
+    """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
+    held = await claim(parts.store, new_job("a"), new_job("b"))
+    completer = parts.completer(claims_follow=lambda: True)
+    await completer.start()
+    completer.put(held[0], Completed())
+    for _ in range(5):
+        await asyncio.sleep(0)  # rounds of the loop, no time
+    assert completer.take_completed() == [held[0]], "no pass of its own has begun"
+    completer.put(held[0], Completed())
+    completer.put(held[1], Failed("no"))
+    await seen.until(JobFailed, job_id="b")
+    assert await statuses(parts.store, "a", "b") == ["completed", "failed"]  # that one went along
+    await completer.stop()
+
+
+async def test_what_a_pass_is_writing_cannot_be_taken_along(parts: Parts, seen: Recorder, dsn: str) -> None:
+    """A claim that comes in the middle of a slow write takes what came since, and nothing is lost."""
+    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
+    completer = parts.completer()
+    completer.put(held[0], Completed())
+    completer.put(held[1], Failed("no"))
+    async with locked(dsn, "scheduled_jobs"):
+        writing = asyncio.create_task(completer.run_once())
+        done, _ = await asyncio.wait([writing], timeout=0.05)  # real time: it must have begun
+        assert not done
+        assert completer.take_completed() == []
+        completer.put(held[2], Completed())
+        assert completer.take_completed() == [held[2]]
+    await writing
+    completer.put_back([held[2]])
+    assert await completer.run_once() == NEVER
+    assert [event.job_id for event in seen.of(JobEvent)] == ["a", "b", "c"]
+    assert await statuses(parts.store, *"abc") == ["completed", "failed", "completed"]
+
+
+async def test_a_refused_completion_of_a_claim_finds_its_new_definition_or_is_lost(
+    parts: Parts, seen: Recorder
+) -> None:
+    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
+    await parts.store.cancel("a")
+    await parts.store.replace([new_job("b", priority=8)])
+    completer = parts.completer()
+    for each in held:
+        completer.put(each, Completed())
+    taken = completer.take_completed()
+    answer = await parts.store.exchange("me", [], 0, completed=taken)
+    completer.written(taken, answer.refused)
+    assert seen.events == [JobCompleted("c", "test.job", 1)]
+    assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
+    assert await completer.run_once() == NEVER
+    assert seen.events[1:] == [JobLost("a", "test.job", 1), JobCompleted("b", "test.job", 1)]
+    assert await statuses(parts.store, *"abc") == ["cancelled", "pending", "completed"]
+    assert parts.calls == ["written"], "the claimer hears of the job that is pending again"
+
+
+async def test_a_drain_that_gives_up_leaves_nobody_waiting_for_room(
+    touchy: Store, bus: EventBus, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HIGH_WATER", 1)
+    completer = Parts(touchy, bus).completer(flush_timeout=0)
+    (held,) = await claim(touchy, new_job("a"))
+    completer.put(held, Completed())
+    waiting = asyncio.create_task(completer.room())
+    async with locked(dsn, "scheduled_jobs"):
+        with pytest.raises(TransientFault):
+            await completer.drain()
+    await asyncio.wait_for(waiting, PATIENCE)

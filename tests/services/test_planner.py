@@ -123,7 +123,7 @@ async def test_priority_retries_lock_and_timeout_come_along(parts: Parts, clock:
     assert (job.job_name, job.priority, job.max_retries) == ("planner.mine", JobPriority.HIGH, 3)
     assert (job.timeout, job.misfire_grace_time) == (MINUTE, None)
     await parts.store.register(new_worker(), LEASE)
-    (held,) = (await parts.store.claim("me", [f"{__name__}.work"], 10)).jobs
+    (held,) = (await parts.store.exchange("me", [f"{__name__}.work"], 10)).jobs
     assert held.lock_key is not None
     assert held.function == f"{__name__}.work"
 
@@ -140,7 +140,7 @@ async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
     assert (await row(parts.store)).next_fire_at == NOON + timedelta(hours=5, minutes=10)
     # Late by three minutes with a grace of one, and it runs all the same: nobody was there to be in time.
     await parts.store.register(new_worker(), LEASE)
-    claimed = await parts.store.claim("me", [f"{__name__}.work"], 10)
+    claimed = await parts.store.exchange("me", [f"{__name__}.work"], 10)
     assert (len(claimed.jobs), len(claimed.expired)) == (1, 0)
     clock.advance(7 * MINUTE)
     await planner.run_once()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(pool: Pool, clock: FakeClock) -> Store:
+async def store(pool: Pool, clock: FakeClock) -> AsyncIterator[Store]:
     """A store on the test's database, by the test's clock."""
-    return Store(Connections(pool), clock=clock)
+    connections = Connections(pool)
+    yield Store(connections, clock=clock)
+    await connections.release_steady()

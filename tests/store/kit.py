@@ -9,7 +9,8 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler.domain.job import Claim, NewJob, Worker
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.pool import PoolConnection
+from pg_scheduler.store.store import FROM_THE_START, Store
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -44,9 +45,23 @@ async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Cl
     """Insert jobs and have a worker claim them."""
     await store.insert(jobs)
     await store.register(worker(worker_id), LEASE)
-    claims = (await store.claim(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
+    claims = (await store.exchange(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
     assert len(claims) == len(jobs)
     return claims
+
+
+async def claim_on(
+    connection: PoolConnection, store: Store, limit: int, worker_id: str = "w1"
+) -> list[asyncpg.Record]:
+    """Claim on a connection of the test's own; the rows."""
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START)
+    _told, *rows = await store._fetch("exchange_jobs", *args, on=connection)
+    return rows
+
+
+async def due_in(store: Store, names: list[str]) -> float | None:
+    """Seconds until the next job of these names is due, as a worker without a lease is told."""
+    return (await store.exchange("nobody", names, 1)).due_in
 
 
 async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:

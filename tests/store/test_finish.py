@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -44,7 +43,7 @@ async def test_a_completion_forgets_the_error_of_an_earlier_try(
     (claim,) = await running(store, new_job(max_retries=1))
     await store.finish("w1", [(claim, Retry(SECOND, "first"))])
     clock.advance(SECOND)
-    (claim,) = (await store.claim("w1", [NAME], 1)).jobs
+    (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
     assert (claim.attempt, claim.retry_count) == (2, 1)
     await store.finish("w1", [(claim, Completed())])
     found = await row(pool)
@@ -85,7 +84,7 @@ async def test_a_release_is_due_at_once_and_does_not_count(
     found = await row(pool)
     assert (found["status"], found["retry_count"], found["execution_time"]) == ("pending", 0, NOW)
     assert found["expires_at"] == LATER + 7 * SECOND
-    assert (await store.claim("w1", [NAME], 1)).jobs == [replace(claim, attempt=2)]
+    assert (await store.exchange("w1", [NAME], 1)).jobs == [claim._replace(attempt=2)]
 
 
 async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> None:
@@ -127,9 +126,9 @@ async def test_another_worker_or_attempt_writes_nothing(store: Store, pool: Pool
     (claim,) = await running(store, new_job())
     before = await row(pool)
     assert await store.finish("w2", [(claim, outcome)]) == set()
-    assert await store.finish("w1", [(replace(claim, attempt=2), outcome)]) == set()
-    assert await store.finish("w1", [(replace(claim, attempt=0), outcome)]) == set()
-    assert await store.finish("w1", [(replace(claim, job_id="gone"), outcome)]) == set()
+    assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
+    assert await store.finish("w1", [(claim._replace(attempt=0), outcome)]) == set()
+    assert await store.finish("w1", [(claim._replace(job_id="gone"), outcome)]) == set()
     assert await row(pool) == before
 
 
@@ -151,7 +150,7 @@ async def test_a_job_that_another_try_holds_is_not_written(
 ) -> None:
     (old,) = await running(store, new_job())
     await store.set_status("job", JobStatus.PENDING, LEASE)
-    (new,) = (await store.claim("w1", [NAME], 1)).jobs
+    (new,) = (await store.exchange("w1", [NAME], 1)).jobs
     before = await row(pool)
     assert await store.finish("w1", [(old, outcome)]) == set()
     assert await row(pool) == before
@@ -178,7 +177,7 @@ async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late:
     """The same worker lost a job, claimed it again, and both tries ended before the batch was written."""
     (stale,) = await running(store, new_job())
     await store.set_status("job", JobStatus.PENDING, LEASE)
-    (fresh,) = (await store.claim("w1", [NAME], 1)).jobs
+    (fresh,) = (await store.exchange("w1", [NAME], 1)).jobs
     await store.finish("w1", [(stale, late), (fresh, Completed())])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
@@ -262,7 +261,7 @@ async def test_a_new_definition_waits_under_the_fence_too(store: Store, pool: Po
     await store.replace([REPLACEMENT])
     before = await row(pool)
     for outcome in EVERY_OUTCOME:
-        assert await store.finish("w1", [(replace(claim, attempt=2), outcome)]) == set()
+        assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
         assert await store.finish("w2", [(claim, outcome)]) == set()
     assert await row(pool) == before
 
@@ -279,7 +278,7 @@ async def test_it_runs_with_the_new_definition_and_never_two_at_once(store: Stor
     (first,) = await running(store, new_job())
     await store.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
     await store.register(worker("w2"), LEASE)
-    assert (await store.claim("w2", [NAME], 1)).jobs == []
+    assert (await store.exchange("w2", [NAME], 1)).jobs == []
     await store.finish("w1", [(first, Failed("no"))])
-    (second,) = (await store.claim("w2", [NAME], 1)).jobs
+    (second,) = (await store.exchange("w2", [NAME], 1)).jobs
     assert (second.attempt, second.task_data) == (2, '{"args": ["new"], "kwargs": {}}')

@@ -17,7 +17,7 @@ from pg_scheduler.domain.payload import encode
 from pg_scheduler.store.pool import PoolConnection
 from pg_scheduler.store.store import Store, Told
 from tests.domain.test_payload import values
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, claim_on, column, new_job, row, running, worker
 
 NO_FILTERS: dict[str, Any] = dict.fromkeys(
     ("after", "statuses", "job_name", "worker_id", "due_from", "due_before")
@@ -204,7 +204,7 @@ async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()
-        await store._fetch("claim_jobs", "w1", [NAME], 1, NOW, on=other)
+        await claim_on(other, store, 1)
         change = asyncio.create_task(
             store.cancel("job") if verb == "cancel" else store.set_status("job", JobStatus.FAILED, LEASE)
         )
@@ -231,7 +231,7 @@ async def test_from_every_status_to_every_status(
     await store.insert([new_job(misfire_grace_time=10, max_retries=1)])
     if before is JobStatus.RUNNING:
         await store.register(worker(), LEASE)
-        await store.claim("w1", [NAME], 1)
+        await store.exchange("w1", [NAME], 1)
         await store.replace([new_job(priority=1)])
     else:
         await store.set_status("job", before, LEASE)

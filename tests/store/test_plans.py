@@ -8,7 +8,7 @@ on the full one, and made with all statistics at hand; both under the settings t
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import asyncpg
@@ -16,19 +16,23 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.outcome import Completed, Failed
-from pg_scheduler.store.pool import SETTINGS, Connections, PoolConnection
+from pg_scheduler.store.pool import (
+    SETTINGS,
+    STEADY_RESET,
+    STEADY_SETTINGS,
+    Connections,
+    PoolConnection,
+)
 from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import PLANNED, Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, new_job, running, worker
+from pg_scheduler.store.store import HOT, PLANNED, Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
 DUE = 2_000
 FUTURE = 20_000
 
 TYPES = {
-    "claim_jobs": "text, text[], integer, timestamptz",
-    "seconds_until_due": "text[], timestamptz",
-    "complete_jobs": "text[], text, text, timestamptz",
+    "exchange_jobs": "text, text[], integer, timestamptz, text[], integer" + ", timestamptz" * 4,
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz",
@@ -46,9 +50,7 @@ SETTLED = json.dumps(
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 VALUES = {
-    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}",
-    "seconds_until_due": f"'{{{NAME}}}', {INSTANT}",
-    "complete_jobs": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
+    "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1" + ", '-infinity'" * 4,
     "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}",
@@ -60,22 +62,37 @@ VALUES = {
 }
 
 
+async def prepare(connection: PoolConnection, names: Iterable[str]) -> None:
+    """Prepare statements, and use them often, on empty tables."""
+    for name in names:
+        await connection.execute(f"PREPARE {name} ({TYPES[name]}) AS {QUERIES[name]}")
+        for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
+            await connection.execute(f"EXECUTE {name} ({VALUES[name]})")
+
+
 @pytest.fixture
 async def session(store: Store) -> AsyncIterator[Connection]:
-    """A connection that has prepared everything, and used it often, on empty tables."""
+    """A transaction that has prepared everything."""
     async with store.connections.transaction() as connection:
-        for name, types in TYPES.items():
-            await connection.execute(f"PREPARE {name} ({types}) AS {QUERIES[name]}")
-            for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
-                await connection.execute(f"EXECUTE {name} ({VALUES[name]})")
+        await prepare(connection, TYPES)
         yield connection
+
+
+@pytest.fixture
+async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
+    """A session with the settings of the connection that is held, which has prepared what runs there."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(STEADY_SETTINGS)
+    await prepare(connection, HOT)
+    yield connection
+    await connection.close()
 
 
 async def fill(connection: Connection, store: Store) -> None:
     """Some running jobs, due ones, many of the future in front of them by priority, and a history."""
     await store.register(worker(), LEASE)
     await store.insert([new_job(job_id, priority=1) for job_id in HELD])
-    assert len((await store.claim("w1", [NAME], len(HELD))).jobs) == len(HELD)
+    assert len((await store.exchange("w1", [NAME], len(HELD))).jobs) == len(HELD)
     for prefix, count, shape in (
         (
             "future",
@@ -97,12 +114,12 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-async def explain(connection: Connection, name: str) -> list[dict[str, Any]]:
+async def explain(connection: Connection, name: str, values: str = "") -> list[dict[str, Any]]:
     """The nodes of the plan that was really run, with their counts; what it wrote is taken back."""
     transaction = connection.transaction()
     await transaction.start()
     text = await connection.fetchval(
-        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({VALUES[name]})"
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {name} ({values or VALUES[name]})"
     )
     await transaction.rollback()
     return list(nodes(json.loads(text)[0]["Plan"]))
@@ -125,9 +142,7 @@ CLAIM = ("Index Scan", "scheduled_jobs_claim")
 KEY = ("Index Scan", "scheduled_jobs_pkey")
 TID = ("Tid Scan", None)
 EXPECTED = {
-    "claim_jobs": {CLAIM, TID},
-    "seconds_until_due": {CLAIM},
-    "complete_jobs": {KEY},
+    "exchange_jobs": {CLAIM, TID, KEY},
     "settle_jobs": {KEY},
     "apply_replacements": {KEY},
     "renew_lease": {KEY},
@@ -154,19 +169,45 @@ async def test_a_plan_made_with_statistics(session: Connection, store: Store, na
     assert on_jobs(await explain(session, name)) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("analyzed", [False, True])
-async def test_a_claim_never_walks_the_future(session: Connection, store: Store, analyzed: bool) -> None:
-    await fill(session, store)
-    if analyzed:
-        await session.execute("ANALYZE scheduled_jobs")
-    found = await explain(session, "claim_jobs")
-    assert found[0]["Actual Rows"] == 100
-    scans = [node for node in found if node.get("Index Name") == "scheduled_jobs_claim"]
-    # Loops count one probe per priority; what was taken plus the running rows in front, no more.
-    read = sum(
-        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans
+def read_by(found: list[dict[str, Any]]) -> float:
+    """Rows that the claim index was read for."""
+    # Loops count one probe per priority.
+    read: float = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in found
+        if node.get("Index Name") == "scheduled_jobs_claim"
     )
-    assert read <= 100 + len(HELD) + 4
+    return read
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("way", ["session", "steady"])
+async def test_a_claim_never_walks_the_future(
+    session: Connection, steady: Connection, store: Store, way: str, analyzed: bool
+) -> None:
+    connection = steady if way == "steady" else session
+    await fill(connection, store)
+    if analyzed:
+        await connection.execute("ANALYZE scheduled_jobs")
+    found = await explain(connection, "exchange_jobs")
+    assert on_jobs(found) == EXPECTED["exchange_jobs"]
+    assert found[0]["Actual Rows"] == 1 + 100  # the first row tells of the rest
+    # What was taken plus the running rows in front, no more.
+    assert read_by(found) <= 100 + len(HELD) + 4
+
+
+async def test_a_claim_that_begins_behind_the_running_rows_does_not_walk_them(
+    steady: Connection, store: Store
+) -> None:
+    await fill(steady, store)
+    await steady.execute(
+        f"UPDATE scheduled_jobs SET execution_time = {INSTANT}::timestamptz - interval '1 hour', priority = 5"
+        " WHERE status = 'running'"
+    )
+    since = f"'{(NOW - 2_000 * SECOND).isoformat()}'"
+    marked = VALUES["exchange_jobs"].replace("'-infinity'", since)
+    assert read_by(await explain(steady, "exchange_jobs")) > len(HELD)
+    assert read_by(await explain(steady, "exchange_jobs", marked)) <= 100 + 4
 
 
 async def not_hot(connection: PoolConnection) -> int:
@@ -183,7 +224,7 @@ async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) 
     await store.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
     async with pool.acquire() as connection:
         async with connection.transaction():
-            assert len(await store._fetch("claim_jobs", "w1", [NAME], 20, NOW, on=connection)) == 5
+            assert len(await claim_on(connection, store, 20)) == 5
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
@@ -207,26 +248,39 @@ async def test_the_tables_settings(pool: Pool) -> None:
     assert {"fillfactor=70", "autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= set(options)
 
 
-async def test_the_store_gives_the_hot_statements_those_settings(dsn: str, clock: FakeClock) -> None:
-    log: list[str] = []
+@pytest.mark.parametrize("size", [1, 3, 4, 9])
+async def test_the_store_gives_the_hot_statements_those_settings(
+    dsn: str, clock: FakeClock, size: int
+) -> None:
+    """In a pool with one to spare on a connection that keeps them, else in a transaction each."""
+    log: list[tuple[object, str]] = []
 
     async def listen(connection: Connection) -> None:
-        connection.add_query_logger(lambda record: log.append(record.query))
+        pid = connection.get_server_pid()
+        connection.add_query_logger(lambda record: log.append((pid, record.query)))
 
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, init=listen) as pool:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size, init=listen) as pool:
         store = Store(Connections(pool), clock=clock)
         one, two = await running(store, new_job("one"), new_job("two"))
-        await store.seconds_until_due([NAME])
         await store.renew("w1", {"one": 1}, LEASE)
-        await store.finish("w1", [(one, Completed())])
+        await store.exchange("w1", [NAME], 1, completed=[one])
         await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
         await store.expire(1)
         await store.rescue(120)
+        await store.connections.release_steady()
     hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
-    tuned, seen = False, set()
-    for query in log:
-        tuned = query == SETTINGS or (tuned and query not in ("COMMIT;", "ROLLBACK;"))
+    tuned: dict[object, str] = {}
+    seen, ways = set(), set()
+    for session, query in log:
+        if query in (SETTINGS, STEADY_SETTINGS):
+            tuned[session] = query
+        elif query == STEADY_RESET or (query in ("COMMIT;", "ROLLBACK;") and tuned.get(session) == SETTINGS):
+            del tuned[session]
         if query in hot:
-            assert tuned, query
+            assert session in tuned, query
+            assert hot[query] in HOT or tuned[session] == SETTINGS, "the held connection is for the hot ones"
             seen.add(hot[query])
-    assert seen == set(hot.values()) >= PLANNED
+            ways.add(tuned[session])
+    assert seen == set(hot.values()) >= PLANNED | HOT
+    assert not tuned, "nothing is left to the pool's owner"
+    assert ways == ({SETTINGS} if size <= 3 else {SETTINGS, STEADY_SETTINGS})

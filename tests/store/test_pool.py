@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store import pool as module
 from pg_scheduler.store.notifications import Subscription
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.pool import STEADY, Connections, PoolConnection
 from pg_scheduler.store.store import Store
-from tests.store.kit import Pool
+from tests.store.kit import LEASE, Pool, worker
 
 KEY = -(2**63)
 
@@ -90,6 +92,182 @@ async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: 
     assert direct.is_closed()
 
 
+# -- the connection of the hot path --------------------------------------------------------------------
+
+
+async def pid_of(connection: PoolConnection) -> int:
+    pid: int = await connection.fetchval("SELECT pg_backend_pid()")
+    return pid
+
+
+async def pid_and_settings(connections: Connections) -> tuple[int, dict[str, str]]:
+    async with connections.steady() as connection:
+        rows = await connection.fetch(
+            "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)", list(STEADY)
+        )
+        return await pid_of(connection), dict(rows)
+
+
+async def settings_left(pool: Pool) -> int:
+    """Settings of ours that sessions of the pool still have."""
+    async with asyncio.TaskGroup() as group:
+        counts = [
+            group.create_task(
+                pool.fetchval(
+                    "SELECT count(*) FROM pg_settings, pg_sleep(0.01)"
+                    " WHERE name = ANY ($1) AND source = 'session'",
+                    list(STEADY),
+                )
+            )
+            for _ in range(pool.get_max_size())
+        ]
+    return sum(count.result() for count in counts)
+
+
+@pytest.fixture
+async def connections(pool: Pool) -> AsyncIterator[Connections]:
+    connections = Connections(pool)
+    yield connections
+    await connections.release_steady()
+
+
+async def test_the_steady_connection_is_held_between_uses_with_its_settings(
+    connections: Connections, pool: Pool
+) -> None:
+    pid, settings = await pid_and_settings(connections)
+    assert settings == STEADY
+    async with asyncio.TaskGroup() as others:  # the pool is busy meanwhile
+        for _ in range(10):
+            others.create_task(pool.fetchval("SELECT 1"))
+    assert await pid_and_settings(connections) == (pid, STEADY)
+    assert pool.get_size() - pool.get_idle_size() == 1
+
+
+async def test_it_has_one_user_at_a_time(connections: Connections) -> None:
+    order: list[str] = []
+
+    async def use(name: str) -> None:
+        async with connections.steady() as connection:
+            order.append(f"{name} begins")
+            await connection.execute("SELECT 1")
+            order.append(f"{name} ends")
+
+    await asyncio.gather(use("one"), use("two"))
+    assert order == ["one begins", "one ends", "two begins", "two ends"]
+
+
+async def test_given_back_it_leaves_nothing_behind(connections: Connections, pool: Pool) -> None:
+    await pid_and_settings(connections)
+    await connections.release_steady()
+    assert pool.get_size() == pool.get_idle_size()
+    assert await settings_left(pool) == 0
+    await connections.release_steady()
+    await pid_and_settings(connections)  # it may be taken again
+
+
+@pytest.mark.skipif(
+    "reset" not in inspect.signature(asyncpg.create_pool).parameters, reason="an asyncpg before 0.30"
+)
+async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) -> None:
+    async def reset(connection: object) -> None:
+        """Leaves settings alone."""
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5, reset=reset) as pool:
+        connections = Connections(pool)
+        await pid_and_settings(connections)
+        await connections.release_steady()
+        assert await settings_left(pool) == 0
+
+
+async def test_after_a_fault_it_is_another_one(connections: Connections, pool: Pool) -> None:
+    pid, _ = await pid_and_settings(connections)
+    with pytest.raises(TransientFault):
+        async with connections.steady() as connection:
+            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    assert pool.get_size() == pool.get_idle_size()
+    again, settings = await pid_and_settings(connections)
+    assert again != pid
+    assert settings == STEADY
+
+
+async def test_one_that_broke_while_nobody_used_it_disturbs_nobody(
+    connections: Connections, pool: Pool
+) -> None:
+    pid, _ = await pid_and_settings(connections)
+    noticed = asyncio.Event()
+    async with connections.steady() as held:
+        held.add_termination_listener(lambda _connection: noticed.set())
+    assert await pool.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
+    await asyncio.wait_for(noticed.wait(), 10)
+    again, settings = await pid_and_settings(connections)
+    assert again != pid
+    assert settings == STEADY
+
+
+async def test_a_fault_that_is_no_connections_fault_leaves_it(connections: Connections) -> None:
+    pid, _ = await pid_and_settings(connections)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        async with connections.steady() as connection:
+            await connection.execute("SELECT 1 / 0")
+    assert await pid_and_settings(connections) == (pid, STEADY)
+
+
+async def test_without_its_settings_nobody_gets_it(
+    connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEADY_SETTINGS", "SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(TransientFault):
+        await pid_and_settings(connections)
+    assert pool.get_size() == pool.get_idle_size()
+    monkeypatch.undo()
+    assert (await pid_and_settings(connections))[1] == STEADY
+
+
+async def transactional(connections: Connections) -> bool:
+    """Whether the next use is a transaction, which is over with it."""
+    async with connections.steady() as connection:
+        return bool(connection.is_in_transaction())
+
+
+@pytest.mark.parametrize(("size", "transaction"), [(1, True), (2, True), (3, True), (4, False)])
+async def test_a_small_pool_gives_a_transaction_each_time(dsn: str, size: int, transaction: bool) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
+        connections = Connections(pool)
+        assert await transactional(connections) == transaction
+        assert pool.get_size() - pool.get_idle_size() == (0 if transaction else 1)
+        await connections.release_steady()
+
+
+async def test_a_busy_pool_gives_a_transaction_until_there_is_one_to_spare(
+    connections: Connections, pool: Pool
+) -> None:
+    """Two Schedulers on one pool of four would else hold all of it."""
+    others = [await pool.acquire() for _ in range(3)]
+    assert await transactional(connections)
+    await pool.release(others.pop())
+    assert not await transactional(connections)
+    for other in others:
+        await pool.release(other)
+
+
+async def test_behind_a_pooler_settings_are_left_to_nobody(
+    connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer answers with a process id of its own making, and sessions are shared there."""
+    monkeypatch.setattr(PoolConnectionProxy, "get_server_pid", lambda _self: -1)
+    for _ in range(2):
+        assert await transactional(connections)
+    assert pool.get_size() == pool.get_idle_size()
+
+
+async def test_heartbeats_do_not_queue_up_behind_the_hot_path(connections: Connections, pool: Pool) -> None:
+    """A claim that waits for a lock may wait for half a lease."""
+    store = Store(connections)
+    await store.register(worker(), LEASE)
+    async with connections.steady():
+        assert (await asyncio.wait_for(store.renew("w1", {}, LEASE), 10)).alive
+
+
 # -- advisory locks ------------------------------------------------------------------------------------
 
 
@@ -101,8 +279,16 @@ async def locks(pool: Pool) -> int:
     return count
 
 
+@pytest.fixture
+async def roomy(dsn: str) -> AsyncIterator[Pool]:
+    """A pool with room for three locks beside LISTEN, the hot path and one to work."""
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=6) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("direct", [False, True])
-async def test_a_lock_is_held_through_the_block_and_by_one_only(pool: Pool, dsn: str, direct: bool) -> None:
+async def test_a_lock_is_held_through_the_block_and_by_one_only(roomy: Pool, dsn: str, direct: bool) -> None:
+    pool = roomy
     store = Store(Connections(pool, dsn if direct else None))
     async with (
         store.advisory_lock(KEY) as taken,

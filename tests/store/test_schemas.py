@@ -55,9 +55,9 @@ async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeCl
     await one.register(worker(), LEASE)
     await two.register(worker(), LEASE)
     assert await two.get_job("job") is None
-    assert (await two.claim("w1", [NAME], 1)).jobs == []
+    assert (await two.exchange("w1", [NAME], 1)).jobs == []
     await two.insert([new_job(priority=8)])
-    (claim,) = (await one.claim("w1", [NAME], 1)).jobs
+    (claim,) = (await one.exchange("w1", [NAME], 1)).jobs
     assert claim.priority == 5
     assert await two.finish("w1", [(claim, Completed())]) == set()
 

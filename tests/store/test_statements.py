@@ -23,7 +23,7 @@ from pg_scheduler.store import queries
 from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store, Told
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, new_job, row, worker
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, due_in, new_job, row, worker
 
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
@@ -110,8 +110,8 @@ async def use_path(store: Store) -> object:
     await store.insert_small([new_job("f")])
     await store.replace([new_job("f", priority=1)])
     await store.register(worker(), LEASE)
-    assert await store.seconds_until_due([NAME]) == 0
-    claims = {claim.job_id: claim for claim in (await store.claim("w1", [NAME], 10)).jobs}
+    assert await due_in(store, [NAME]) == 0
+    claims = {claim.job_id: claim for claim in (await store.exchange("w1", [NAME], 10)).jobs}
     assert list(claims) == ["f", "a", "b", "c", "d", "e"]
     assert (await store.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     await store.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
@@ -188,16 +188,18 @@ async def test_a_pool_without_statement_cache_disturbs_nothing(dsn: str, clock: 
 
 
 async def test_without_an_override_the_databases_clock_decides(pool: asyncpg.Pool) -> None:
-    store = Store(Connections(pool))
+    connections = Connections(pool)
+    store = Store(connections)
     before = await pool.fetchval("SELECT clock_timestamp()")
     now = await store.now()
     assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
     await store.insert([new_job(execution_time=now)])
     await store.register(worker(), LEASE)
-    (claim,) = (await store.claim("w1", [NAME], 1)).jobs
+    (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
     assert await store.finish("w1", [(claim, Completed())]) == {"job"}
     assert now <= (await row(pool))["finished_at"]
     assert await store.cancel("job") == Told(False, None)
+    await connections.release_steady()
 
 
 def test_every_method_of_the_store_is_used_above() -> None:

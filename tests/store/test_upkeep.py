@@ -101,7 +101,7 @@ async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool,
 async def test_a_walk_in_steps_of_blocks_meets_every_row(store: Store, clock: FakeClock) -> None:
     await store.register(worker(), LEASE)
     await store.insert([new_job(f"{n:04}") for n in range(500)])
-    for claim in (await store.claim("w1", [new_job().job_name], 500)).jobs[::50]:
+    for claim in (await store.exchange("w1", [new_job().job_name], 500)).jobs[::50]:
         await store.cancel(claim.job_id)
     await store.cancel("0499")
     blocks = await store.table_blocks()

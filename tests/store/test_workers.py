@@ -10,7 +10,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.job import JobStatus
 from pg_scheduler.domain.outcome import Completed
 from pg_scheduler.store.store import Beat, Rescue, Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, claim_on, column, new_job, row, running, worker
 
 THRESHOLD = 120.0
 NOTHING = Rescue([], [])
@@ -67,7 +67,7 @@ async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeCl
     await store.set_status("done", JobStatus.COMPLETED, LEASE)
     await store.replace([new_job("replaced")])
     await store.set_status("retaken", JobStatus.PENDING, LEASE)
-    await store.claim("w1", [NAME], 1)
+    await store.exchange("w1", [NAME], 1)
     before = await row(pool, "retaken")
     clock.advance(SECOND)
     beat = await store.renew("w1", held, LEASE)
@@ -173,7 +173,7 @@ async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
     async with pool.acquire() as claiming:
         transaction = claiming.transaction()
         await transaction.start()
-        (claimed,) = await store._fetch("claim_jobs", "w1", [NAME], 1, NOW, on=claiming)
+        (claimed,) = await claim_on(claiming, store, 1)
         assert claimed["job_id"] == "job"
         clock.advance(LEASE * SECOND + SECOND)
         assert await store.rescue(THRESHOLD) == NOTHING, "its row is locked FOR KEY SHARE"
@@ -186,7 +186,7 @@ async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeCl
     await store.register(worker(), LEASE)
     clock.advance(LEASE * SECOND + SECOND)
     assert await store.rescue(THRESHOLD) == Rescue(["w1"], [])
-    assert (await store.claim("w1", [NAME], 1)).jobs == []
+    assert (await store.exchange("w1", [NAME], 1)).jobs == []
 
 
 async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClock) -> None:

@@ -1,24 +1,58 @@
--- name: claim_jobs
--- Take due jobs of known names, by priority, time and id, under a fresh token each; a job past its grace
--- comes back as expired instead. One probe of the claim index per priority, so rows of the future and of
--- other priorities are never walked. The worker's own row is locked FOR KEY SHARE: the rescuer waits for
--- us, and a worker it has deleted gets nothing. The update goes by ctid, which no plan made for an empty
--- table can turn into a scan (under the settings in store/pool.py).
-WITH worker AS (
+-- name: exchange_jobs
+-- Write completions and take due jobs, in one statement and one commit: either half may be empty.
+--
+-- The completions ($5, all of attempt $6) are guarded by their tokens. Those that were refused come back in
+-- the first row, for settle_jobs: the lease is lost, a new definition waits, or somebody has locked the row.
+-- Claims must not wait for that.
+--
+-- The claims ($3 at most, of the names $2) go by priority, time and id, under a fresh token each; a job past
+-- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
+-- to which nothing is left for this worker ($7 to $10), so rows of the future, of other priorities, that
+-- run, and dead ones that somebody's snapshot keeps, are not walked. The worker's own row is locked FOR KEY
+-- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing. The update goes by ctid: a
+-- join would be a scan under a plan made for an empty table.
+--
+-- The first row also tells the seconds until the next job is due, when there were fewer than asked for;
+-- negative, when one is due that could not be had: somebody has locked it, or our lease is over. The claims
+-- and the answer share one snapshot and one now(), so no job can come due between them unseen.
+WITH finished AS (
+    UPDATE {schema}scheduled_jobs SET
+        status        = 'completed',
+        finished_at   = coalesce($4, now()),
+        error_message = NULL,
+        lease_until   = NULL
+    WHERE job_id = ANY (ARRAY (
+        SELECT job_id
+        FROM {schema}scheduled_jobs
+        WHERE job_id = ANY ($5)
+          AND status = 'running'
+          AND worker_id = $1
+          AND attempt = $6
+          AND replacement IS NULL
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING job_id
+),
+worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
     WHERE worker_id = $1 AND lease_until > coalesce($4, now())
     FOR KEY SHARE
 ),
+level (priority, since) AS (
+    VALUES (1, coalesce($7::timestamptz, '-infinity')), (3, coalesce($8::timestamptz, '-infinity')),
+        (5, coalesce($9::timestamptz, '-infinity')), (8, coalesce($10::timestamptz, '-infinity'))
+),
 due AS (
     SELECT job.ctid
     FROM worker
-    CROSS JOIN (VALUES (1), (3), (5), (8)) AS level (priority)
+    CROSS JOIN level
     CROSS JOIN LATERAL (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority
+          AND execution_time >= level.since
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
@@ -39,25 +73,32 @@ claimed AS (
         lease_until    = (SELECT lease_until FROM worker)
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
     RETURNING job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time,
-        task_data::text, priority, retry_count, max_retries, timeout_seconds, lock_key, status = 'expired' AS expired
+        task_data::text, priority, retry_count, max_retries, timeout_seconds, lock_key, worker_id, status
 )
-SELECT * FROM claimed ORDER BY priority, execution_time, job_id;
-
--- name: seconds_until_due
--- Seconds until the next pending job of a known name is due, negative if it is already; NULL if none
--- waits. No lower bound: a job that came due since the claim must be seen.
-SELECT extract(epoch FROM min(next.execution_time) - coalesce($2, now()))::double precision
-FROM (VALUES (1), (3), (5), (8)) AS level (priority)
-CROSS JOIN LATERAL (
-    SELECT execution_time
-    FROM {schema}scheduled_jobs
-    WHERE finished_at IS NULL
-      AND priority = level.priority
-      AND status = 'pending'
-      AND coalesce(function, job_name) = ANY ($1)
-    ORDER BY execution_time
-    LIMIT 1
-) AS next;
+SELECT job_id, job_name, function, attempt, execution_time, task_data, priority, retry_count, max_retries,
+    timeout_seconds, lock_key, worker_id, status, NULL::double precision AS due, NULL::text[] AS refused
+FROM claimed
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    CASE WHEN (SELECT count(*) FROM claimed) < $3 THEN (
+        SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
+        FROM level
+        CROSS JOIN LATERAL (
+            SELECT execution_time
+            FROM {schema}scheduled_jobs
+            WHERE finished_at IS NULL
+              AND priority = level.priority
+              AND execution_time >= level.since
+              AND status = 'pending'
+              AND coalesce(function, job_name) = ANY ($2)
+              AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
+            ORDER BY execution_time
+            LIMIT 1
+        ) AS next
+    ) END,
+    CASE WHEN (SELECT count(*) FROM finished) < cardinality($5)
+        THEN ARRAY (SELECT unnest($5) EXCEPT SELECT job_id FROM finished) END
+ORDER BY priority NULLS FIRST, execution_time, job_id;
 
 -- name: waiting_names
 -- Names of waiting jobs, to tell which of them nobody here can run.

@@ -1,30 +1,13 @@
--- name: complete_jobs
--- Write completions, each under its token: $2 maps job ids to {attempt}. Rows not returned were refused:
--- the lease is lost, or a new definition waits (see apply_replacements). $2 comes as text because the
--- pool's owner may have given jsonb a codec, and is parsed once, in the CTE.
-WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
-UPDATE {schema}scheduled_jobs SET
-    status        = 'completed',
-    finished_at   = coalesce($4, now()),
-    error_message = NULL,
-    lease_until   = NULL
-FROM outcome
-WHERE job_id = ANY ($1)
-  AND status = 'running'
-  AND worker_id = $3
-  AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
-  AND replacement IS NULL
-RETURNING job_id;
-
 -- name: settle_jobs
--- Write every other outcome, each under its token: $2 maps job ids to
--- {attempt, status, error, delay (seconds), retries}. A job that is pending again gets its whole grace
--- from the moment it is due. The values are looked up row by row: a join that is safe from bad plans would
--- go by ctid, and would miss a row that a heartbeat has just moved.
+-- Write outcomes of any kind, each under its token: $2 maps job ids to {attempt, status, error, delay
+-- (seconds), retries}. A job that is pending again gets its whole grace from the moment it is due. The
+-- values are looked up row by row: a join that is safe from bad plans would go by ctid, and would miss a
+-- row that a heartbeat has just moved.
 WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
 UPDATE {schema}scheduled_jobs SET
     status         = outcome.of -> job_id ->> 'status',
-    error_message  = coalesce(outcome.of -> job_id ->> 'error', error_message),
+    error_message  = CASE WHEN outcome.of -> job_id ->> 'status' <> 'completed'
+        THEN coalesce(outcome.of -> job_id ->> 'error', error_message) END,
     retry_count    = retry_count + (outcome.of -> job_id ->> 'retries')::integer,
     execution_time = CASE WHEN (outcome.of -> job_id ->> 'delay')::double precision > 0
         THEN coalesce($4, now()) + make_interval(secs => (outcome.of -> job_id ->> 'delay')::double precision)

@@ -1,0 +1,49 @@
+"""Up to where nothing is left to claim, for each priority.
+
+A claim walks the index from its start: over rows that run, that nobody here knows, and dead ones that
+somebody's snapshot keeps from being removed. Claims go in order, so the next one may begin where the last
+one ended. That overlooks a job that comes in late with an earlier time, or comes back; so the marks are
+forgotten whenever something of that kind is heard of, before the worker sleeps, and every second in any
+case.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from pg_scheduler.domain.job import Claim
+from pg_scheduler.store.store import FROM_THE_START, Since
+
+__all__ = ["Marks"]
+
+LIFETIME: Final = 1.0
+"""Seconds for which a job may be overlooked under load."""
+
+LEVELS: Final = {1: 0, 3: 1, 5: 2, 8: 3}
+
+
+class Marks:
+    """The execution time of the last claimed job of each priority."""
+
+    def __init__(self) -> None:
+        self._since: Since = FROM_THE_START
+        self._began: float | None = None
+
+    def since(self) -> Since:
+        """Where the next claim begins; ``FROM_THE_START`` itself when nothing is passed over."""
+        if self._began is None or time.monotonic() - self._began > LIFETIME:
+            self._since, self._began = FROM_THE_START, time.monotonic()
+        return self._since
+
+    def advance(self, claims: Sequence[Claim]) -> None:
+        """These were claimed, each priority in the order of time."""
+        since = list(self._since)
+        for claim in claims:
+            since[LEVELS[claim.priority]] = claim.execution_time
+        self._since = since
+
+    def reset(self) -> None:
+        """Begin at the start again, also when a claim is under way that will advance."""
+        self._began = None

@@ -1,0 +1,84 @@
+"""Where the next claim begins, and for how long at most something earlier is overlooked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from pg_scheduler.domain.job import Claim
+from pg_scheduler.services import marks as module
+from pg_scheduler.services.marks import LEVELS, LIFETIME, Marks
+from pg_scheduler.store.store import FROM_THE_START
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def claimed(priority: int, at: datetime) -> Claim:
+    return Claim("id", "name", "name", 1, at, "{}", priority, 0, 0, None, None, "w1")
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The marks' own clock, to be moved by hand."""
+    moment = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    return moment
+
+
+def test_there_is_a_mark_for_every_priority() -> None:
+    assert sorted(LEVELS.values()) == list(range(len(FROM_THE_START)))
+
+
+def test_each_priority_goes_on_where_its_last_claim_ended(seconds: list[float]) -> None:
+    marks = Marks()
+    assert marks.since() is FROM_THE_START
+    marks.advance([claimed(1, NOON), claimed(5, NOON - MINUTE), claimed(5, NOON)])
+    assert marks.since() == [NOON, None, NOON, None]
+    marks.advance([claimed(5, NOON + MINUTE), claimed(8, NOON)])
+    assert marks.since() == [NOON, None, NOON + MINUTE, NOON]
+    marks.advance([])
+    assert marks.since() == [NOON, None, NOON + MINUTE, NOON]
+
+
+def test_a_reset_begins_at_the_start_once(seconds: list[float]) -> None:
+    marks = Marks()
+    marks.since()
+    marks.advance([claimed(1, NOON)])
+    marks.reset()
+    assert marks.since() is FROM_THE_START
+    marks.advance([claimed(3, NOON)])
+    assert marks.since() == [None, NOON, None, None]
+
+
+def test_a_reset_counts_though_a_claim_that_is_under_way_advances_after_it(seconds: list[float]) -> None:
+    marks = Marks()
+    marks.since()
+    marks.reset()
+    marks.advance([claimed(1, NOON)])
+    assert marks.since() is FROM_THE_START
+
+
+def test_what_a_claim_was_given_does_not_change_under_it(seconds: list[float]) -> None:
+    marks = Marks()
+    marks.since()
+    marks.advance([claimed(1, NOON)])
+    given = marks.since()
+    marks.advance([claimed(1, NOON + MINUTE)])
+    assert given == [NOON, None, None, None]
+
+
+def test_under_load_it_begins_at_the_start_every_second(seconds: list[float]) -> None:
+    marks = Marks()
+    marks.since()
+    for _ in range(8):
+        marks.advance([claimed(1, NOON)])
+        seconds[0] += LIFETIME / 8
+        assert marks.since() == [NOON, None, None, None]
+    seconds[0] += 0.001  # advancing did not make it longer
+    assert marks.since() is FROM_THE_START
+    marks.advance([claimed(1, NOON)])
+    assert marks.since() == [NOON, None, None, None]
+    assert LIFETIME <= 1.0

@@ -1,0 +1,172 @@
+"""Completions and claims in one statement: both halves, either, or none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import JobStatus
+from pg_scheduler.domain.outcome import Completed, Release
+from pg_scheduler.store.store import Exchange, Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+
+
+def ids(jobs: object) -> list[str]:
+    return [job.job_id for job in jobs]  # type: ignore[attr-defined]
+
+
+async def test_completions_and_claims_together(store: Store, pool: Pool, clock: FakeClock) -> None:
+    done = await running(store, new_job("a"), new_job("b"), new_job("stays"))
+    await store.insert([new_job("next"), new_job("more"), new_job("future", execution_time=NOW + 9 * SECOND)])
+    clock.advance(SECOND)
+    answer = await store.exchange("w1", [NAME], 5, completed=done[:2])
+    assert (ids(answer.jobs), answer.expired, answer.due_in) == (["more", "next"], [], 8)
+    assert answer.refused == set()
+    assert await column(pool, "status") == {
+        "a": "completed",
+        "b": "completed",
+        "stays": "running",
+        "next": "running",
+        "more": "running",
+        "future": "pending",
+    }
+    found = await row(pool, "a")
+    assert (found["finished_at"], found["lease_until"], found["attempt"]) == (NOW + SECOND, None, 1)
+
+
+async def test_with_a_limit_of_zero_it_only_completes(store: Store, pool: Pool) -> None:
+    done = await running(store, new_job("a"))
+    await store.insert([new_job("waits")])
+    assert await store.exchange("w1", [NAME], 0, completed=done) == Exchange([], [], None, set())
+    assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
+
+
+async def test_without_completions_it_only_claims(store: Store) -> None:
+    await store.register(worker(), LEASE)
+    await store.insert([new_job("a")])
+    answer = await store.exchange("w1", [NAME], 5)
+    assert (ids(answer.jobs), answer.refused) == (["a"], set())
+
+
+async def test_with_nothing_to_do_it_does_nothing(store: Store) -> None:
+    nothing = Exchange([], [], None, set())
+    assert await store.exchange("w1", [], 0) == nothing
+    assert await store.exchange("w1", [NAME], 5) == nothing
+    await store.register(worker(), LEASE)
+    assert await store.exchange("w1", [NAME], 5) == nothing
+
+
+async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool: Pool) -> None:
+    done = await running(
+        store, *(new_job(each) for each in ("fine", "gone", "again", "cancelled", "replaced"))
+    )
+    by_id = {claim.job_id: claim for claim in done}
+    await store.cancel("cancelled")
+    await store.replace([new_job("replaced", priority=1)])
+    await store.set_status("again", JobStatus.PENDING, LEASE)
+    await store.exchange("w1", [NAME], 1)  # a second try of it
+    await store.insert([new_job("next")])
+    by_id["gone"] = by_id["gone"]._replace(job_id="never was")
+    answer = await store.exchange("w1", [NAME], 5, completed=list(by_id.values()))
+    assert answer.refused == {"never was", "again", "cancelled", "replaced"}
+    assert ids(answer.jobs) == ["next"]
+    assert await column(pool, "status") == {
+        "fine": "completed",
+        "gone": "running",
+        "again": "running",
+        "cancelled": "cancelled",
+        "replaced": "running",
+        "next": "running",
+    }
+    replaced = by_id["replaced"]
+    assert await store.finish("w1", [(replaced, Completed()), (by_id["again"], Completed())]) == {"replaced"}
+    assert (await row(pool, "replaced"))["status"] == "pending"
+
+
+@pytest.mark.parametrize("attempt", [2, 0])
+async def test_another_token_completes_nothing(store: Store, pool: Pool, attempt: int) -> None:
+    (claim,) = await running(store, new_job())
+    before = await row(pool)
+    answer = await store.exchange("w1", [], 0, completed=[claim._replace(attempt=attempt)])
+    assert answer.refused == {"job"}
+    assert (await store.exchange("w2", [], 0, completed=[claim])).refused == {"job"}
+    assert await row(pool) == before
+
+
+async def test_one_token_twice_is_no_refusal(store: Store) -> None:
+    (claim,) = await running(store, new_job())
+    assert (await store.exchange("w1", [], 0, completed=[claim, claim])).refused == set()
+    assert (await store.exchange("w1", [], 0, completed=[claim])).refused == {"job"}, "it has ended"
+
+
+async def test_a_worker_without_a_lease_completes_what_is_still_its_own_and_claims_nothing(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    done = await running(store, new_job("a"))
+    await store.insert([new_job("next")])
+    clock.advance(2 * LEASE * SECOND)
+    answer = await store.exchange("w1", [NAME], 5, completed=done)
+    assert (answer.jobs, answer.refused) == ([], set())
+    assert answer.due_in is not None
+    assert answer.due_in < 0
+    assert await column(pool, "status") == {"a": "completed", "next": "pending"}
+
+
+async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -> None:
+    await store.register(worker(), LEASE)
+    for priority in (1, 3, 5, 8):
+        await store.insert(
+            [
+                new_job(f"{priority} before", priority=priority, execution_time=NOW - 2 * SECOND),
+                new_job(f"{priority} at", priority=priority, execution_time=NOW - SECOND),
+                new_job(f"{priority} after", priority=priority),
+            ]
+        )
+    mark = NOW - SECOND
+    first = await store.exchange("w1", [NAME], 100, since=(mark, None, NOW, mark))
+    assert ids(first.jobs) == [
+        "1 at",
+        "1 after",
+        "3 before",
+        "3 at",
+        "3 after",
+        "5 after",
+        "8 at",
+        "8 after",
+    ]
+    rest = await store.exchange("w1", [NAME], 100)
+    assert ids(rest.jobs) == ["1 before", "5 before", "5 at", "8 before"]
+
+
+async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
+    """A caller's open transaction that replaces one running job must not hold up all claims of its worker."""
+    done = await running(store, new_job("a"), new_job("locked"))
+    await store.insert([new_job("next")])
+    async with pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await store.replace([new_job("locked", priority=1)], connection=other)
+        answer = await asyncio.wait_for(store.exchange("w1", [NAME], 5, completed=done), 10)
+        assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
+        finishing = asyncio.create_task(store.finish("w1", [(done[1], Completed())]))
+        waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits
+        assert not waiting
+        await transaction.rollback()
+    assert await finishing == {"locked"}
+    assert await column(pool, "status") == {"a": "completed", "locked": "completed", "next": "running"}
+
+
+async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Store, pool: Pool) -> None:
+    """One that cannot be written leaves the others for the next time, none is refused then."""
+    first = await running(store, new_job("a"), new_job("b"))
+    await store.finish("w1", [(first[1], Release())])
+    (second,) = (await store.exchange("w1", [NAME], 1)).jobs
+    assert (first[0].attempt, second.attempt) == (1, 2)
+    await pool.execute("ALTER TABLE scheduled_jobs ADD CHECK (job_id <> 'b' OR status <> 'completed')")
+    with pytest.raises(Exception, match="check"):
+        await store.finish("w1", [(first[0], Completed()), (second, Completed())])
+    assert await column(pool, "status") == {"a": "running", "b": "running"}
+    await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_check")
+    assert await store.finish("w1", [(first[0], Completed()), (second, Completed())]) == {"a", "b"}
