@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -197,3 +198,19 @@ async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClo
     rescues = await asyncio.gather(*(store.rescue(THRESHOLD) for _ in range(4)))
     assert sorted(each for rescue in rescues for each in rescue.job_ids) == sorted(f"{n}" for n in range(20))
     assert [each for rescue in rescues for each in rescue.dead_workers] == ["w1"]
+
+
+async def test_a_beat_waits_for_nobodys_lock(store: Store, pool: Pool, clock: FakeClock) -> None:
+    """As of a caller whose transaction replaces a running job and stays open."""
+    await running(store, new_job("locked"), new_job("free"))
+    clock.advance(SECOND)
+    async with pool.acquire() as other, other.transaction():
+        await store.replace([new_job("locked")], connection=other)
+        async with asyncio.timeout(10):
+            beat = await store.renew("w1", {"locked": 1, "free": 1}, LEASE)
+        assert (beat.alive, beat.lost) == (True, [])
+        leases = await column(pool, "lease_until")
+        assert leases["free"] - leases["locked"] == SECOND
+    await store.renew("w1", {"locked": 1, "free": 1}, LEASE)
+    leases = await column(pool, "lease_until")
+    assert leases["free"] == leases["locked"]

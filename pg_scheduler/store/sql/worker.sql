@@ -10,7 +10,8 @@ ON CONFLICT (worker_id) DO UPDATE SET
 
 -- name: renew_lease
 -- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts). Returns whether
--- the worker still has its row, and which of its jobs are no longer its own.
+-- the worker still has its row, and which of its jobs are no longer its own. A row that somebody has locked
+-- is renewed by a later beat: a transaction that stays open must not cost the worker its lease.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -21,16 +22,28 @@ worker AS (
     RETURNING lease_until
 ),
 own AS (
-    UPDATE {schema}scheduled_jobs SET
-        last_heartbeat = coalesce($5, now()),
-        lease_until    = (SELECT lease_until FROM worker)
-    FROM held
+    SELECT job_id
+    FROM {schema}scheduled_jobs, held
     WHERE job_id = ANY ($2)
       AND status = 'running'
       AND worker_id = $1
       AND attempt = (held.attempts ->> job_id)::integer
       AND EXISTS (SELECT FROM worker)
-    RETURNING job_id
+),
+renewed AS (
+    UPDATE {schema}scheduled_jobs SET
+        last_heartbeat = coalesce($5, now()),
+        lease_until    = (SELECT lease_until FROM worker)
+    WHERE job_id = ANY (ARRAY (
+        SELECT job_id
+        FROM {schema}scheduled_jobs AS job, held
+        WHERE job_id = ANY ($2)
+          AND status = 'running'
+          AND worker_id = $1
+          AND attempt = (held.attempts ->> job_id)::integer
+          AND EXISTS (SELECT FROM worker)
+        FOR UPDATE OF job SKIP LOCKED
+    ))
 )
 SELECT
     EXISTS (SELECT FROM worker) AS alive,
