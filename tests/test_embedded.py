@@ -37,6 +37,7 @@ async def ask(dsn: str, question: str) -> object:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
+    # Real time: the end of a process that is no child of ours is no event, so there is only looking again.
     deadline = time.monotonic() + 20
     while not condition():
         assert time.monotonic() < deadline, "waited 20 s in vain"
