@@ -175,7 +175,7 @@ class NewJob:
 
 
 class Claim(NamedTuple):
-    """One try of one job, held by this worker under a fresh token: (job_id, worker_id, attempt).
+    """One try of one job, held by this worker under a fresh token: (job_id, its own id, attempt).
 
     A tuple in the order of the claim statement's columns: there is one for every job that runs.
     """
@@ -191,7 +191,6 @@ class Claim(NamedTuple):
     max_retries: int
     timeout_seconds: float | None
     lock_key: int | None
-    worker_id: str
 
 
 @dataclass(frozen=True, slots=True)

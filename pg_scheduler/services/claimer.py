@@ -95,7 +95,12 @@ class Claimer(Service):
         completed = self._completer.take_completed()
         try:
             answer = await self._store.exchange(
-                self._worker_id, self._tasks.names(), limit, completed=completed, since=since
+                self._worker_id,
+                self._tasks.names(),
+                limit,
+                completed=completed,
+                keep=self._completer.keep,
+                since=since,
             )
         except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
             self._full = False
@@ -103,9 +108,8 @@ class Claimer(Service):
             raise
         if completed:
             self._completer.written(completed, answer.refused)
-        for job in answer.jobs:
-            self._executor.submit(job)
         if answer.jobs:
+            self._executor.submit_all(answer.jobs)
             self._on_claimed()
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))

@@ -51,6 +51,7 @@ class Completer(Service):
         on_written: Called after each batch that is not all plain completions: retried and replaced jobs
             are pending again by then. Says whether jobs were handed back, which other workers should hear of.
         claims_follow: Tells whether the claimer is about to claim, and takes completions along.
+        keep: Whether the rows of completed jobs are kept, for the vacuum to delete.
     """
 
     name: ClassVar[str] = "completer"
@@ -64,6 +65,7 @@ class Completer(Service):
         flush_timeout: float,
         on_written: Callable[[bool], None],
         claims_follow: Callable[[], bool],
+        keep: bool,
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -71,6 +73,8 @@ class Completer(Service):
         self._flush_timeout = flush_timeout
         self._on_written = on_written
         self._claims_follow = claims_follow
+        self.keep: Final = keep
+        self._deleted = 0
         self._completed: dict[int, list[Claim]] = {}  # by attempt, as they are written
         self._others: deque[tuple[Claim, Outcome]] = deque()
         self._waiting = 0
@@ -119,12 +123,19 @@ class Completer(Service):
     def written(self, completed: Sequence[Claim], refused: Collection[str]) -> None:
         """They are in the database, but for those refused, which are tried again with everything else."""
         self._make_room()
+        if not self.keep:
+            self._deleted += len(completed) - len(refused)
         if self._events.wants(JobCompleted):
             for claim in completed:
                 if claim.job_id not in refused:
                     self._events.publish(_event(claim, _COMPLETED, accepted=True))
         if refused:
             self._put_others_back([(claim, _COMPLETED) for claim in completed if claim.job_id in refused])
+
+    def take_deleted(self) -> int:
+        """How many rows were not kept since the last time, for the vacuum's book-keeping."""
+        deleted, self._deleted = self._deleted, 0
+        return deleted
 
     def put_back(self, completed: Sequence[Claim]) -> None:
         """They could not be written; a pass of our own tries again."""
@@ -138,7 +149,9 @@ class Completer(Service):
         """Write one batch of completions, and one of everything else."""
         if completed := self.take_completed():
             try:
-                answer = await self._store.exchange(self._worker_id, (), 0, completed=completed)
+                answer = await self._store.exchange(
+                    self._worker_id, (), 0, completed=completed, keep=self.keep
+                )
             except BaseException:  # whatever it was: results are not lost
                 self.put_back(completed)
                 raise

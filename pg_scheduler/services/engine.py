@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from pg_scheduler.config import SchedulerConfig
+from pg_scheduler.config import SchedulerConfig, VacuumTrigger
 from pg_scheduler.domain.context import current
 from pg_scheduler.domain.job import Claim, Worker
 from pg_scheduler.domain.retry import RetryPolicy
@@ -80,6 +80,7 @@ class Engine:
             flush_timeout=config.shutdown_timeout,
             on_written=self._written,
             claims_follow=lambda: self.claimer.follows_up,
+            keep=not (config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE),
         )
         self.executor = Executor(
             store,
@@ -125,9 +126,11 @@ class Engine:
             polling=config.polling,
             on_claimed=self._claimed,
         )
+        vacuum = Vacuum(store, events, config.vacuum, worker_id, take_deleted=self.completer.take_deleted)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         parts: list[Part] = [
             self.heartbeat,
+            *([vacuum] if config.vacuum_enabled else []),
             self.completer,
             self.executor,
             announcer,
@@ -135,7 +138,6 @@ class Engine:
             self.rescuer,
             Expirer(store, events),
             self.planner,
-            *([Vacuum(store, events, config.vacuum, worker_id)] if config.vacuum_enabled else []),
             self.claimer,
         ]
         for part in parts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -96,6 +96,7 @@ class Executor:
         self._on_free = on_free
         self._on_fault = on_fault
         self._runs: dict[str, _Run] = {}
+        self._to_begin: list[_Run] = []
         self._slot_freed = asyncio.Event()
         self._deadlines: Deadlines[_Run] = Deadlines(self._time_out)
         self._closed = False
@@ -111,11 +112,27 @@ class Executor:
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job."""
+        return self._begin(self._take_slot(claim))
+
+    def submit_all(self, claims: Sequence[Claim]) -> None:
+        """Give claimed jobs their slots, and start them as soon as the caller waits for something."""
+        if not self._to_begin:
+            asyncio.get_running_loop().call_soon(self._begin_all)
+        self._to_begin += [self._take_slot(claim) for claim in claims]
+
+    def _take_slot(self, claim: Claim) -> _Run:
         if old := self._runs.get(claim.job_id):  # taken away and ours again before we noticed
             self.cancel(claim.job_id, old.claim.attempt, by_caller=False)
-        run = _Run(claim)
-        self._runs[claim.job_id] = run
-        run.task = asyncio.create_task(self._run(run), name=f"job {claim.job_id}")
+        self._runs[claim.job_id] = run = _Run(claim)
+        return run
+
+    def _begin_all(self) -> None:
+        runs, self._to_begin = self._to_begin, []
+        for run in runs:
+            self._begin(run)
+
+    def _begin(self, run: _Run) -> asyncio.Task[None]:
+        run.task = asyncio.create_task(self._run(run), name=f"job {run.claim.job_id}")
         run.task.add_done_callback(self._ended)
         return run.task
 
@@ -147,6 +164,7 @@ class Executor:
         """Let what runs end within the shutdown timeout, then interrupt the rest and hand it back."""
         self._closed = True
         self._slot_freed.set()
+        self._begin_all()
         tasks = [run.task for run in self._runs.values() if run.task]
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)

@@ -7,7 +7,7 @@ no index on the history and holds nothing for long.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import ClassVar, Final
 
@@ -25,16 +25,29 @@ SURPLUS_BATCH: Final = 10_000
 
 
 class Vacuum(Service):
-    """Delete finished jobs past their retention."""
+    """Delete finished jobs past their retention.
+
+    Args:
+        take_deleted: How many completed jobs were deleted since the last time without us, as they ended.
+    """
 
     name: ClassVar[str] = "vacuum"
     jitter: ClassVar[float] = 0.1
 
-    def __init__(self, store: Store, events: EventBus, config: VacuumConfig, worker_id: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        config: VacuumConfig,
+        worker_id: str,
+        *,
+        take_deleted: Callable[[], int] = lambda: 0,
+    ) -> None:
         super().__init__(events)
         self._store = store
         self._config = config
         self._worker_id = worker_id
+        self._take_deleted = take_deleted
         self._walk: AsyncIterator[Counter[JobStatus]] | None = None
         self._deleted: Counter[JobStatus] = Counter()
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
@@ -55,9 +68,14 @@ class Vacuum(Service):
             self._walk = None  # the generator has ended: the next pass begins a walk anew
             raise
         self._walk = None
+        await self.drain()
+        return self._config.interval_minutes * 60
+
+    async def drain(self) -> None:
+        """Tell what was deleted since the last time."""
+        self._deleted[JobStatus.COMPLETED] += self._take_deleted()
         await self._report(self._deleted)
         self._deleted = Counter()
-        return self._config.interval_minutes * 60
 
     async def run(self) -> dict[JobStatus, int]:
         """Apply every policy now; how many jobs of each status were deleted."""

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import asyncpg
@@ -53,6 +54,8 @@ PLANNED: Final = frozenset({"renew_lease", "expire_jobs"})
 """Statements that need the planner settings of a transaction, and get one of their own."""
 
 CLAIM_COLUMNS: Final = len(Claim._fields)
+IN_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
+"""The order in which jobs start; a claim has none. Ids go byte by byte, as in the index."""
 
 Since: TypeAlias = Sequence[datetime | None]
 """For each priority, the most urgent first, the instant before which nothing is left."""
@@ -212,23 +215,26 @@ class Store:
         limit: int,
         *,
         completed: Sequence[Claim] = (),
+        keep: bool = True,
         since: Since = FROM_THE_START,
     ) -> Exchange:
         """Write completions and take at most ``limit`` due jobs of these names, in one round trip.
 
-        The completions are claims of one attempt number, each job once. The search for due jobs begins at
-        ``since``. Nothing of it waits for a row that somebody else has locked.
+        The completions are claims of one attempt number, each job once; not kept, their rows are deleted. The
+        search for due jobs begins at ``since``. Nothing of it waits for a row that somebody else has locked.
         """
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
-        told, *rows = await self._fetch(
-            "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since
+        rows = await self._fetch(
+            "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep
         )
+        told = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
         for row in rows:
             claim = Claim._make(row[:CLAIM_COLUMNS])
-            (expired if row[CLAIM_COLUMNS] == "expired" else jobs).append(claim)
+            (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
+        jobs.sort(key=IN_ORDER)
         return Exchange(jobs, expired, told["due"], set(told["refused"] or ()))
 
     async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:

@@ -11,7 +11,7 @@ from pg_scheduler.domain.context import CurrentJob, current, current_job
 from pg_scheduler.domain.job import Claim
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
-CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None, "w1")
+CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
 
 
 def test_outside_of_a_job_there_is_none() -> None:

@@ -38,7 +38,6 @@ CLAIM = Claim(
     max_retries=0,
     timeout_seconds=None,
     lock_key=None,
-    worker_id="w",
 )
 POLICY = RetryPolicy(jitter=0.5)
 

@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import JobStatus, NotRunningError, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobsRescued, PassFinished
+from pg_scheduler.events import JobCompleted, JobFailed, JobsRescued, PassFinished
 from tests.scheduler.conftest import Make
 from tests.services.kit import Gate, Recorder, now
 
@@ -160,6 +160,29 @@ async def ended(scheduler: Scheduler, **counts: int) -> None:
 
 
 NOW = VacuumPolicy.immediate()
+
+
+async def test_completed_jobs_that_are_not_kept_go_as_they_end_and_are_counted(make: Make) -> None:
+    config = VacuumConfig(completed=NOW, failed=VacuumPolicy.never(), track_metrics=True)
+    scheduler = make(vacuum_config=config)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    failed = await scheduler.schedule(work, execution_time=now(), args=("one too many",))
+    gone = {await scheduler.schedule(work, execution_time=now()) for _ in range(3)}
+    assert {event.job_id for event in await seen.until(JobCompleted, 3)} == gone
+    await seen.until(JobFailed)
+    assert [job.job_id for job in await scheduler.list_jobs()] == [failed]
+    await scheduler.shutdown()  # what was deleted since the last pass is written down
+    assert (await scheduler.get_total_vacuum_stats())["total_completed"] == 3
+
+
+async def test_without_the_vacuum_nothing_is_deleted_as_it_ends(make: Make) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(completed=NOW), vacuum_enabled=False)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.schedule(work, execution_time=now())
+    await seen.until(JobCompleted)
+    assert [job.job_id for job in await scheduler.list_jobs()] == [job_id]
 
 
 async def test_run_vacuum_counts_by_status(make: Make) -> None:

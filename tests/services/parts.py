@@ -47,7 +47,11 @@ class Parts:
         return Announcer(self.store, self.bus, horizon=horizon, on_due=self._notes("due"))
 
     def completer(
-        self, *, flush_timeout: float = 5.0, claims_follow: Callable[[], bool] = lambda: False
+        self,
+        *,
+        flush_timeout: float = 5.0,
+        claims_follow: Callable[[], bool] = lambda: False,
+        keep: bool = True,
     ) -> Completer:
         return Completer(
             self.store,
@@ -56,6 +60,7 @@ class Parts:
             flush_timeout=flush_timeout,
             on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
             claims_follow=claims_follow,
+            keep=keep,
         )
 
     def executor(
@@ -145,6 +150,7 @@ class Parts:
 
     @staticmethod
     async def ended(executor: Executor) -> None:
+        executor._begin_all()  # what was claimed begins when the loop comes round
         for run in list(executor._runs.values()):
             if run.task:
                 await run.task

@@ -17,7 +17,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def claimed(priority: int, at: datetime) -> Claim:
-    return Claim("id", "name", "name", 1, at, "{}", priority, 0, 0, None, None, "w1")
+    return Claim("id", "name", "name", 1, at, "{}", priority, 0, 0, None, None)
 
 
 @pytest.fixture

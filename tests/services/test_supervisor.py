@@ -75,7 +75,7 @@ async def test_the_scheduler_starts_claims_last_and_ends_heartbeats_last(pool: a
     seen = Recorder(scheduler)
     await scheduler.start()
     firsts = list(dict.fromkeys(each.service for each in seen.of(PassFinished)))
-    assert firsts[:2] == ["heartbeat", "completer"]
+    assert firsts[:2] == ["heartbeat", "vacuum"]
     assert firsts[-1] == "claimer"
     kinds = [type(each) for each in seen.events]
     assert kinds.index(WorkerStarted) > kinds.index(PassFinished)

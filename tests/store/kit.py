@@ -54,8 +54,8 @@ async def claim_on(
     connection: PoolConnection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
     """Claim on a connection of the test's own; the rows."""
-    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START)
-    _told, *rows = await store._fetch("exchange_jobs", *args, on=connection)
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True)
+    *rows, _told = await store._fetch("exchange_jobs", *args, on=connection)
     return rows
 
 

@@ -53,7 +53,7 @@ async def test_a_claim_says_all_a_run_needs(store: Store, pool: Pool) -> None:
     claimed = await store.exchange("w1", ["app.moved"], 10)
     assert claimed.expired == []
     assert claimed.jobs == [
-        Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63), "w1")
+        Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63))
     ]
     found = await row(pool)
     assert (found["status"], found["worker_id"], found["attempt"]) == ("running", "w1", 1)
@@ -177,8 +177,9 @@ async def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
     await store.register(worker("w2"), LEASE)
     await store.set_status("job", (await store.statuses_of(["job"]))["job"].__class__.PENDING, LEASE)
     (second,) = (await store.exchange("w2", [NAME], 1)).jobs
-    assert (first.attempt, first.worker_id) == (1, "w1")
-    assert (second.attempt, second.worker_id) == (2, "w2")
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert await store.held_claim("job", "w1") is None
+    assert await store.held_claim("job", "w2") == second
 
 
 async def test_a_worker_without_a_row_gets_nothing(store: Store, pool: Pool) -> None:

@@ -95,6 +95,16 @@ async def test_another_token_completes_nothing(store: Store, pool: Pool, attempt
     assert await row(pool) == before
 
 
+async def test_what_is_not_kept_is_deleted_under_the_same_tokens(store: Store, pool: Pool) -> None:
+    own, lost, replaced = await running(store, new_job("own"), new_job("lost"), new_job("replaced"))
+    await store.cancel("lost")
+    await store.replace([new_job("replaced", execution_time=NOW + SECOND)])
+    await store.insert([new_job("next")])
+    answer = await store.exchange("w1", [NAME], 5, completed=[own, lost, replaced], keep=False)
+    assert (ids(answer.jobs), answer.refused) == (["next"], {"lost", "replaced"})
+    assert await column(pool, "status") == {"lost": "cancelled", "replaced": "running", "next": "running"}
+
+
 async def test_one_token_twice_is_no_refusal(store: Store) -> None:
     (claim,) = await running(store, new_job())
     assert (await store.exchange("w1", [], 0, completed=[claim, claim])).refused == set()

@@ -1,9 +1,9 @@
 -- name: exchange_jobs
 -- Write completions and take due jobs, in one statement and one commit: either half may be empty.
 --
--- The completions ($5, all of attempt $6) are guarded by their tokens. Those that were refused come back in
--- the first row, for settle_jobs: the lease is lost, a new definition waits, or somebody has locked the row.
--- Claims must not wait for that.
+-- The completions ($5, all of attempt $6) are guarded by their tokens; where completed jobs are not to be
+-- kept ($11) they are deleted at once. Those that were refused are told, for settle_jobs: the lease is lost, a
+-- new definition waits, or somebody has locked the row. Claims must not wait for that.
 --
 -- The claims ($3 at most, of the names $2) go by priority, time and id, under a fresh token each; a job past
 -- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
@@ -12,25 +12,32 @@
 -- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing. The update goes by ctid: a
 -- join would be a scan under a plan made for an empty table.
 --
--- The first row also tells the seconds until the next job is due, when there were fewer than asked for;
--- negative, when one is due that could not be had: somebody has locked it, or our lease is over. The claims
--- and the answer share one snapshot and one now(), so no job can come due between them unseen.
-WITH finished AS (
+-- The last row tells the seconds until the next job is due, when there were fewer than asked for; negative,
+-- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
+-- the answer share one snapshot and one now(), so no job can come due between them unseen. It comes last,
+-- and nothing sorts the rows, so that they are on their way while completions are still being written.
+WITH done AS (
+    SELECT ctid, job_id
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($5)
+      AND status = 'running'
+      AND worker_id = $1
+      AND attempt = $6
+      AND replacement IS NULL
+    FOR UPDATE SKIP LOCKED
+),
+finished AS (
     UPDATE {schema}scheduled_jobs SET
         status        = 'completed',
         finished_at   = coalesce($4, now()),
         error_message = NULL,
         lease_until   = NULL
-    WHERE job_id = ANY (ARRAY (
-        SELECT job_id
-        FROM {schema}scheduled_jobs
-        WHERE job_id = ANY ($5)
-          AND status = 'running'
-          AND worker_id = $1
-          AND attempt = $6
-          AND replacement IS NULL
-        FOR UPDATE SKIP LOCKED
-    ))
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM done)) AND $11::boolean
+    RETURNING job_id
+),
+deleted AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM done)) AND NOT $11::boolean
     RETURNING job_id
 ),
 worker AS (
@@ -56,7 +63,7 @@ due AS (
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
-        ORDER BY execution_time, job_id
+        ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
         FOR UPDATE SKIP LOCKED
     ) AS job
@@ -73,13 +80,14 @@ claimed AS (
         lease_until    = (SELECT lease_until FROM worker)
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
     RETURNING job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time,
-        task_data::text, priority, retry_count, max_retries, timeout_seconds, lock_key, worker_id, status
+        task_data::text, priority, retry_count, max_retries, timeout_seconds, lock_key,
+        finished_at IS NOT NULL AS expired
 )
 SELECT job_id, job_name, function, attempt, execution_time, task_data, priority, retry_count, max_retries,
-    timeout_seconds, lock_key, worker_id, status, NULL::double precision AS due, NULL::text[] AS refused
+    timeout_seconds, lock_key, expired, NULL::double precision AS due, NULL::text[] AS refused
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     CASE WHEN (SELECT count(*) FROM claimed) < $3 THEN (
         SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
         FROM level
@@ -96,9 +104,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
             LIMIT 1
         ) AS next
     ) END,
-    CASE WHEN (SELECT count(*) FROM finished) < cardinality($5)
-        THEN ARRAY (SELECT unnest($5) EXCEPT SELECT job_id FROM finished) END
-ORDER BY priority NULLS FIRST, execution_time, job_id;
+    CASE WHEN (SELECT count(*) FROM finished) + (SELECT count(*) FROM deleted) < cardinality($5)
+        THEN ARRAY (SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)) END;
 
 -- name: waiting_names
 -- Names of waiting jobs, to tell which of them nobody here can run.

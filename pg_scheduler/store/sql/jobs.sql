@@ -105,6 +105,6 @@ RETURNING job_id, job_name, attempt;
 -- name: held_claim
 -- The claim that a worker has on a job.
 SELECT job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
-    priority, retry_count, max_retries, timeout_seconds, lock_key, worker_id
+    priority, retry_count, max_retries, timeout_seconds, lock_key
 FROM {schema}scheduled_jobs
 WHERE job_id = $1 AND status = 'running' AND worker_id = $2;
