@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pg_scheduler.domain.job import Claim
@@ -30,8 +30,8 @@ class CurrentJob:
     deadline: datetime | None
 
 
-current: Final[ContextVar[tuple[Claim, datetime]]] = ContextVar("pg_scheduler_current_job")
-"""The claim and when its try began, set for every job; most never ask."""
+current: Final[ContextVar[tuple[Claim, float]]] = ContextVar("pg_scheduler_current_job")
+"""The claim and when its try began (seconds since 1970), set for every job; most never ask."""
 
 
 def current_job() -> CurrentJob:
@@ -50,5 +50,7 @@ def current_job() -> CurrentJob:
     except LookupError:
         raise LookupError("current_job() was called outside of a running job") from None
     seconds = claim.timeout_seconds
-    deadline = None if seconds is None else began + timedelta(seconds=min(seconds, LONGEST_SHOWN))
+    deadline = None
+    if seconds is not None:
+        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(seconds, LONGEST_SHOWN))
     return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline)

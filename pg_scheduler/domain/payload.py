@@ -20,6 +20,8 @@ from pg_scheduler.errors import PayloadError
 
 __all__ = ["decode", "encode", "encode_task_data"]
 
+_read = json.JSONDecoder().raw_decode
+
 MAX_DEPTH = 200
 """Nesting beyond this is refused; PostgreSQL's and Python's JSON readers have limits of their own."""
 
@@ -72,7 +74,7 @@ def decode(task_data: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         PayloadError: The column was not written by this library.
     """
     try:
-        data = json.loads(task_data)
+        data, _ = _read(task_data)  # loads() looks for white space around it, which jsonb does not write
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"task_data cannot be read: {error}") from error
     if not isinstance(data, dict):

@@ -55,7 +55,6 @@ class Claimer(Service):
         self._polling = polling
         self._on_claimed = on_claimed
         self._idle = polling.idle_start_interval
-        self._full = False
         self._stopped = False
         self._marks = Marks()
         self._claiming = asyncio.Lock()
@@ -73,13 +72,8 @@ class Claimer(Service):
         """No claim comes after this, not even a caller's own: results are written without one."""
         async with self._claiming:
             self._stopped = True
-            self._full = False
+            self._completer.claims_follow = False
             self._completer.wake()
-
-    @property
-    def follows_up(self) -> bool:
-        """Whether the last claim was a full one, so that the next follows as soon as a slot is free."""
-        return self._full and self.is_running
 
     def look_at_all(self) -> None:
         """Something may be due that lies before what was claimed: look from the start."""
@@ -103,7 +97,7 @@ class Claimer(Service):
                 since=since,
             )
         except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
-            self._full = False
+            self._completer.claims_follow = False
             self._completer.put_back(completed)
             raise
         if completed:
@@ -114,8 +108,9 @@ class Claimer(Service):
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
-        self._full = len(found) == limit
-        if self._full:
+        full = len(found) == limit
+        self._completer.claims_follow = full and self.is_running  # as soon as a slot is free
+        if full:
             self._marks.advance(found)
             self._idle = self._polling.idle_start_interval
             return 0

@@ -50,11 +50,13 @@ class Completer(Service):
         flush_timeout: Seconds for which results are still written after the last pass.
         on_written: Called after each batch that is not all plain completions: retried and replaced jobs
             are pending again by then. Says whether jobs were handed back, which other workers should hear of.
-        claims_follow: Tells whether the claimer is about to claim, and takes completions along.
         keep: Whether the rows of completed jobs are kept, for the vacuum to delete.
     """
 
     name: ClassVar[str] = "completer"
+
+    claims_follow: bool
+    """Whether the claimer is about to claim, and takes completions along: it says so itself."""
 
     def __init__(
         self,
@@ -64,7 +66,6 @@ class Completer(Service):
         *,
         flush_timeout: float,
         on_written: Callable[[bool], None],
-        claims_follow: Callable[[], bool],
         keep: bool,
     ) -> None:
         super().__init__(events)
@@ -72,7 +73,7 @@ class Completer(Service):
         self._worker_id = worker_id
         self._flush_timeout = flush_timeout
         self._on_written = on_written
-        self._claims_follow = claims_follow
+        self.claims_follow = False
         self.keep: Final = keep
         self._deleted = 0
         self._completed: dict[int, list[Claim]] = {}  # by attempt, as they are written
@@ -83,14 +84,23 @@ class Completer(Service):
 
     def put(self, claim: Claim, outcome: Outcome) -> None:
         """Hand an outcome over; while ``is_full``, wait for ``room()`` before the next."""
-        self._waiting += 1
         if type(outcome) is Completed:
-            self._completed.setdefault(claim.attempt, []).append(claim)
-            if self._claims_follow():
-                return
+            self.put_completed(claim)
         else:
+            self._waiting += 1
             self._others.append((claim, outcome))
-        self.wake()
+            self.wake()
+
+    def put_completed(self, claim: Claim) -> None:
+        """The same for a job that returned, as nearly all do."""
+        self._waiting += 1
+        same = self._completed.get(claim.attempt)
+        if same is None:
+            self._completed[claim.attempt] = [claim]
+        else:
+            same.append(claim)
+        if not self.claims_follow:
+            self.wake()
 
     @property
     def is_full(self) -> bool:

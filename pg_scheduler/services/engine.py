@@ -79,7 +79,6 @@ class Engine:
             worker_id,
             flush_timeout=config.shutdown_timeout,
             on_written=self._written,
-            claims_follow=lambda: self.claimer.follows_up,
             keep=not (config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE),
         )
         self.executor = Executor(

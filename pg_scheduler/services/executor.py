@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.domain.context import current
-from pg_scheduler.domain.job import Claim, JobFunction
+from pg_scheduler.domain.job import Claim
 from pg_scheduler.domain.outcome import (
-    Completed,
     Errored,
     Interrupted,
     Result,
@@ -41,6 +39,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.deadlines import Deadlines
+from pg_scheduler.services.eager import start_task
 from pg_scheduler.store.store import Store
 
 __all__ = ["Executor"]
@@ -51,16 +50,17 @@ GOODBYE: Final = 10.0
 
 
 _RETURNED: Final = Returned()
-_COMPLETED: Final = Completed()
 
 
-@dataclass(eq=False, slots=True)
 class _Run:
-    claim: Claim
-    task: asyncio.Task[None] | None = None
-    begun: bool = False
-    timed_out: bool = False
-    stop: type[Interrupted] | JobEvent | None = None
+    __slots__ = ("begun", "claim", "stop", "task", "timed_out")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.timed_out = False
+        self.stop: type[Interrupted] | JobEvent | None = None
 
 
 class Executor:
@@ -132,8 +132,7 @@ class Executor:
             self._begin(run)
 
     def _begin(self, run: _Run) -> asyncio.Task[None]:
-        run.task = asyncio.create_task(self._run(run), name=f"job {run.claim.job_id}")
-        run.task.add_done_callback(self._ended)
+        run.task = start_task(self._run(run), name=f"job {run.claim.job_id}")
         return run.task
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
@@ -186,36 +185,45 @@ class Executor:
             run.task.cancel()
 
     async def _run(self, run: _Run) -> None:
-        claim = run.claim
         run.begun = True
         try:
-            result = await self._attempt(run) if run.stop is None else Interrupted()
-        except asyncio.CancelledError as error:
-            result = self._cancelled(run, error)
+            try:
+                if run.stop is not None:
+                    result: Result = Interrupted()
+                elif (key := run.claim.lock_key) is None:
+                    result = await self._attempt(run)
+                else:
+                    result = await self._attempt_under_lock(run, key)
+            except asyncio.CancelledError as error:
+                result = self._cancelled(run, error)
+            await self._end(run, result)
+        except BaseException as error:  # ours: what a job raises is a result
+            if not isinstance(error, asyncio.CancelledError):
+                fault = ServiceFaulted("executor", error)
+                self._on_fault(fault)
+                self._events.publish(fault)
+            raise
+
+    async def _end(self, run: _Run, result: Result) -> None:
+        job_id = run.claim.job_id
         if run.stop is not None:
             if isinstance(run.stop, JobEvent):
                 self._events.publish(run.stop)
             elif isinstance(result, Errored):
                 result = Interrupted()  # how it takes the interruption is not held against it
-        if self._runs.get(claim.job_id) is not run:
+        if self._runs.get(job_id) is not run:
             return  # it fought its cancellation too long and was handed back, or a new try took its place
-        was_full = not self.free
-        del self._runs[claim.job_id]
+        was_full = len(self._runs) >= self._slots
+        del self._runs[job_id]
         try:
             if not isinstance(run.stop, JobEvent):
-                self._complete(claim, result)
+                self._complete(run.claim, result)
                 if self._completer.is_full:
                     await self._completer.room()
         finally:
             self._slot_freed.set()
             if was_full:
                 self._on_free()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):  # ours: what a job raises is a result
-            fault = ServiceFaulted("executor", error)
-            self._on_fault(fault)
-            self._events.publish(fault)
 
     def _cancelled(self, run: _Run, error: asyncio.CancelledError) -> Result:
         if run.timed_out and run.stop is None:
@@ -232,6 +240,16 @@ class Executor:
         if run.task:
             run.task.cancel()
 
+    async def _attempt_under_lock(self, run: _Run, key: int) -> Result:
+        result: Result | None = None
+        try:
+            async with self._store.advisory_lock(key) as taken:
+                result = await self._attempt(run) if taken else Skipped(LOCK_TAKEN)
+        except TransientFault:
+            # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
+            return result or Interrupted()
+        return result
+
     async def _attempt(self, run: _Run) -> Result:
         claim = run.claim
         task = self._tasks.resolve(claim.function)
@@ -243,22 +261,7 @@ class Executor:
             args, kwargs = decode(claim.task_data)
         except PayloadError as error:
             return Unrunnable(error)
-        if claim.lock_key is None:
-            return await self._call(run, task.func, args, kwargs)
-        result: Result | None = None
-        try:
-            async with self._store.advisory_lock(claim.lock_key) as taken:
-                result = await self._call(run, task.func, args, kwargs) if taken else Skipped(LOCK_TAKEN)
-        except TransientFault:
-            # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
-            return result or Interrupted()
-        return result
-
-    async def _call(
-        self, run: _Run, func: JobFunction, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Result:
-        claim = run.claim
-        current.set((claim, datetime.now(UTC)))
+        current.set((claim, time.time()))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -267,7 +270,7 @@ class Executor:
         if seconds is not None:
             self._deadlines.add(run, seconds)
         try:
-            await func(*args, **kwargs)
+            await task.func(*args, **kwargs)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
@@ -279,7 +282,7 @@ class Executor:
 
     def _complete(self, claim: Claim, result: Result) -> None:
         if result is _RETURNED:
-            self._completer.put(claim, _COMPLETED)
+            self._completer.put_completed(claim)
         else:
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
             self._completer.put(claim, decide(claim, result, self._policy, spread=spread))

@@ -26,7 +26,7 @@ async def test_a_job_sees_itself_in_all_it_starts_and_nowhere_else() -> None:
         return current_job()
 
     async def run() -> tuple[CurrentJob, CurrentJob]:
-        current.set((CLAIM, DUE))
+        current.set((CLAIM, DUE.timestamp()))
         return await look(), await asyncio.create_task(look())
 
     assert await asyncio.create_task(run()) == (job, job)
@@ -44,7 +44,7 @@ async def test_its_deadline_counts_from_when_the_try_began(
     began = DUE + timedelta(hours=1)
 
     async def run() -> datetime | None:
-        current.set((CLAIM._replace(timeout_seconds=seconds), began))
+        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp()))
         return current_job().deadline
 
     assert await asyncio.create_task(run()) == (None if left is None else began + left)

@@ -50,7 +50,6 @@ class Parts:
         self,
         *,
         flush_timeout: float = 5.0,
-        claims_follow: Callable[[], bool] = lambda: False,
         keep: bool = True,
     ) -> Completer:
         return Completer(
@@ -59,7 +58,6 @@ class Parts:
             self.worker_id,
             flush_timeout=flush_timeout,
             on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
-            claims_follow=claims_follow,
             keep=keep,
         )
 

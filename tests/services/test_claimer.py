@@ -215,7 +215,7 @@ class Line:
     """Executor, completer and claimer, wired as in the engine."""
 
     def __init__(self, parts: Parts, *, slots: int, batch: int) -> None:
-        self.completer = parts.completer(claims_follow=lambda: self.claimer.follows_up)
+        self.completer = parts.completer()
         self.executor = parts.executor(self.completer, slots=slots)
         self.claimer = parts.claimer(
             self.executor,
@@ -329,7 +329,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
     line = Line(known, slots=3, batch=2)
     await line.start()
     await asyncio.wait_for(asked.wait(), PATIENCE)
-    assert line.claimer.follows_up
+    assert line.completer.claims_follow
     gate.open.set()
     await Parts.ended(line.executor)
     answered.set()
@@ -344,11 +344,11 @@ async def test_when_claims_end_results_are_written_without_them(
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
-    assert line.claimer.follows_up
+    assert line.completer.claims_follow
     (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
     line.completer.put(held, Completed())
     await line.claimer.stop()
-    assert not holds(line.claimer.follows_up)
+    assert not holds(line.completer.claims_follow)
     await seen.until(JobCompleted, job_id="c")
     gate.open.set()
     await seen.until(JobCompleted, job_id="a")

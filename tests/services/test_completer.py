@@ -304,7 +304,8 @@ async def test_no_more_than_a_batch_is_taken_and_every_number_has_its_turn(
 async def test_only_completions_wait_for_a_claim(parts: Parts, seen: Recorder) -> None:
     """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
     held = await claim(parts.store, new_job("a"), new_job("b"))
-    completer = parts.completer(claims_follow=lambda: True)
+    completer = parts.completer()
+    completer.claims_follow = True
     await completer.start()
     completer.put(held[0], Completed())
     for _ in range(5):

@@ -32,9 +32,7 @@ DUE = 2_000
 FUTURE = 20_000
 
 TYPES = {
-    "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
-    + ", timestamptz" * 4
-    + ", boolean",
+    "exchange_jobs": "text, text[], integer, timestamptz, text[], integer" + ", timestamptz" * 4 + ", bool",
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz",
