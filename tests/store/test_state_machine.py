@@ -59,34 +59,32 @@ async def test_every_priority_is_known(pool: Pool, priority: int) -> None:
 @pytest.mark.parametrize(
     ("values", "constraint"),
     [
-        ({"status": "done"}, "status_known"),
-        ({"status": ""}, "status_known"),
-        ({"status": "PENDING"}, "status_known"),
-        ({"priority": 0}, "priority_known"),
-        ({"priority": 4}, "priority_known"),
-        ({"retry_count": -1}, "counts_not_negative"),
-        ({"max_retries": -1}, "counts_not_negative"),
-        ({"attempt": -1}, "counts_not_negative"),
-        ({"misfire_grace_time": -1}, "counts_not_negative"),
-        ({"timeout_seconds": 0.0}, "counts_not_negative"),
-        ({**RUNNING, "worker_id": None}, "running_has_a_worker"),
-        ({**RUNNING, "attempt": 0}, "running_has_a_worker"),
-        ({**RUNNING, "finished_at": NOW}, "finished_has_an_end"),
-        ({"status": "pending", "finished_at": NOW}, "finished_has_an_end"),
-        ({**DONE, "finished_at": None}, "finished_has_an_end"),
-        ({"status": "failed"}, "finished_has_an_end"),
-        ({"status": "cancelled"}, "finished_has_an_end"),
-        ({"status": "expired"}, "finished_has_an_end"),
-        ({"replacement": "{}"}, "only_running_is_replaced_later"),
-        ({**DONE, "replacement": "{}"}, "only_running_is_replaced_later"),
+        ({"status": "done"}, "states"),
+        ({"status": ""}, "states"),
+        ({"status": "PENDING"}, "states"),
+        ({"priority": 0}, "values"),
+        ({"priority": 4}, "values"),
+        ({"retry_count": -1}, "values"),
+        ({"max_retries": -1}, "values"),
+        ({"attempt": -1}, "values"),
+        ({"misfire_grace_time": -1}, "values"),
+        ({"timeout_seconds": 0.0}, "values"),
+        ({**RUNNING, "worker_id": None}, "states"),
+        ({**RUNNING, "attempt": 0}, "states"),
+        ({**RUNNING, "finished_at": NOW}, "states"),
+        ({"status": "pending", "finished_at": NOW}, "states"),
+        ({**DONE, "finished_at": None}, "states"),
+        ({"status": "failed"}, "states"),
+        ({"status": "cancelled"}, "states"),
+        ({"status": "expired"}, "states"),
+        ({"replacement": "{}"}, "states"),
+        ({**DONE, "replacement": "{}"}, "states"),
     ],
 )
 async def test_a_job_that_cannot_be_is_refused(pool: Pool, values: dict[str, Any], constraint: str) -> None:
     with pytest.raises(asyncpg.CheckViolationError) as caught:
         await insert(pool, "scheduled_jobs", {**JOB, **values})
-    # A status that is none has no right shape either, so the name may come second.
-    if constraint != "status_known":
-        assert caught.value.constraint_name == f"scheduled_jobs_{constraint}"
+    assert caught.value.constraint_name == f"scheduled_jobs_{constraint}"
 
 
 @pytest.mark.parametrize(
