@@ -54,7 +54,7 @@ BARE: Final = Contestant(
     "bare loop",
     "benchmarks.bare",
     "here",
-    "claims of 500, finish and claim in one statement, two connections in turn",
+    "claims of 500, finish and claim in one statement, the next under way while jobs run",
     OUR_UNFINISHED,
     drain=200_000,
     note="no library: an upper bound",

@@ -289,3 +289,13 @@ async def test_a_pool_of_one_connection_is_enough(dsn: str, clock: FakeClock) ->
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as small:
         store = Store(Connections(small), clock=clock)
         assert ids(await running(store, new_job())) == ["job"]
+
+
+async def test_a_claim_that_finds_nothing_writes_nothing(store: Store, pool: Pool) -> None:
+    """Not even a lock, which is written down as well: idle workers look every two seconds."""
+    await store.register(worker(), LEASE)
+    async with pool.acquire() as connection, connection.transaction():
+        assert await claim_on(connection, store, 10) == []
+        assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
+        await store.insert([new_job()], connection=connection)
+        assert len(await claim_on(connection, store, 10)) == 1

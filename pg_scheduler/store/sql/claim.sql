@@ -9,8 +9,9 @@
 -- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
 -- to which nothing is left for this worker ($7 to $10), so rows of the future, of other priorities, that
 -- run, and dead ones that somebody's snapshot keeps, are not walked. The worker's own row is locked FOR KEY
--- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing. The update goes by ctid: a
--- join would be a scan under a plan made for an empty table.
+-- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing; but only when a job is due, since a
+-- lock is written down, and an empty poll should write nothing. The update goes by ctid: a join would be a
+-- scan under a plan made for an empty table.
 --
 -- The last row tells the seconds until the next job is due, when there were fewer than asked for; negative,
 -- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
@@ -52,8 +53,7 @@ level (priority, since) AS (
 ),
 due AS (
     SELECT job.ctid
-    FROM worker
-    CROSS JOIN level
+    FROM level
     CROSS JOIN LATERAL (
         SELECT ctid
         FROM {schema}scheduled_jobs
@@ -67,6 +67,7 @@ due AS (
         LIMIT $3
         FOR UPDATE SKIP LOCKED
     ) AS job
+    CROSS JOIN LATERAL (SELECT FROM worker WHERE job.ctid IS NOT NULL OFFSET 0) AS alive
     LIMIT $3
 ),
 claimed AS (
