@@ -32,7 +32,8 @@ def command(contestant: Contestant) -> tuple[list[str], dict[str, str]]:
         Missing: It could not be installed.
     """
     if contestant.kind == "here":
-        return [sys.executable, "-P", str(LAUNCH), contestant.driver], {}
+        # This checkout, before one that may be installed in place.
+        return [sys.executable, "-P", str(LAUNCH), contestant.driver], {"PYTHONPATH": str(ROOT)}
     folder = FOLDER / contestant.name.replace(" ", "-").lower()
     if contestant.kind == "python":
         python = folder / "bin" / "python"

@@ -49,7 +49,8 @@ class Ours(Peer):
     """Uses the pool as any application would.
 
     Options of an order: ``slots`` and ``claim``; ``poll``, seconds between two looks of an idle worker;
-    ``priority``; ``batch`` of the bulk call; ``trace``, to time every claim; ``keep``, False to delete
+    ``priority``; ``batch`` of the bulk call; ``trace``, to time every claim; ``statements``, to tell every
+    statement and when it was made; ``keep``, False to delete
     completed jobs at once; ``report``, seconds between two words about memory; ``shutdown_timeout``.
     """
 
@@ -58,6 +59,7 @@ class Ours(Peer):
         self.job = JOBS[order.job]
         self.priority = JobPriority(order.options.get("priority", "normal"))
         self.claims: list[float] = []
+        self.statements: list[tuple[float, str]] = []
         self._last: tuple[str, tuple[Any, ...]] | None = None
         self._scheduler: Scheduler | None = None
 
@@ -122,6 +124,8 @@ class Ours(Peer):
                 yield
                 if beat:
                     beat.cancel()
+                if options.get("statements"):
+                    say(event="statements", seen=list(self.statements))
                 if options.get("trace"):
                     claims = [1000 * each for each in self.claims]
                     say(event="claims", milliseconds=claims, **await self._look_closer(pool))
@@ -165,19 +169,23 @@ class Ours(Peer):
 
     def _pool(self) -> asyncpg.Pool:
         async def watch(connection: Any) -> None:
-            connection.add_query_logger(self._note)
+            connection.add_query_logger(self._count if self.order.options.get("statements") else self._note)
 
         return asyncpg.create_pool(
             self.order.dsn,
             min_size=1,
             max_size=10,
-            init=watch if self.order.options.get("trace") else None,
+            init=watch if self.order.options.keys() & {"trace", "statements"} else None,
         )
 
     def _note(self, query: Any) -> None:
         if CLAIM.search(query.query) and not query.query.startswith("EXPLAIN"):
             self.claims.append(query.elapsed)
             self._last = query.query, query.args
+
+    def _count(self, query: Any) -> None:
+        first_line = query.query.strip().removeprefix("-- ").partition("\n")[0]
+        self.statements.append((time.time(), re.split(r"[,.:;(]", first_line)[0]))
 
 
 def _instant(due: float | None) -> datetime:

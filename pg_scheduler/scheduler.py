@@ -62,8 +62,8 @@ class Scheduler:
     """Runs coroutine functions at their time, on any number of nodes, with nothing but PostgreSQL.
 
     Args:
-        db_pool: Your asyncpg pool. With ``max_size`` of 3 or more one connection is kept for LISTEN, with 4
-            or more another one for claims.
+        db_pool: Your asyncpg pool. With ``max_size`` of 3 or more one connection is kept for LISTEN and
+            heartbeats, with 4 or more another one for claims.
         max_concurrent_jobs: Jobs this node runs at once.
         misfire_grace_time: Seconds after its time within which a job may still start, for jobs that say
             nothing themselves; None for ever.
@@ -72,8 +72,8 @@ class Scheduler:
         batch_claim_limit: Jobs taken at most with one statement.
         polling_config: Bounds of the fallback polling; see PollingConfig.
         schema: The schema of the tables, created if need be; None for the connection's search path.
-        direct_dsn: A DSN that leads to PostgreSQL itself, for LISTEN and advisory locks: needed behind
-            PgBouncer in transaction mode, or with a very small pool.
+        direct_dsn: A DSN that leads to PostgreSQL itself, for LISTEN, heartbeats and advisory locks: needed
+            behind PgBouncer in transaction mode, or with a very small pool.
         shutdown_timeout: Seconds that running jobs get to end at shutdown, and their results after that
             to be written.
         retry_policy: When failed tries are tried again; see RetryPolicy.
@@ -510,7 +510,7 @@ class Scheduler:
         await self._running().rescuer.run_once()
 
     async def periodic_orphan_recovery(self) -> None:
-        """The same; the rescuer does it by itself every quarter of a lease."""
+        """The same; the rescuer does it by itself when a lease is over."""
         await self.recover_orphaned_jobs()
 
     async def monitor_heartbeats(self) -> None:

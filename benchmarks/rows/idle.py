@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Final
 
 from benchmarks.bench import Bench, Database
-from benchmarks.contestants import Contestant
+from benchmarks.contestants import OURS, Contestant
 from benchmarks.drivers import Driver
 from benchmarks.results import Goal
 
@@ -17,6 +19,9 @@ TITLE: Final = "idle worker with default settings: transactions per minute"
 
 GOALS: Final = (Goal("transactions/min", most=18),)
 
+SETTLE: Final = 15
+"""Seconds until the start is over and counted: a session that became idle tells its counters after ten."""
+
 
 async def measure(bench: Bench) -> None:
     """All at once, each in its own database, for each has its own counters there."""
@@ -25,18 +30,27 @@ async def measure(bench: Bench) -> None:
         running: list[tuple[Contestant, Database, Driver]] = []
         for contestant in bench.contestants(named=("PgQueuer", "pg-scheduler 0.2.3")):
             database = await stack.enter_async_context(bench.database(contestant))
-            worker = await stack.enter_async_context(database.worker(contestant))
+            options = {"statements": True} if contestant is OURS else {}
+            worker = await stack.enter_async_context(database.worker(contestant, options=options))
             running.append((contestant, database, worker))
         bench.progress(f"{len(running)} idle workers for {seconds} s")
-        # What the start cost is not counted. A session tells its counters when it has been idle for a while.
-        await asyncio.sleep(bench.scale(15, 5))
+        await asyncio.sleep(SETTLE)
+        began = time.time()
         before = [await database.counters() for _, database, _ in running]
         await asyncio.sleep(seconds)
         for (contestant, database, _), start in zip(running, before, strict=True):
             end = await database.counters()
             count = end.transactions - start.transactions
             bench.outcome.add(contestant.name, "transactions/min", 60 * count / (end.seconds - start.seconds))
+        ended = time.time()
         for contestant, _, worker in running:
             bench.outcome.add(contestant.name, "memory MiB", (await worker.stop())["rss"] / 2**20)
+            for told in worker.events.get("statements", ()):
+                made = Counter(what for at, what in told["seen"] if began <= at <= ended)
+                bench.outcome.note(f"{contestant.name} in {seconds} s: {_text(made)}")
     if bench.quick:
         bench.outcome.note(f"from {seconds} s: what happens once a minute is missed or counted thrice")
+
+
+def _text(made: Counter[str]) -> str:
+    return ", ".join(f'{count} x "{what}"' for what, count in made.most_common())

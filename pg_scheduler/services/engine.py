@@ -24,6 +24,7 @@ from pg_scheduler.services.executor import Executor
 from pg_scheduler.services.expirer import Expirer
 from pg_scheduler.services.heartbeat import Heartbeat
 from pg_scheduler.services.listener import Listener
+from pg_scheduler.services.lookout import Lookout
 from pg_scheduler.services.periodic_jobs import PeriodicJobs
 from pg_scheduler.services.planner import Planner
 from pg_scheduler.services.rescuer import Rescuer
@@ -101,10 +102,18 @@ class Engine:
         self.rescuer = Rescuer(
             store,
             events,
-            interval=lease / 4,
             heartbeat_threshold=config.heartbeat_threshold,
             is_trusted=lambda: self.heartbeat.is_trusted,
             on_rescued=self.wake_claimer,
+        )
+        expirer = Expirer(store, events)
+        lookout = Lookout(
+            store,
+            events,
+            lease=lease,
+            heartbeat_threshold=config.heartbeat_threshold,
+            on_lapsed=self.rescuer.wake,
+            on_expired=expirer.wake,
         )
         self.planner = Planner(
             store,
@@ -135,7 +144,8 @@ class Engine:
             announcer,
             self.listener,
             self.rescuer,
-            Expirer(store, events),
+            expirer,
+            lookout,
             self.planner,
             self.claimer,
         ]

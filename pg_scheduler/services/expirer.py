@@ -1,16 +1,18 @@
-"""Expires jobs past their grace that no claim meets: nobody knows their name, or no slot is free."""
+"""Expires jobs past their grace that no claim meets, since nobody knows their name or no slot is free.
+
+The lookout says when there are any.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobExpired
-from pg_scheduler.services.base import Service
+from pg_scheduler.services.base import NEVER, Service
 from pg_scheduler.store.store import Store
 
 __all__ = ["Expirer"]
 
-INTERVAL: Final = 30.0
 BATCH: Final = 500
 
 
@@ -18,7 +20,6 @@ class Expirer(Service):
     """Sweep jobs past their grace."""
 
     name: ClassVar[str] = "expirer"
-    jitter: ClassVar[float] = 0.2
 
     def __init__(self, store: Store, events: EventBus) -> None:
         super().__init__(events)
@@ -29,4 +30,4 @@ class Expirer(Service):
         expired = await self._store.expire(BATCH)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
-        return 0 if len(expired) == BATCH else INTERVAL
+        return 0 if len(expired) == BATCH else NEVER

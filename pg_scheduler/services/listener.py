@@ -2,7 +2,8 @@
 
 A LISTEN connection can be deaf without an error: behind PgBouncer in transaction mode it listens on a
 server connection that is not ours, and half-open it waits for ever. So each new connection must hear a
-message of its own before it counts, and an old one is asked for an answer now and then.
+message of its own before it counts. Then it is lent to upkeep, whose answers show that it lives; when there
+was none for a while, it is asked for one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pg_scheduler.store.store import Store
 
 __all__ = ["Listener"]
 
-CHECK_INTERVAL: Final = 15.0
-CHECK_TIMEOUT: Final = 5.0
+CHECK_INTERVAL: Final = 30.0
+"""Seconds without an answer after which one is asked for; beats, every 20 seconds, are answered too."""
+HELLO_TIMEOUT: Final = 5.0
 DEAF_INTERVAL: Final = 60.0
 HELLO: Final = "hello"
 
@@ -66,9 +68,8 @@ class Listener(Service):
 
     async def run_once(self) -> float:
         """Connect, or check the connection."""
-        if self._subscription is not None and self._subscription.is_open:
-            await self._subscription.check(CHECK_TIMEOUT)
-            return CHECK_INTERVAL
+        if self._subscription is not None and self.hears:
+            return await self._subscription.check(CHECK_INTERVAL)
         await self.drain()
         if not self._store.connections.can_spare_one:
             self._events.publish(ListenerLost(TOO_SMALL))
@@ -77,12 +78,13 @@ class Listener(Service):
         await self._subscription.open()
         await self._store.notify([self._hello])
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
+            async with asyncio.timeout(HELLO_TIMEOUT):
                 await self._heard.wait()
         except TimeoutError:
             await self.drain()
             self._events.publish(ListenerLost(DEAF))
             return DEAF_INTERVAL
+        self._subscription.lend()
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._on_connected()
         return CHECK_INTERVAL

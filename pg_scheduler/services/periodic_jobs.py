@@ -115,11 +115,15 @@ class PeriodicJobs:
                 )
         self._merged_version = version
 
-    async def refresh(self) -> dict[str, PeriodicRow]:
-        """Read what the database says of the schedules known here."""
+    async def refresh(self) -> tuple[dict[str, PeriodicRow], datetime | None]:
+        """Read what the database says of the schedules known here, and its time.
+
+        Where none is known, nothing is asked: the time is None.
+        """
         known = self._known()
-        self._rows = {key: row for key, row in (await self._store.periodic_rows()).items() if key in known}
-        return self._rows
+        rows, now = await self._store.periodic_rows_and_now() if known else ({}, None)
+        self._rows = {key: row for key, row in rows.items() if key in known}
+        return self._rows, now
 
     def window_job(self, row: PeriodicRow, window: datetime, now: datetime) -> NewJob:
         """The job of one window.

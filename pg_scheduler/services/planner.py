@@ -69,13 +69,14 @@ class Planner(Service):
         await self._jobs.merge()
         if await self._jobs.write_wishes():
             self._on_switched()
-        rows = await self._jobs.refresh()
-        now = await self._store.now()
+        rows, now = await self._jobs.refresh()
+        if now is None:
+            return LOOK_AGAIN
         soonest = 0.0
         if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
             soonest = 0.0 if await self._plan(due) else BUSY
-            rows = await self._jobs.refresh()
-        look_again = LOOK_AGAIN if self._hears() or not rows else LOOK_AGAIN_DEAF
+            rows, _ = await self._jobs.refresh()
+        look_again = LOOK_AGAIN if self._hears() else LOOK_AGAIN_DEAF
         next_fire = min(
             (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
             default=None,

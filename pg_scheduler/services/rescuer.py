@@ -1,4 +1,4 @@
-"""Finds workers whose lease is over and gives their jobs back."""
+"""Gives the jobs of workers back whose lease is over, when the lookout says that one is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobsRescued
-from pg_scheduler.services.base import Service
+from pg_scheduler.services.base import NEVER, Service
 from pg_scheduler.store.store import Store
 
 __all__ = ["Rescuer"]
@@ -19,28 +19,24 @@ class Rescuer(Service):
     """Release the jobs of dead workers.
 
     Args:
-        interval: Seconds between two looks.
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
         is_trusted: Tells whether this worker's own lease surely runs.
         on_rescued: Called when jobs became pending.
     """
 
     name: ClassVar[str] = "rescuer"
-    jitter: ClassVar[float] = 0.2
 
     def __init__(
         self,
         store: Store,
         events: EventBus,
         *,
-        interval: float,
         heartbeat_threshold: float,
         is_trusted: Callable[[], bool],
         on_rescued: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
-        self._interval = interval
         self._heartbeat_threshold = heartbeat_threshold
         self._is_trusted = is_trusted
         self._on_rescued = on_rescued
@@ -54,4 +50,4 @@ class Rescuer(Service):
             self._events.publish(JobsRescued(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
         if rescue.job_ids:
             self._on_rescued()
-        return 0 if len(rescue.job_ids) == BATCH else self._interval
+        return 0 if len(rescue.job_ids) == BATCH else NEVER

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
+from pg_scheduler.store.lent import end
 from pg_scheduler.store.pool import CALL_TIMEOUT, PoolConnection, is_open
 from pg_scheduler.store.store import Store
 
@@ -58,19 +59,27 @@ class Subscription:
             await asyncio.wait_for(connection.add_listener(self.channel, self._received), CALL_TIMEOUT)
         self._connection = connection
 
-    async def check(self, timeout: float) -> None:
-        """Ask the server for an answer: a half-open connection stays silent for ever otherwise."""
+    def lend(self) -> None:
+        """Let upkeep use the connection: messages arrive on it, so it is a session of its own."""
         if self._connection is not None:
-            try:
-                with translated():
-                    await self._connection.fetchval("SELECT 1", timeout=timeout)
-            except TransientFault:
-                self._abandon(self._connection)
-                raise
+            self._store.lent.lend(self._connection)
+
+    async def check(self, silence: float) -> float:
+        """Ask the server for an answer, if it gave none for so many seconds.
+
+        A half-open connection stays silent for ever otherwise.
+
+        Returns:
+            Seconds after which to check again.
+        """
+        if self._connection is not None and self._store.lent.silent_for >= silence:
+            await self._store.lent.fetch("SELECT 1")
+        return silence - self._store.lent.silent_for
 
     async def close(self) -> None:
         """Stop listening and give the connection back."""
         connection, self._connection = self._connection, None
+        await self._store.lent.take_back()
         if connection is not None and is_open(connection):
             connection.remove_termination_listener(self._terminated)
             try:
@@ -79,14 +88,9 @@ class Subscription:
                         connection.remove_listener(self.channel, self._received), CALL_TIMEOUT
                     )
             except TransientFault:
-                self._abandon(connection)
+                end(connection)
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
-
-    @staticmethod
-    def _abandon(connection: PoolConnection) -> None:
-        if is_open(connection):  # but nobody answers on it any more
-            connection.terminate()
 
     def _received(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
         self._on_message(str(message))

@@ -41,4 +41,6 @@ def worker_from(row: Any) -> Worker:
 
 def periodic_from(row: Any) -> PeriodicRow:
     """A row of periodic_rows or due_periodic."""
-    return PeriodicRow(**dict(row))
+    values = dict(row)
+    values.pop("now", None)
+    return PeriodicRow(**values)

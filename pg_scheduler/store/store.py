@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
@@ -24,12 +24,14 @@ from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
 from pg_scheduler.errors import SchemaMissingError, TransientFault
 from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.faults import translated
+from pg_scheduler.store.lent import Lent
 from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.records import job_from, periodic_from, worker_from
 
 __all__ = [
     "FROM_THE_START",
+    "Ahead",
     "Beat",
     "Exchange",
     "Rescue",
@@ -50,8 +52,12 @@ Use = Callable[[], AbstractAsyncContextManager[PoolConnection]]
 HOT: Final = frozenset({"exchange_jobs"})
 """Statements of the hot path, which have a connection of their own. Heartbeats do not queue up there."""
 
-PLANNED: Final = frozenset({"renew_lease", "expire_jobs"})
-"""Statements that need the planner settings of a transaction, and get one of their own."""
+UPKEEP: Final = frozenset({"renew_lease", "look_ahead", "periodic_rows"})
+"""Statements that an idle worker makes, and that may be made twice: they use the lent connection, if it is
+free and answers."""
+
+PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs"})
+"""Statements that need planner settings, and elsewhere get a transaction of their own for that."""
 
 CLAIM_COLUMNS: Final = len(Claim._fields)
 IN_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
@@ -85,6 +91,18 @@ class Beat:
 
     alive: bool
     lost: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What will be over.
+
+    ``lapse_in`` are the seconds until the first lease ends, ``expiry_in`` those until the first waiting job
+    expires; negative if it is over already, None if there is none to be seen.
+    """
+
+    lapse_in: float | None
+    expiry_in: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,7 @@ class Store:
         self, connections: Connections, *, schema: str | None = None, clock: Clock | None = None
     ) -> None:
         self.connections = connections
+        self.lent = Lent()
         self._clock = clock or SystemClock()
         self._schema = schema
         self._queries: Mapping[str, str] | None = None
@@ -307,6 +326,11 @@ class Store:
 
     # -- upkeep ----------------------------------------------------------------------------------------
 
+    async def look_ahead(self, horizon: float, heartbeat_threshold: float) -> Ahead:
+        """Look when something will be over, among all workers and the jobs due within so many seconds."""
+        (row,) = await self._fetch("look_ahead", self._now, horizon, heartbeat_threshold)
+        return Ahead(row["lapse_in"], row["expiry_in"])
+
     async def expire(self, limit: int) -> list[tuple[str, str, int]]:
         """Expire pending jobs past their grace; id, name and attempt of each."""
         return [(row[0], row[1], row[2]) for row in await self._fetch("expire_jobs", self._now, limit)]
@@ -385,8 +409,15 @@ class Store:
 
     async def periodic_rows(self, *, on: PoolConnection | None = None) -> dict[str, PeriodicRow]:
         """Every schedule by dedup key."""
-        rows = map(periodic_from, await self._fetch("periodic_rows", on=on))
-        return {row.dedup_key: row for row in rows}
+        return (await self.periodic_rows_and_now(on=on))[0]
+
+    async def periodic_rows_and_now(
+        self, *, on: PoolConnection | None = None
+    ) -> tuple[dict[str, PeriodicRow], datetime | None]:
+        """The same, with the time by the clock that decides; None if there is no schedule."""
+        rows = await self._fetch("periodic_rows", self._now, on=on)
+        schedules = map(periodic_from, rows)
+        return {each.dedup_key: each for each in schedules}, rows[0]["now"] if rows else None
 
     @asynccontextmanager
     async def periodic_locked(self) -> AsyncIterator[PoolConnection]:
@@ -499,6 +530,9 @@ class Store:
         if on is not None:
             with translated():
                 return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
+        if name in UPKEEP and self.lent.is_free:
+            with suppress(TransientFault):  # whatever it was: there is another connection to ask
+                return await self.lent.fetch(query, *args)
         if use is None and name in HOT:
             use = self.connections.steady
         elif use is None:

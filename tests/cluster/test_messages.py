@@ -12,13 +12,10 @@ import asyncpg
 from pg_scheduler import JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import Event, JobCompleted, ListenerConnected, ListenerLost
 from tests.cluster.fleet import Fleet
+from tests.services.kit import listening_pid
 
 NODES = 20
 NEVER_POLLS = PollingConfig(min_interval=60, max_interval=60, idle_start_interval=60)
-LISTENING = """
-    SELECT pid FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ILIKE 'LISTEN%'
-"""
 
 
 async def ping() -> None:
@@ -79,13 +76,12 @@ async def test_a_listener_whose_connection_is_killed_connects_again(
         node.subscribe(lambda event: lost.set(), ListenerLost)
         node.subscribe(lambda event: connected.set(), ListenerConnected)
         node.subscribe(lambda event: done.set(), JobCompleted)
-        [listening] = await pool.fetch(LISTENING)
-        assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening["pid"])
+        listening = listening_pid(node)
+        assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening)
         async with asyncio.timeout(5):
             await lost.wait()
             await connected.wait()
-        [again] = await pool.fetch(LISTENING)
-        assert again["pid"] != listening["pid"]
+        assert listening_pid(node) != listening
         # This node would not look for a minute: only a word from elsewhere makes it.
         await client.schedule(ping, execution_time=datetime.now(UTC))
         async with asyncio.timeout(5):

@@ -33,7 +33,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.services.claimer import Claimer
 from tests.scheduler.conftest import Make, Pools
-from tests.services.kit import PATIENCE, Gate, Recorder, holds, kill_backends, new_job, now
+from tests.services.kit import PATIENCE, Gate, Recorder, holds, kill_backends, listening_pid, new_job, now
 
 
 async def test_start_returns_when_jobs_are_being_claimed(make: Make, opened: Gate) -> None:
@@ -171,14 +171,14 @@ async def test_two_schedulers_share_a_pool_of_four(make: Make, pools: Pools, ope
 
 
 async def test_what_was_not_heard_while_the_listener_was_away_is_looked_for(
-    make: Make, dsn: str, opened: Gate
+    make: Make, pool: asyncpg.Pool, opened: Gate
 ) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     scheduler.register(opened.job, name="app.work")
     await scheduler.start()
     await scheduler._store.insert([new_job("unheard", "app.work")])  # without a word to anybody
-    assert await kill_backends(dsn, "LISTEN%") == 1
+    assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
     await seen.until(JobCompleted, job_id="unheard")
 
 

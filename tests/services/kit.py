@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
+from pg_scheduler import Scheduler
 from pg_scheduler.domain.job import Claim, NewJob, Worker
 from pg_scheduler.domain.outcome import Completed
 from pg_scheduler.events import Event, Subscriber
@@ -161,6 +162,14 @@ async def kill_backends(dsn: str, like: str = "%") -> int:
         return len(killed)
     finally:
         await connection.close()
+
+
+def listening_pid(scheduler: Scheduler) -> int:
+    """The process id of the session that listens."""
+    connection = scheduler._store.lent._connection
+    assert connection is not None
+    pid: int = connection.get_server_pid()
+    return pid
 
 
 class Wire:

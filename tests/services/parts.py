@@ -18,6 +18,7 @@ from pg_scheduler.services.executor import Executor
 from pg_scheduler.services.expirer import Expirer
 from pg_scheduler.services.heartbeat import Heartbeat
 from pg_scheduler.services.listener import Listener
+from pg_scheduler.services.lookout import Lookout
 from pg_scheduler.services.periodic_jobs import PeriodicJobs
 from pg_scheduler.services.planner import Planner
 from pg_scheduler.services.rescuer import Rescuer
@@ -113,7 +114,6 @@ class Parts:
         return Rescuer(
             self.store,
             self.bus,
-            interval=15.0,
             heartbeat_threshold=120.0,
             is_trusted=lambda: self.trusted,
             on_rescued=self._notes("rescued"),
@@ -121,6 +121,16 @@ class Parts:
 
     def expirer(self) -> Expirer:
         return Expirer(self.store, self.bus)
+
+    def lookout(self, *, lease: float = LEASE) -> Lookout:
+        return Lookout(
+            self.store,
+            self.bus,
+            lease=lease,
+            heartbeat_threshold=120.0,
+            on_lapsed=self._notes("lapsed"),
+            on_expired=self._notes("expired"),
+        )
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
         return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id)

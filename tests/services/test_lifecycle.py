@@ -23,6 +23,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "expirer": Parts.expirer,
     "heartbeat": Parts.heartbeat,
     "listener": Parts.listener,
+    "lookout": Parts.lookout,
     "planner": Parts.planner,
     "rescuer": Parts.rescuer,
     "vacuum": Parts.vacuum,

@@ -1,4 +1,4 @@
-"""The rescuer and the expirer, pass by pass."""
+"""The rescuer, the expirer and the lookout, pass by pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.outcome import Completed
 from pg_scheduler.events import EventBus, JobExpired, JobsRescued
 from pg_scheduler.services import expirer as expirer_module
+from pg_scheduler.services import lookout as lookout_module
+from pg_scheduler.services.base import NEVER
 from pg_scheduler.store.store import Store
 from tests.services.kit import Recorder, claim, new_job, new_worker, statuses
 from tests.services.parts import Parts
@@ -20,6 +22,12 @@ from tests.services.parts import Parts
 @pytest.fixture
 def parts(clocked: Store, bus: EventBus) -> Parts:
     return Parts(clocked, bus)
+
+
+@pytest.fixture(autouse=True)
+def _without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout_module, "JITTER", 0.0)
+    monkeypatch.setattr(lookout_module, "SPREAD", 0.0)
 
 
 # -- rescuer -------------------------------------------------------------------------------------------
@@ -31,7 +39,7 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(
     dead = await claim(parts.store, new_job("a"), new_job("b"), worker_id="dead")
     await claim(parts.store, new_job("c"), worker_id="alive", lease=600)
     rescuer = parts.rescuer()
-    assert await rescuer.run_once() == 15
+    assert await rescuer.run_once() == NEVER
     assert seen.events == []
     clock.advance(timedelta(seconds=61))
     await rescuer.run_once()
@@ -110,7 +118,7 @@ async def test_a_worker_in_doubt_about_itself_declares_nobody_dead(
     await claim(parts.store, new_job("a"), worker_id="me")
     clock.advance(timedelta(seconds=61))
     parts.trusted = False
-    assert 0 < await parts.rescuer().run_once() < 15
+    assert 0 < await parts.rescuer().run_once() < NEVER
     assert seen.events == []
     assert await statuses(parts.store, "a") == ["running"]
 
@@ -141,7 +149,7 @@ async def test_only_pending_jobs_past_their_grace_expire(
     await claim(parts.store, new_job("running", misfire_grace_time=10, execution_time=clock.now))
     expirer = parts.expirer()
     clock.advance(timedelta(seconds=10))
-    assert await expirer.run_once() == expirer_module.INTERVAL
+    assert await expirer.run_once() == NEVER
     assert [event.job_id for event in seen.of(JobExpired)] == ["zero"]
     clock.advance(timedelta(seconds=0.001))
     await expirer.run_once()
@@ -160,5 +168,87 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
     await parts.store.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
     clock.advance(timedelta(seconds=5))
     expirer = parts.expirer()
-    assert [await expirer.run_once(), await expirer.run_once()] == [0, expirer_module.INTERVAL]
+    assert [await expirer.run_once(), await expirer.run_once()] == [0, NEVER]
     assert (await parts.store.count_jobs(None)).expired == 3
+
+
+# -- lookout -------------------------------------------------------------------------------------------
+
+
+async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock: FakeClock) -> None:
+    assert await parts.lookout().run_once() == lookout_module.INTERVAL
+    await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
+    later = clock.now + timedelta(minutes=1)
+    await parts.store.insert([new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")])
+    assert await parts.lookout().run_once() == lookout_module.INTERVAL
+    assert await parts.lookout(lease=20).run_once() == 10
+    assert parts.calls == []
+
+
+async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: FakeClock) -> None:
+    await parts.store.register(new_worker("me"), 600)
+    await claim(parts.store, new_job("a"), worker_id="dead")
+    lookout, rescuer = parts.lookout(), parts.rescuer()
+    clock.advance(timedelta(seconds=40))
+    assert await lookout.run_once() == pytest.approx(20)
+    clock.advance(timedelta(seconds=20.5))
+    assert await lookout.run_once() == lookout_module.AGAIN
+    assert parts.calls == ["lapsed"]
+    await rescuer.run_once()
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await lookout.run_once() == lookout_module.INTERVAL
+    assert parts.calls == ["lapsed", "rescued"]
+
+
+async def test_a_running_row_that_nobody_renews_is_seen(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
+    await parts.store.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'old', attempt = 1, last_heartbeat = $1"
+        " WHERE job_id = 'legacy'",
+        clock.now - timedelta(seconds=100),
+    )
+    await parts.store.set_status("by hand", JobStatus.RUNNING, 10)
+    lookout, rescuer = parts.lookout(), parts.rescuer()
+    assert await lookout.run_once() == pytest.approx(10)
+    clock.advance(timedelta(seconds=11))
+    assert await lookout.run_once() == lookout_module.AGAIN
+    await rescuer.run_once()
+    assert await lookout.run_once() == pytest.approx(9)
+    clock.advance(timedelta(seconds=10))
+    await rescuer.run_once()
+    assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
+    clock.advance(timedelta(seconds=40))
+    await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
+    parts.calls.clear()
+    await lookout.run_once()
+    assert parts.calls == ["lapsed"]
+
+
+async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: FakeClock) -> None:
+    soon = clock.now + timedelta(seconds=5)
+    await parts.store.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
+    lookout, expirer = parts.lookout(), parts.expirer()
+    assert await lookout.run_once() == pytest.approx(15)  # it is not even due yet
+    clock.advance(timedelta(seconds=15.1))
+    assert await lookout.run_once() == lookout_module.AGAIN
+    assert parts.calls == ["expired"]
+    await expirer.run_once()
+    assert await statuses(parts.store, "a") == ["expired"]
+    assert await lookout.run_once() == lookout_module.INTERVAL
+
+
+async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a"), new_job("b")])
+    await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
+    assert await parts.lookout().run_once() == lookout_module.INTERVAL
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
+    )
+    assert await parts.lookout().run_once() == lookout_module.AGAIN
+    await parts.rescuer().run_once()
+    assert await statuses(parts.store, "b") == ["pending"]

@@ -24,7 +24,7 @@ from pg_scheduler.store.pool import (
     PoolConnection,
 )
 from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import HOT, PLANNED, Store
+from pg_scheduler.store.store import HOT, PLANNED, UPKEEP, Store
 from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
@@ -38,10 +38,13 @@ TYPES = {
     "renew_lease": "text, text[], text, double precision, timestamptz",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "expire_jobs": "timestamptz, integer",
+    "look_ahead": "timestamptz, double precision, double precision",
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
 }
+HELD_THERE = sorted(HOT | UPKEEP & TYPES.keys())
+"""Statements on connections that are held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
 TOKENS = json.dumps({job_id: {"attempt": 1} for job_id in HELD})
 SETTLED = json.dumps(
@@ -56,6 +59,7 @@ VALUES = {
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "expire_jobs": f"{INSTANT}, 100",
+    "look_ahead": f"{INSTANT}, 30, 120",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
@@ -83,7 +87,7 @@ async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
     """A session with the settings of the connection that is held, which has prepared what runs there."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(STEADY_SETTINGS)
-    await prepare(connection, HOT)
+    await prepare(connection, HELD_THERE)
     yield connection
     await connection.close()
 
@@ -148,6 +152,7 @@ EXPECTED = {
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
     "expire_jobs": {CLAIM, TID},
+    "look_ahead": {CLAIM},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
@@ -160,6 +165,12 @@ async def test_a_plan_made_on_the_empty_table_serves_the_full_one(
 ) -> None:
     await fill(session, store)
     assert on_jobs(await explain(session, name)) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", HELD_THERE)
+async def test_so_it_does_on_a_connection_that_is_held(steady: Connection, store: Store, name: str) -> None:
+    await fill(steady, store)
+    assert on_jobs(await explain(steady, name)) == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -194,6 +205,17 @@ async def test_a_claim_never_walks_the_future(
     assert found[0]["Actual Rows"] == 1 + 100  # the last row tells of the rest
     # What was taken plus the running rows in front, no more.
     assert read_by(found) <= 100 + len(HELD) + 4
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_look_ahead_never_walks_the_future(steady: Connection, store: Store, analyzed: bool) -> None:
+    await fill(steady, store)
+    if analyzed:
+        await steady.execute("ANALYZE scheduled_jobs")
+    found = await explain(steady, "look_ahead")
+    (index,) = (node["Index Cond"] for node in found if node.get("Index Name") == "scheduled_jobs_claim")
+    assert "priority = " in index
+    assert read_by(found) <= DUE + len(HELD) + 30 + 4
 
 
 async def test_a_claim_that_begins_behind_the_running_rows_does_not_walk_them(
@@ -266,6 +288,7 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         await store.exchange("w1", [NAME], 1, completed=[one])
         await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
         await store.expire(1)
+        await store.look_ahead(30, 120)
         await store.rescue(120)
         await store.connections.release_steady()
     hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}

@@ -350,7 +350,8 @@ async def test_messages_arrive_when_their_transaction_commits(pool: Pool, dsn: s
     await subscription.open()
     assert (open_before, subscription.is_open) == (False, True)
     assert subscription.channel == await store.channel()
-    await subscription.check(5)
+    subscription.lend()
+    await subscription.check(0)
     await store.notify(["one", "two"])
     assert [await ear.hear(), await ear.hear()] == ["one", "two"]
     async with store.connections.transaction() as connection:
@@ -377,6 +378,7 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
     store, ear = Store(Connections(pool)), Ear()
     subscription = ear.subscription(store)
     await subscription.open()
+    subscription.lend()
     await pool.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE query LIKE 'LISTEN%' AND datname = current_database()"
@@ -385,7 +387,7 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
         await ear.broken.wait()
     assert not subscription.is_open
     with pytest.raises(TransientFault):
-        await subscription.check(5)
+        await subscription.check(0)
     await subscription.close()
     await subscription.open()
     await store.notify(["again"])
@@ -394,7 +396,7 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
 
 
 async def test_a_closed_subscription_has_nothing_to_check(pool: Pool) -> None:
-    await Ear().subscription(Store(Connections(pool))).check(5)
+    await Ear().subscription(Store(Connections(pool))).check(0)
 
 
 async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(

@@ -101,7 +101,10 @@ async def use_periodic(store: Store) -> object:
         await store.due_periodic(["key"], on=connection)
         await store.move_periodic("key", None, now, on=connection)
     await store.enable_periodic("key", False)
-    return (await store.periodic_rows())["key"].enabled
+    rows, seen_at = await store.periodic_rows_and_now()
+    assert seen_at == now
+    assert await store.periodic_rows() == rows
+    return rows["key"].enabled
 
 
 async def use_path(store: Store) -> object:
@@ -126,6 +129,7 @@ async def use_path(store: Store) -> object:
     assert await store.finish("w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True)))
     await store.cancel("f")
     await store.set_status("e", JobStatus.RUNNING, LEASE)
+    await store.look_ahead(30, 120)
     await store.rescue(120)
     await store.expire(10)
     job = await store.get_job("a")

@@ -3,9 +3,9 @@
 SELECT coalesce($1, now());
 
 -- name: periodic_rows
--- Every schedule.
+-- Every schedule, and what time it is.
 SELECT dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
-    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at
+    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at, coalesce($1, now()) AS now
 FROM {schema}scheduler_periodic_jobs;
 
 -- name: lock_periodic

@@ -95,3 +95,33 @@ CROSS JOIN LATERAL (
     FOR UPDATE SKIP LOCKED
 ) AS orphan
 LIMIT $4;
+
+-- name: look_ahead
+-- Seconds until the first lease ends and until the first waiting job expires; negative if it is over, NULL if
+-- there is none. A look locks nothing and, with nothing to write, is all that an idle worker does for both.
+-- It walks the claim index over what is due within $2 seconds, so it knows of every job that will expire by
+-- then. Of running rows only those count that are orphans or have no worker (see lock_orphans): of the
+-- others the worker's own lease tells. epoch, since infinite instants cannot be subtracted; OFFSET 0, since
+-- the planner would else turn the join round, when the table is empty, and then walk the future too.
+WITH unfinished AS (
+    SELECT
+        CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
+        CASE WHEN job.status = 'running' AND job.lapse < coalesce(
+            (SELECT last_beat FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id),
+            'infinity') THEN job.lapse END AS lapse
+    FROM (VALUES (1), (3), (5), (8)) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT status, worker_id, expires_at,
+            greatest(coalesce(lease_until, last_heartbeat + make_interval(secs => $3)), execution_time) AS lapse
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($1, now()) + make_interval(secs => $2)
+        OFFSET 0
+    ) AS job
+)
+SELECT
+    (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
+        - extract(epoch FROM coalesce($1, now())))::double precision AS lapse_in,
+    (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in
+FROM unfinished;
