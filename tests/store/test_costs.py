@@ -1,0 +1,206 @@
+"""What claims and completions cost the server, counted and not timed: updates, bytes of WAL, pages touched.
+
+Such figures are the same on a busy machine, and nearly so on every PostgreSQL, so the bounds lie close above
+what was measured. They are of single statements and of one session: other tests write to the same server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import asyncpg
+import pytest
+
+from pg_scheduler.domain.ids import new_job_id
+from pg_scheduler.store.pool import STEADY_SETTINGS
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import Store
+from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, new_job, worker
+
+PAGE: Final = 8192
+WORKER: Final = "w1234567"
+BACKLOG: Final = 3_000
+INSTANT: Final = f"timestamptz '{NOW.isoformat()}'"
+USUAL: Final = {"args": [12345], "kwargs": {"to": "someone@example.org", "subject": "Your order was shipped"}}
+LONG: Final = {"args": [], "kwargs": {"text": "lorem ipsum " * 40}}
+
+
+class HotPath:
+    """The session of the hot path, which explains each exchange while it really makes it.
+
+    It was prepared on the empty table, as in a worker that was started before there were jobs.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.held: list[str] = []
+        """Ids of running jobs, which the next exchange completes."""
+        self.updated = self.hot = 0
+        """Rows of the jobs table that the last exchange updated, and how many of them on their page."""
+
+    async def exchange(self, limit: int, *, keep: bool = True, since: str = "NULL") -> dict[str, Any]:
+        """Complete what is held and take at most so many jobs; the root of the plan, with its counts."""
+        ids, attempt = ",".join(self.held), int(bool(self.held))
+        values = f"'{WORKER}', '{{{NAME}}}', {limit}, {INSTANT}, '{{{ids}}}', {attempt}"
+        before = await self._updates()
+        text = await self.connection.fetchval(
+            "EXPLAIN (ANALYZE, BUFFERS, WAL, FORMAT JSON)"
+            f" EXECUTE exchange_jobs ({values}, {', '.join([since] * 4)}, {keep})"
+        )
+        after = await self._updates()
+        self.updated, self.hot = (now - then for now, then in zip(after, before, strict=True))
+        running = "SELECT job_id FROM scheduled_jobs WHERE status = 'running' AND worker_id = $1"
+        self.held = [row[0] for row in await self.connection.fetch(running, WORKER)]
+        plan: dict[str, Any] = json.loads(text)[0]["Plan"]
+        return plan
+
+    async def pages(self, found: int, *, since: str = "NULL") -> int:
+        """Pages that a claim of a hundred touches, which finds so many; what it wrote is taken back."""
+        transaction = self.connection.transaction()
+        await transaction.start()
+        plan = await self.exchange(100, since=since)
+        await transaction.rollback()
+        assert len(self.held) == found
+        self.held.clear()
+        touched: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        return touched
+
+    async def _updates(self) -> tuple[int, int]:
+        row = await self.connection.fetchrow(
+            "SELECT pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid)"
+            " FROM pg_class WHERE oid = 'scheduled_jobs'::regclass"
+        )
+        assert row
+        return row[0], row[1]
+
+
+@pytest.fixture
+async def path(dsn: str, store: Store) -> AsyncIterator[HotPath]:
+    await store.register(worker(WORKER), LEASE)
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(STEADY_SETTINGS)
+    await connection.execute(f"PREPARE exchange_jobs AS {load_queries('public')['exchange_jobs']}")
+    path = HotPath(connection)
+    for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
+        await path.exchange(1)
+    yield path
+    await connection.close()
+
+
+async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
+    """Whole pages of due jobs, in the order in which they will be claimed, as schedule_bulk() makes them."""
+    jobs = [
+        new_job(
+            new_job_id(),
+            task_data=json.dumps(task_data),
+            max_retries=n % 4,
+            misfire_grace_time=300 if n % 2 else None,
+        )
+        for n in range(BACKLOG)
+    ]
+    for start in range(0, BACKLOG, 1000):
+        await store.insert(jobs[start : start + 1000])
+
+
+@pytest.mark.parametrize(("batch", "task_data"), [(10, USUAL), (500, USUAL), (500, LONG)])
+async def test_a_backlog_is_claimed_without_writing_an_index(
+    path: HotPath, store: Store, batch: int, task_data: dict[str, Any]
+) -> None:
+    """The new version of each row finds room on its page; one that is completed leaves the claim index."""
+    await insert_backlog(store, task_data)
+    for start in range(0, BACKLOG, batch):
+        completed = len(path.held)
+        async with path.connection.transaction():
+            await path.exchange(batch)
+        assert len(path.held) == batch
+        assert (path.updated, path.hot) == (completed + batch, batch), f"after {start} jobs"
+
+
+async def written_for_a_job(path: HotPath, store: Store, *, keep: bool) -> tuple[float, float]:
+    """Bytes and records of WAL for the claim and the completion of a job of a backlog."""
+    await insert_backlog(store, USUAL)
+    size = records = 0
+    for limit in [100] * (BACKLOG // 100) + [0]:
+        plan = await path.exchange(limit, keep=keep)
+        # Whole pages, in the place of changes, are what a checkpoint costs. Nobody can tell when it comes.
+        size += plan["WAL Bytes"] - plan["WAL FPI"] * PAGE
+        records += plan["WAL Records"]
+    left = await path.connection.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'completed'")
+    assert left == (BACKLOG if keep else 0)
+    return size / BACKLOG, records / BACKLOG
+
+
+async def test_the_wal_of_a_job_that_is_kept(path: HotPath, store: Store) -> None:
+    size, records = await written_for_a_job(path, store, keep=True)
+    assert size < 900  # 805 when this was written
+    assert records < 5.5  # a lock and an update for the claim, the same and the key for the end, and pruning
+
+
+async def test_the_wal_of_a_job_that_is_not_kept(path: HotPath, store: Store) -> None:
+    size, records = await written_for_a_job(path, store, keep=False)
+    assert size < 500  # 450
+    assert records < 4.5  # no key
+
+
+SHAPES = {
+    "future": f"1, {INSTANT} + n * interval '1 second', 'pending', NULL, NULL, 0",
+    "finished": f"1, {INSTANT} - interval '9 days', 'completed', {INSTANT}, 'other', 1",
+    "running": f"5, {INSTANT} - interval '2 hours', 'running', NULL, 'other', 1",
+    "unknown": f"5, {INSTANT} - interval '2 hours', 'pending', NULL, NULL, 0",
+    "due": f"5, {INSTANT} - interval '1 minute', 'pending', NULL, NULL, 0",
+}
+"""Priority, execution_time, status, finished_at, worker_id and attempt of row n."""
+
+
+async def fill(path: HotPath, shape: str, first: int, last: int) -> None:
+    name = "app.elsewhere" if shape == "unknown" else NAME
+    await path.connection.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name,"
+        " priority, execution_time, status, finished_at, worker_id, attempt)"
+        f" SELECT '{shape}-' || n, '{name}', {SHAPES[shape]} FROM generate_series({first}, {last}) AS n"
+    )
+
+
+FEW, MANY = 1_000, 20_000
+MORE: Final = 16
+"""Pages that a claim may touch more when there are twenty times as many rows: the index has grown a level."""
+
+PASSED = f"'{(NOW - 3600 * SECOND).isoformat()}'"
+"""Marks behind the rows that run and those of other names."""
+
+
+FOUND_MOST = pytest.mark.parametrize(("found", "most"), [(0, 40), (100, 600)], ids=["poll", "claim"])
+
+
+@FOUND_MOST
+async def test_a_claim_touches_as_much_whatever_lies_in_the_table(
+    path: HotPath, found: int, most: int
+) -> None:
+    shapes = ["future", "finished"] + ["due"] * bool(found)
+    for shape in shapes:
+        await fill(path, shape, 1, FEW)
+    few = await path.pages(found)
+    for shape in shapes:
+        await fill(path, shape, FEW + 1, MANY)
+    many = await path.pages(found)
+    assert many <= few + MORE
+    assert many <= most
+
+
+@FOUND_MOST
+async def test_behind_the_marks_it_touches_as_much_whatever_lies_before_them(
+    path: HotPath, found: int, most: int
+) -> None:
+    shapes = ["running", "unknown"]
+    await fill(path, "due", 1, found)
+    for shape in shapes:
+        await fill(path, shape, 1, FEW)
+    few = await path.pages(found, since=PASSED)
+    for shape in shapes:
+        await fill(path, shape, FEW + 1, MANY)
+    many = await path.pages(found, since=PASSED)
+    assert many <= few + MORE
+    assert many <= most
+    assert await path.pages(found) > MANY / 4, "from the start, it walks them"
