@@ -85,6 +85,11 @@ class Planner(Service):
             return look_again
         return max(min((next_fire - now).total_seconds(), look_again), soonest)
 
+    async def drain(self) -> None:
+        """What was switched while the last pass was under way is written all the same."""
+        if await self._jobs.write_wishes():
+            self._on_switched()
+
     async def _plan(self, dedup_keys: list[str]) -> bool:
         async with self._store.connections.transaction() as connection:
             now = await self._store.now(on=connection)

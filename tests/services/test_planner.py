@@ -276,6 +276,15 @@ async def test_a_switch_is_remembered_across_restarts_and_seen_by_other_nodes(
     assert await jobs(parts.store) == []
 
 
+async def test_a_switch_made_during_the_last_pass_is_written_at_the_stop(parts: Parts) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.start()
+    planner._jobs.enable(KEY, False)  # nothing wakes the loop before it is stopped
+    await planner.stop()
+    assert not (await row(parts.store)).enabled
+
+
 async def test_a_schedule_begins_switched_off_when_the_code_says_so(parts: Parts, clock: FakeClock) -> None:
     periodic(every=MINUTE, dedup_key=KEY, enabled=False)(work)
     planner = parts.planner()
