@@ -504,14 +504,18 @@ class Store:
     ) -> set[str]:
         if not jobs:
             return set()
-        if message is None and len(jobs) == 1 and isinstance(jobs[0], FreshJob):
-            await self._fetch_again("insert_fresh_job", *jobs[0], self._now, on=on, use=use)
-            return {jobs[0].job_id}
+        columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
+        if message is None and all(isinstance(job, FreshJob) for job in jobs):
+            if len(jobs) == 1:
+                await self._fetch_again("insert_fresh_job", *columns, self._now, on=on, use=use)
+            else:
+                await self._fetch_again("insert_fresh_jobs", *columns, self._now, on=on, use=use)
+            return {job.job_id for job in jobs}
         last = (self._now, await self.channel(on=on) if message else None, message)
         if len(jobs) == 1:
-            rows = await self._fetch_again("insert_job", *jobs[0], *last, on=on, use=use)
+            rows = await self._fetch_again("insert_job", *columns, *last, on=on, use=use)
         else:
-            rows = await self._fetch_again("insert_jobs", *zip(*jobs, strict=True), *last, on=on, use=use)
+            rows = await self._fetch_again("insert_jobs", *columns, *last, on=on, use=use)
         return {row[0] for row in rows}
 
     async def _settle(

@@ -52,7 +52,8 @@ async def rows(pool: Pool) -> list[dict[str, object]]:
 
 
 async def test_the_rows_are_those_of_an_insert(store: Store, pool: Pool) -> None:
-    await store.insert(fresh(KINDS))
+    jobs = [NewJob(*job) for job in fresh(KINDS)]
+    assert await store.insert(jobs) == {job.job_id for job in jobs}
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
     await store.copy(fresh(KINDS), 1000)
@@ -60,9 +61,13 @@ async def test_the_rows_are_those_of_an_insert(store: Store, pool: Pool) -> None
     assert len(inserted) == len(KINDS)
 
 
-async def test_a_single_insert_writes_them_too(store: Store, pool: Pool) -> None:
-    await store.insert(fresh(KINDS))
+async def test_every_other_insert_writes_them_too(store: Store, pool: Pool) -> None:
+    await store.insert([NewJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
+    await pool.execute("TRUNCATE scheduled_jobs")
+    several = fresh(KINDS)
+    assert await store.insert(several) == {job.job_id for job in several}
+    assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
         assert await store.insert([job]) == {job.job_id}

@@ -8,6 +8,24 @@ INSERT INTO {schema}scheduled_jobs (
     $3::timestamptz + make_interval(secs => $7)
 );
 
+-- name: insert_fresh_jobs
+-- The same for several of them.
+INSERT INTO {schema}scheduled_jobs (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key, created_at, expires_at
+)
+SELECT
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.execution_time + make_interval(secs => new.misfire_grace_time)
+FROM unnest(
+    $1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
+    $8::double precision[], $9::text[], $10::bigint[]
+) AS new (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key
+);
+
 -- name: insert_job
 -- The same as insert_jobs for one job, without its arrays, since most calls bring one.
 INSERT INTO {schema}scheduled_jobs (
