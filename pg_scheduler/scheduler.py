@@ -328,7 +328,8 @@ class Scheduler:
             misfire_grace_time,
             timeout=timeout,
         )
-        return await self._enqueuer.insert(self._enqueuer.check(spec), conflict_resolution, connection)
+        (job,) = self._enqueuer.check((spec,))
+        return await self._enqueuer.insert(job, conflict_resolution, connection)
 
     async def schedule_bulk(
         self,
@@ -352,12 +353,7 @@ class Scheduler:
 
         What is raised is as in ``schedule()``.
         """
-        return await self._enqueuer.insert_all(
-            [self._enqueuer.check(check_kind("a job", spec, JobSpec)) for spec in jobs],
-            conflict_resolution,
-            batch_size,
-            connection,
-        )
+        return await self._enqueuer.insert_all(jobs, conflict_resolution, batch_size, connection)
 
     async def schedule_job(  # noqa: PLR0917 - the same
         self,
@@ -383,8 +379,6 @@ class Scheduler:
             max_retries=max_retries,
             job_id=job_id,
             misfire_grace_time=misfire_grace_time,
-            timeout=UNSET,
-            task=None,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)
 

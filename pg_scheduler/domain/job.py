@@ -15,6 +15,7 @@ __all__ = [
     "UNSET",
     "Claim",
     "ConflictResolution",
+    "FreshJob",
     "Job",
     "JobCounts",
     "JobFunction",
@@ -36,6 +37,9 @@ MAX_ID_BYTES: Final = 2000
 """A row of a PostgreSQL index holds at most 2,704 bytes, and the claim index holds more than the id."""
 
 MAX_INTEGER: Final = 2**31 - 1
+
+INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+"""What asyncpg takes for them."""
 
 
 class Unset(Enum):
@@ -158,20 +162,28 @@ class JobSpec:
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A job checked and ready to be inserted."""
+class NewJob(NamedTuple):
+    """A job checked and ready to be inserted.
+
+    A tuple, since a bulk call makes many; what differs from job to job comes before what many share.
+    """
 
     job_id: str
-    job_name: str
-    execution_time: datetime
     task_data: str
+    execution_time: datetime
+    job_name: str
     priority: int
     max_retries: int
     misfire_grace_time: int | None
     timeout_seconds: float | None
     function: str | None = None
     lock_key: int | None = None
+
+
+class FreshJob(NewJob):
+    """One whose id was made for it, so that it cannot be taken. There is a cheaper way into the table."""
+
+    __slots__ = ()
 
 
 class Claim(NamedTuple):
@@ -279,7 +291,7 @@ def check_execution_time(execution_time: object, *, name: str = "execution_time"
     """The time in UTC; a naive one is refused, since its zone could only be guessed."""
     if not isinstance(execution_time, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(execution_time).__name__}")
-    if execution_time.tzinfo is None or execution_time.utcoffset() is None:
+    if execution_time.tzinfo is not UTC and execution_time.utcoffset() is None:
         raise ValueError(
             f"{name} {execution_time.isoformat()} has no time zone. "
             "Use datetime.now(UTC) + timedelta(...), or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))."
@@ -288,7 +300,7 @@ def check_execution_time(execution_time: object, *, name: str = "execution_time"
         instant = execution_time.astimezone(UTC)
     except OverflowError as error:
         raise ValueError(f"{name} {execution_time.isoformat()} is out of range in UTC.") from error
-    if instant.replace(tzinfo=None) in (datetime.min, datetime.max):  # noqa: DTZ901 - asyncpg's infinities
+    if instant in INFINITIES:
         raise ValueError(f"{name} {execution_time.isoformat()} is out of range: it means no instant.")
     return instant
 

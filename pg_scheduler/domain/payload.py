@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from pg_scheduler.errors import PayloadError
 
@@ -27,6 +27,11 @@ MAX_DEPTH = 200
 
 MAX_INT_BITS = 4096
 """Python refuses to write or read integers of more than 4,300 digits."""
+
+SHORT = 1000
+"""Characters of JSON that hold no larger int than that."""
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 
 
 def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
@@ -49,11 +54,17 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         raise PayloadError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
     if not args and not kwargs:
         return '{"args":[],"kwargs":{}}'
+    try:
+        text = _to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    if text and _is_plain(text):
+        return text
     for index, value in enumerate(args):
         _check(value, f"args[{index}]", 1)
     named = dict(kwargs or {})
     _check(named, "kwargs", 0)
-    return json.dumps({"args": args, "kwargs": named}, separators=(",", ":"))
+    return text or _to_json({"args": args, "kwargs": named})
 
 
 def encode_task_data(task_data: object) -> str:
@@ -83,6 +94,22 @@ def decode(task_data: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise PayloadError("task_data must hold a list under 'args' and an object under 'kwargs'")
     return tuple(args), kwargs
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the JSON shows that there was nothing to refuse, so that nobody has to walk the values.
+
+    The encoder has refused NaN and unknown objects by then, and ``**`` the keys of ``kwargs`` that are not
+    str. What is left is too large an int, too deep a nesting, an inner dict, whose keys the encoder would
+    have made str, and a NUL or a surrogate, which it would have escaped.
+    """
+    return (
+        len(text) <= SHORT
+        and text.count("{") == 2
+        and text.count("[") <= MAX_DEPTH
+        and "\\u0000" not in text
+        and "\\ud" not in text
+    )
 
 
 def _check(value: Any, path: str, depth: int) -> None:

@@ -2,7 +2,8 @@
 
 A notification makes the commit that carries it take a database-wide lock, so there is none per insert:
 what gathers within a few milliseconds goes out as one, and only jobs that are due soon are worth a word.
-The rest is found by each node's own timer.
+The rest is found by each node's own timer. Alone, a notification is a commit like an insert's. So it goes
+along with an insert whenever one comes at the right time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ __all__ = ["Announcer"]
 GAP: Final = 0.005
 """Seconds between two notifications."""
 
+PATIENCE: Final = 0.003
+"""Seconds more in which an insert may come that takes it along; timers may be a millisecond early."""
+
 
 class Announcer(Service):
     """Send word to other nodes.
@@ -40,7 +44,7 @@ class Announcer(Service):
         self._store = store
         self._horizon = horizon
         self._on_due = on_due
-        self._messages: dict[str, None] = {}
+        self._messages: dict[str, float] = {}  # when each was last added
         self._next_send = 0.0
         self._trailing: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -49,16 +53,37 @@ class Announcer(Service):
         """Whether a job due then is worth a word. Both clocks need only agree within the horizon."""
         return (due - datetime.now(UTC)).total_seconds() <= self._horizon
 
+    def has_room(self) -> bool:
+        """Whether an insert of something that is due soon shall say so itself."""
+        return time.monotonic() >= self._next_send
+
+    def said(self, since: float) -> None:
+        """An insert has said it; what else was committed before that moment, it was said for too."""
+        self._next_send = time.monotonic() + GAP
+        if self._messages.get(DUE, since) < since:
+            del self._messages[DUE]
+        if self._trailing is not None and not self._messages:
+            self._trailing.cancel()
+            self._trailing = None
+        self._on_due()
+
+    def unsaid(self) -> None:
+        """An insert of something that is due soon has not said it: the next one does, or a message."""
+        self._on_due()
+        self._messages[DUE] = now = time.monotonic()
+        if self._trailing is None:
+            wait = max(self._next_send - now, 0) + PATIENCE
+            self._trailing = asyncio.get_running_loop().call_later(wait, self._send_soon)
+
     async def due(self, due: datetime) -> None:
         """A job is due then."""
-        if self.is_near(due):
+        if not self.is_near(due):
+            return
+        if self.has_room():
             self._on_due()
-            self._add(DUE)
-            wait = self._next_send - time.monotonic()
-            if wait <= 0 or self.is_running:
-                await self._send_unless_running()
-            elif self._trailing is None:
-                self._trailing = asyncio.get_running_loop().call_later(wait, self._send_soon)
+            await self._say(DUE)
+        else:
+            self.unsaid()
 
     def due_soon(self) -> None:
         """A job is due; send word with the next pass."""
@@ -104,6 +129,9 @@ class Announcer(Service):
 
     def _send_soon(self) -> None:
         self._trailing = None
+        if self.is_running:
+            self.wake()
+            return
         self._sending = asyncio.create_task(self._send_unless_running(), name="pg_scheduler notify")
 
     async def _send_unless_running(self) -> None:
@@ -115,5 +143,5 @@ class Announcer(Service):
             self._events.publish(ServiceRetrying(self.name, fault, NEVER))
 
     def _add(self, message: str) -> None:
-        self._messages[message] = None
+        self._messages[message] = time.monotonic()
         self.wake()

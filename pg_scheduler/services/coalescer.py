@@ -2,6 +2,8 @@
 
 A call that is alone goes out at once. What comes in while a statement is under way waits for it and goes
 out with the next one: at most one statement's time later, and thirty callers cost hardly more than one.
+Callers who got their answers together are likely to come back together, so they all have their turn before
+the next statement, and nobody's goes out alone.
 Each caller gets its own answer and its own error.
 """
 
@@ -46,12 +48,22 @@ class Coalescer:
         finally:
             self._go_on()
 
-    def _go_on(self) -> None:
-        self._busy = bool(self._waiting)
+    def _go_on(self, *, shared: bool = False) -> None:
+        self._busy = shared or bool(self._waiting)
         if self._busy:
             self._flush = asyncio.create_task(self._insert_waiting(), name="pg_scheduler insert")
 
     async def _insert_waiting(self) -> None:
+        batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
+        try:
+            await asyncio.sleep(0)
+            batch = self._take()
+            if batch:
+                await self._answer(batch)
+        finally:
+            self._go_on(shared=len(batch) > 1)
+
+    def _take(self) -> dict[str, tuple[NewJob, asyncio.Future[bool]]]:
         batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
         rest: list[tuple[NewJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
@@ -60,10 +72,7 @@ class Coalescer:
             else:
                 batch[job.job_id] = (job, answer)
         self._waiting = rest
-        try:
-            await self._answer(batch)
-        finally:
-            self._go_on()
+        return batch
 
     async def _answer(self, batch: dict[str, tuple[NewJob, asyncio.Future[bool]]]) -> None:
         try:

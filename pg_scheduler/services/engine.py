@@ -159,7 +159,7 @@ class Engine:
         try:
             await self._supervisor.start()
         except BaseException:  # nothing runs that could use it
-            await self._store.connections.release_steady()
+            await self._store.connections.release_held()
             raise
 
     async def stop(self) -> None:
@@ -168,7 +168,7 @@ class Engine:
             await self._supervisor.stop()
             await self._announcer.drain()
         finally:
-            await self._store.connections.release_steady()
+            await self._store.connections.release_held()
 
     def runs_the_caller(self) -> bool:
         """Whether this call comes from a job that runs here."""

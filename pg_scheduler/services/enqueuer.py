@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
-from pg_scheduler.domain.ids import new_job_id
+from pg_scheduler.domain.ids import new_job_id, new_job_ids
 from pg_scheduler.domain.job import (
     DEFAULT_TIMEOUT,
+    UNSET,
     ConflictResolution,
+    FreshJob,
     JobPriority,
     JobSpec,
     NewJob,
@@ -31,6 +36,15 @@ from pg_scheduler.store.store import Store
 
 __all__ = ["Enqueuer"]
 
+IN_ONE_GO: Final = 500
+"""Jobs that are checked before others have a turn: some two milliseconds."""
+
+WORTH_A_COPY: Final = 100
+"""Jobs from which on COPY takes less than INSERT, its further round trip included."""
+
+Terms = tuple[str, int, int, int | None, float | None]
+"""What many jobs of a call share: the fields of NewJob after the time."""
+
 
 class Enqueuer:
     """Checks jobs and inserts them.
@@ -45,23 +59,36 @@ class Enqueuer:
         self._store = store
         self._tasks = tasks
         self._announcer = announcer
-        self._coalescer = Coalescer(store.insert_small)
+        self._coalescer = Coalescer(self._insert_together)
         self._grace = misfire_grace_time
 
-    def check(self, spec: JobSpec) -> NewJob:
-        """A spec as a job to insert; its function becomes known here."""
-        task = self._tasks.adopt(spec.func)
-        return self.new_job(
-            task.name,
-            spec.execution_time,
-            encode(spec.args, spec.kwargs),
-            priority=spec.priority,
-            max_retries=spec.max_retries,
-            job_id=spec.job_id,
-            misfire_grace_time=spec.misfire_grace_time,
-            timeout=spec.timeout,
-            task=task,
-        )
+    def check(self, specs: Sequence[JobSpec]) -> list[NewJob]:
+        """Specs as jobs to insert, in their order; their functions become known here."""
+        if not specs:
+            return []
+        ids = new_job_ids(len(specs))
+        jobs: list[NewJob] = []
+        last = check_kind("a job", specs[0], JobSpec)
+        due, terms = check_execution_time(last.execution_time), self._terms_of(last)
+        for spec in specs:
+            # What is the very same object as in the spec before was checked with that one.
+            if (
+                check_kind("a job", spec, JobSpec).func is not last.func
+                or spec.priority is not last.priority
+                or spec.max_retries is not last.max_retries
+                or spec.misfire_grace_time is not last.misfire_grace_time
+                or spec.timeout is not last.timeout
+            ):
+                terms = self._terms_of(spec)
+            if spec.execution_time is not last.execution_time:
+                due = check_execution_time(spec.execution_time)
+            task_data = encode(spec.args, spec.kwargs)
+            if spec.job_id is None:
+                jobs.append(FreshJob(next(ids), task_data, due, *terms))
+            else:
+                jobs.append(NewJob(check_job_id(spec.job_id), task_data, due, *terms))
+            last = spec
+        return jobs
 
     def new_job(
         self,
@@ -73,26 +100,53 @@ class Enqueuer:
         max_retries: int,
         job_id: str | None,
         misfire_grace_time: int | Unset | None,
-        timeout: float | timedelta | Unset | None,
-        task: Task | None,
     ) -> NewJob:
-        """A job by name, with what is unset filled in: by its task, then by the scheduler."""
-        task = task or self._tasks.resolve(name)
+        """A job by name."""
+        terms = self._terms(
+            name,
+            self._tasks.resolve(name),
+            priority=priority,
+            max_retries=max_retries,
+            misfire_grace_time=misfire_grace_time,
+            timeout=UNSET,
+        )
+        due = check_execution_time(execution_time)
+        if job_id is None:
+            return FreshJob(new_job_id(), task_data, due, *terms)
+        return NewJob(check_job_id(job_id), task_data, due, *terms)
+
+    def _terms_of(self, spec: JobSpec) -> Terms:
+        task = self._tasks.adopt(spec.func)
+        return self._terms(
+            task.name,
+            task,
+            priority=spec.priority,
+            max_retries=spec.max_retries,
+            misfire_grace_time=spec.misfire_grace_time,
+            timeout=spec.timeout,
+        )
+
+    def _terms(
+        self,
+        name: str,
+        task: Task | None,
+        *,
+        priority: JobPriority,
+        max_retries: int,
+        misfire_grace_time: int | Unset | None,
+        timeout: float | timedelta | Unset | None,
+    ) -> Terms:
+        """Checked, with what is unset filled in: by the task, then by the scheduler."""
         if isinstance(misfire_grace_time, Unset) and task is not None:
             misfire_grace_time = task.misfire_grace_time
         if isinstance(timeout, Unset):
             timeout = task.timeout if task is not None else DEFAULT_TIMEOUT
-        return NewJob(
-            job_id=new_job_id() if job_id is None else check_job_id(job_id),
-            job_name=name,
-            execution_time=check_execution_time(execution_time),
-            task_data=task_data,
-            priority=check_kind("priority", priority, JobPriority).db_value,
-            max_retries=check_count("max_retries", max_retries),
-            misfire_grace_time=self._grace
-            if isinstance(misfire_grace_time, Unset)
-            else check_grace(misfire_grace_time),
-            timeout_seconds=check_timeout(timeout),
+        return (
+            name,
+            check_kind("priority", priority, JobPriority).db_value,
+            check_count("max_retries", max_retries),
+            self._grace if isinstance(misfire_grace_time, Unset) else check_grace(misfire_grace_time),
+            check_timeout(timeout),
         )
 
     async def insert(
@@ -107,26 +161,37 @@ class Enqueuer:
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
             await self._store.replace([job], connection=connection)
-        elif not await self._inserted(job, connection):
-            if conflict_resolution is ConflictResolution.RAISE:
-                raise await self._conflict([job.job_id], connection)
-            return job.job_id
-        await self._announce(job.execution_time, connection)
+            await self._announce(job.execution_time, connection)
+        elif not await self._inserted(job, connection) and conflict_resolution is ConflictResolution.RAISE:
+            raise await self._conflict([job.job_id], connection)
         return job.job_id
 
     async def _inserted(self, job: NewJob, connection: PoolConnection | None) -> bool:
         if connection is None:
             return await self._coalescer.insert(job)
-        return bool(await self._store.insert([job], connection=connection))
+        message = DUE if self._announcer.is_near(job.execution_time) else None
+        return bool(await self._store.insert([job], message=message, connection=connection))
+
+    async def _insert_together(self, jobs: Sequence[NewJob]) -> set[str]:
+        """Insert jobs of single calls; the ids that were free. Word of them goes along, or later."""
+        near = self._announcer.is_near(min([job.execution_time for job in jobs]))
+        message = DUE if near and self._announcer.has_room() else None
+        began = time.monotonic()
+        inserted = await self._store.insert_small(jobs, message=message)
+        if inserted and message:
+            self._announcer.said(began)
+        elif inserted and near:
+            self._announcer.unsaid()
+        return inserted
 
     async def insert_all(
         self,
-        jobs: Sequence[NewJob],
+        specs: Sequence[JobSpec],
         conflict_resolution: ConflictResolution,
         batch_size: int,
         connection: PoolConnection | None,
     ) -> list[str | None]:
-        """Insert many jobs; ids in the order of the jobs, None where one was not inserted.
+        """Check and insert many jobs; ids in the order of the specs, None where one was not inserted.
 
         Raises:
             JobConflictError: An id is taken, or comes twice, and the resolution is RAISE: none is inserted.
@@ -134,27 +199,28 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         check_count("batch_size", batch_size, least=1)
+        jobs = await self._check_all(specs)
         if not jobs:
             return []
-        chosen: dict[str, NewJob] = {}
-        for job in jobs:
-            if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
-                chosen[job.job_id] = job
-            elif conflict_resolution is ConflictResolution.RAISE:
-                raise JobConflictError(job.job_id, None)
-        # All calls go in one order, across their batches too, so that no two of them deadlock.
-        in_order = sorted(chosen.values(), key=lambda job: job.job_id)
-        batches = [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+        copied = [job for job in jobs if isinstance(job, FreshJob)]
+        if len(copied) < WORTH_A_COPY:
+            copied = []
+        inserted = {job.job_id for job in copied}
+        others = [job for job in jobs if job.job_id not in inserted]
+        batches = _batches(others, conflict_resolution, batch_size)
         ids: list[str | None] = [job.job_id for job in jobs]
         if conflict_resolution is ConflictResolution.RAISE:
-            await self._insert_or_raise(batches, connection)
+            async with self._store.all_or_nothing(connection) as one:
+                await self._insert_or_raise(batches, one)
+                await self._store.copy(copied, batch_size, connection=one)
         elif conflict_resolution is ConflictResolution.REPLACE:
             for batch in batches:
                 await self._store.replace(batch, connection=connection)
+            await self._store.copy(copied, batch_size, connection=connection)
         else:
-            inserted: set[str] = set()
             for batch in batches:
                 inserted |= await self._store.insert(batch, connection=connection)
+            await self._store.copy(copied, batch_size, connection=connection)
             # Of an id that comes twice, the first one is the one inserted.
             for place, job in enumerate(jobs):
                 if job.job_id in inserted:
@@ -164,15 +230,22 @@ class Enqueuer:
         await self._announce(min(job.execution_time for job in jobs), connection)
         return ids
 
-    async def _insert_or_raise(
-        self, batches: Sequence[Sequence[NewJob]], connection: PoolConnection | None
-    ) -> None:
-        async with self._store.all_or_nothing(connection) as one:
-            for batch in batches:
-                inserted = await self._store.insert(batch, connection=one)
-                if len(inserted) < len(batch):
-                    taken = [job.job_id for job in batch if job.job_id not in inserted]
-                    raise await self._conflict(taken, one)
+    async def _check_all(self, specs: Sequence[JobSpec]) -> list[NewJob]:
+        """Check many, with a turn for others now and then."""
+        specs = list(specs)  # the caller's own may change meanwhile
+        jobs: list[NewJob] = []
+        for start in range(0, len(specs), IN_ONE_GO):
+            if start:
+                await asyncio.sleep(0)
+            jobs += self.check(specs[start : start + IN_ONE_GO])
+        return jobs
+
+    async def _insert_or_raise(self, batches: Iterable[Sequence[NewJob]], connection: PoolConnection) -> None:
+        for batch in batches:
+            inserted = await self._store.insert(batch, connection=connection)
+            if len(inserted) < len(batch):
+                taken = [job.job_id for job in batch if job.job_id not in inserted]
+                raise await self._conflict(taken, connection)
 
     async def _conflict(self, job_ids: Sequence[str], connection: PoolConnection | None) -> JobConflictError:
         statuses = await self._store.statuses_of(job_ids, connection=connection)
@@ -184,3 +257,17 @@ class Enqueuer:
             await self._announcer.due(due)
         elif self._announcer.is_near(due):  # sent by the caller's commit, or never
             await self._store.notify([DUE], connection=connection)
+
+
+def _batches(
+    jobs: Iterable[NewJob], conflict_resolution: ConflictResolution, batch_size: int
+) -> list[list[NewJob]]:
+    """Each id once, in batches. All calls go in one order, across their batches, so that none deadlock."""
+    chosen: dict[str, NewJob] = {}
+    for job in jobs:
+        if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
+            chosen[job.job_id] = job
+        elif conflict_resolution is ConflictResolution.RAISE:
+            raise JobConflictError(job.job_id, None)
+    in_order = sorted(chosen.values(), key=lambda job: job.job_id)
+    return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]

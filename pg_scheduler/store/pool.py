@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
 from typing import Any, Final
 
 import asyncpg
@@ -80,10 +81,7 @@ class Connections:
     def __init__(self, pool: asyncpg.Pool, direct_dsn: str | None = None) -> None:
         self._pool = pool
         self._direct_dsn = direct_dsn
-        self._kept: PoolConnection | None = None
-        self._kept_turn = asyncio.Lock()
-        self._kept_timer: asyncio.TimerHandle | None = None
-        self._giving_back: asyncio.Task[None] | None = None
+        self._kept = _Kept(pool) if pool.get_max_size() > SPARE + 2 else None
         self._steady: PoolConnection | None = None
         self._steady_turn = asyncio.Lock()
         size = pool.get_max_size()
@@ -108,48 +106,13 @@ class Connections:
             async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
                 yield connection
 
-    @asynccontextmanager
-    async def kept(self) -> AsyncIterator[PoolConnection]:
+    def kept(self) -> AbstractAsyncContextManager[PoolConnection]:
         """A connection for a moment that is likely to be wanted again at once, one user at a time.
 
         A pool resets a connection at each release, which is a transaction more. So it is given back only
         when it has not been wanted for a while. A pool with none to spare gives one each time.
         """
-        if self._pool.get_max_size() <= SPARE + 2:
-            async with self.acquire() as connection:
-                yield connection
-            return
-        async with self._kept_turn:
-            if self._kept_timer is not None:
-                self._kept_timer.cancel()
-                self._kept_timer = None
-            with translated():
-                if self._kept is not None and not is_open(self._kept):
-                    await self._give_back()
-                if self._kept is None:
-                    self._kept = await self._pool.acquire(timeout=CALL_TIMEOUT)
-            try:
-                with translated():
-                    yield self._kept
-            except BaseException:  # whatever it was, the next one gets a connection that is known to be well
-                await self._give_back()
-                raise
-            self._kept_timer = asyncio.get_running_loop().call_later(KEEP, self._give_back_soon)
-
-    def _give_back_soon(self) -> None:
-        self._kept_timer = None
-        self._giving_back = asyncio.create_task(self._give_back_in_turn(), name="pg_scheduler give back")
-
-    async def _give_back_in_turn(self) -> None:
-        async with self._kept_turn:
-            if self._kept_timer is None:
-                await self._give_back()
-
-    async def _give_back(self) -> None:
-        connection, self._kept = self._kept, None
-        if connection is not None:
-            with translated():
-                await self._pool.release(connection, timeout=CALL_TIMEOUT)
+        return self.acquire() if self._kept is None else self._kept
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnection]:
@@ -168,7 +131,7 @@ class Connections:
         It is held between uses, since a pool resets a connection at each release, which is a transaction;
         and it keeps planner settings, which a pool would reset with it. A pool that cannot spare it gives a
         transaction each time instead, and so does one behind a pooler, where a session's settings would be
-        left to somebody else. ``release_steady()`` gives it back.
+        left to somebody else. ``release_held()`` gives it back.
         """
         async with self._steady_turn:
             connection = await self._take_steady()
@@ -183,10 +146,12 @@ class Connections:
         async with self.transaction() as connection:
             yield connection
 
-    async def release_steady(self) -> None:
-        """Give the connection of the hot path back."""
+    async def release_held(self) -> None:
+        """Give back the connection of the hot path, and the one that was just used."""
         async with self._steady_turn:
             await self._drop_steady()
+        if self._kept is not None:
+            await self._kept.release()
 
     async def _take_steady(self) -> PoolConnection | None:
         if self._steady is not None and is_open(self._steady):
@@ -245,3 +210,71 @@ class Connections:
                     await self._pool.release(connection, timeout=CALL_TIMEOUT)
                 else:
                     await connection.close(timeout=CALL_TIMEOUT)
+
+
+class _Kept:
+    """See ``Connections.kept()``. No generator but a class: each single ``schedule()`` passes here."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._turn = asyncio.Lock()
+        self._connection: PoolConnection | None = None
+        self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> PoolConnection:
+        await self._turn.acquire()
+        try:
+            if self._connection is None or not is_open(self._connection):
+                with translated():
+                    await self._give_back()
+                    self._connection = await self._pool.acquire(timeout=CALL_TIMEOUT)
+        except BaseException:
+            self._turn.release()
+            raise
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._stay()
+                return
+            with translated():
+                # Whatever it was, the next one gets a connection that is known to be well.
+                await self._give_back()
+                raise error
+        finally:
+            self._turn.release()
+
+    async def release(self) -> None:
+        """Give the connection back now."""
+        async with self._turn:
+            with translated():
+                await self._give_back()
+
+    def _stay(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._until = loop.time() + KEEP
+        if self._timer is None:  # one for many uses: it looks when the last one was
+            self._timer = loop.call_at(self._until, self._give_back_soon)
+
+    def _give_back_soon(self) -> None:
+        self._giving_back = asyncio.create_task(self._give_back_in_turn(), name="pg_scheduler give back")
+
+    async def _give_back_in_turn(self) -> None:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._until and self._connection is not None:
+                self._timer = loop.call_at(self._until, self._give_back_soon)
+            else:
+                self._timer = None
+                with translated():
+                    await self._give_back()
+
+    async def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._pool.release(connection, timeout=CALL_TIMEOUT)

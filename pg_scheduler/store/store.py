@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
@@ -18,11 +18,12 @@ from typing import Any, Final, TypeAlias
 import asyncpg
 
 from pg_scheduler.clock import Clock, SystemClock
-from pg_scheduler.domain.job import Claim, Job, JobCounts, JobStatus, NewJob, Worker
+from pg_scheduler.domain.job import Claim, FreshJob, Job, JobCounts, JobStatus, NewJob, Worker
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
 from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
 from pg_scheduler.errors import SchemaMissingError, TransientFault
 from pg_scheduler.migrate import home_schema, migrate, qualify, verify
+from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.lent import Lent
 from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
@@ -187,25 +188,47 @@ class Store:
             except SchemaMissingError:
                 await migrate(connection, schema=schema)
 
-    async def channel(self) -> str:
+    async def channel(self, *, on: PoolConnection | None = None) -> str:
         """The notification channel: one per schema, short enough for any schema's name."""
-        return f"pg_scheduler_{md5((await self.schema()).encode(), usedforsecurity=False).hexdigest()}"
+        schema = await self.schema(on=on)
+        return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 
     # -- scheduling ------------------------------------------------------------------------------------
 
-    async def insert(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> set[str]:
-        """Insert the jobs whose ids are free; their ids."""
-        rows = await self._fetch_again("insert_jobs", *_columns(jobs), self._now, on=connection)
-        return {row[0] for row in rows}
+    async def insert(
+        self, jobs: Sequence[NewJob], *, message: str | None = None, connection: PoolConnection | None = None
+    ) -> set[str]:
+        """Insert the jobs whose ids are free; their ids. If there are any, the message goes along."""
+        return await self._insert(jobs, message, on=connection)
 
-    async def insert_small(self, jobs: Sequence[NewJob]) -> set[str]:
+    async def insert_small(self, jobs: Sequence[NewJob], *, message: str | None = None) -> set[str]:
         """The same for a few jobs of many calls in a row, on a connection kept for a moment between them."""
-        rows = await self._fetch_again("insert_jobs", *_columns(jobs), self._now, use=self.connections.kept)
-        return {row[0] for row in rows}
+        return await self._insert(jobs, message, use=self.connections.kept)
+
+    async def copy(
+        self, jobs: Sequence[FreshJob], batch_size: int, *, connection: PoolConnection | None = None
+    ) -> None:
+        """Insert jobs in the cheapest way; a statement for each batch."""
+        if not jobs:
+            return
+        schema, now = await self.schema(on=connection), self._now
+        columns = COLUMNS if now is None else (*COLUMNS, "created_at")
+        async with self.connections.acquire() if connection is None else nullcontext(connection) as one:
+            for start in range(0, len(jobs), batch_size):
+                with translated():
+                    await one.copy_to_table(
+                        "scheduled_jobs",
+                        source=packed(jobs[start : start + batch_size], now),
+                        columns=columns,
+                        schema_name=schema,
+                        format="binary",
+                        timeout=CALL_TIMEOUT,
+                    )
 
     async def replace(self, jobs: Sequence[NewJob], *, connection: PoolConnection | None = None) -> None:
         """Insert jobs or give existing ones a new definition. The ids must differ."""
-        await self._fetch_again("replace_jobs", *_columns(jobs), self._now, on=connection)
+        if jobs:
+            await self._fetch_again("replace_jobs", *zip(*jobs, strict=True), self._now, on=connection)
 
     async def statuses_of(
         self, job_ids: Collection[str], *, connection: PoolConnection | None = None
@@ -479,7 +502,8 @@ class Store:
 
     async def notify(self, messages: Sequence[str], *, connection: PoolConnection | None = None) -> None:
         """Send messages to every node that listens, when the transaction commits."""
-        await self._fetch("notify", await self.channel(), messages, on=connection)
+        channel = await self.channel(on=connection)
+        await self._fetch("notify", channel, messages, on=connection, use=self.connections.kept)
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
@@ -507,6 +531,30 @@ class Store:
     def _now(self) -> datetime | None:
         return self._clock.override()
 
+    async def _insert(
+        self,
+        jobs: Sequence[NewJob],
+        message: str | None,
+        *,
+        on: PoolConnection | None = None,
+        use: Use | None = None,
+    ) -> set[str]:
+        if not jobs:
+            return set()
+        columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
+        if message is None and all(isinstance(job, FreshJob) for job in jobs):
+            if len(jobs) == 1:
+                await self._fetch_again("insert_fresh_job", *columns, self._now, on=on, use=use)
+            else:
+                await self._fetch_again("insert_fresh_jobs", *columns, self._now, on=on, use=use)
+            return {job.job_id for job in jobs}
+        last = (self._now, await self.channel(on=on) if message else None, message)
+        if len(jobs) == 1:
+            rows = await self._fetch_again("insert_job", *columns, *last, on=on, use=use)
+        else:
+            rows = await self._fetch_again("insert_jobs", *columns, *last, on=on, use=use)
+        return {row[0] for row in rows}
+
     async def _settle(
         self, settled: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
     ) -> set[str]:
@@ -526,7 +574,7 @@ class Store:
     async def _fetch(
         self, name: str, *args: Any, on: PoolConnection | None = None, use: Use | None = None
     ) -> list[asyncpg.Record]:
-        query = load_queries(await self.schema(on=on))[name]
+        query = load_queries(self._schema or await self.schema(on=on))[name]
         if on is not None:
             with translated():
                 return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
@@ -560,21 +608,6 @@ class Store:
         query = load_queries(await self.schema())[name]
         with translated():
             await on.execute(query, timeout=CALL_TIMEOUT)
-
-
-def _columns(jobs: Sequence[NewJob]) -> tuple[list[Any], ...]:
-    return (
-        [job.job_id for job in jobs],
-        [job.job_name for job in jobs],
-        [job.execution_time for job in jobs],
-        [job.task_data for job in jobs],
-        [job.priority for job in jobs],
-        [job.max_retries for job in jobs],
-        [job.misfire_grace_time for job in jobs],
-        [job.timeout_seconds for job in jobs],
-        [job.function for job in jobs],
-        [job.lock_key for job in jobs],
-    )
 
 
 def _release(attempt: int) -> dict[str, Any]:

@@ -8,13 +8,25 @@ import uuid
 import pytest
 
 from pg_scheduler.domain import ids
-from pg_scheduler.domain.ids import new_job_id
+from pg_scheduler.domain.ids import new_job_id, new_job_ids
 
 
 def test_ids_are_unique_and_sort_as_they_were_made() -> None:
     made = [new_job_id() for _ in range(20_000)]
     assert len(set(made)) == len(made)
     assert made == sorted(made)
+
+
+def test_many_at_once_are_no_different() -> None:
+    before = new_job_id()
+    many = new_job_ids(3)
+    made = [before, next(many), new_job_id(), *many, new_job_id()]
+    assert len(made) == 6
+    assert made == sorted(set(made))
+    assert all(uuid.UUID(each).version == 7 for each in made)
+    assert len({each[19:] for each in new_job_ids(10_000)}) == 10_000
+    assert {each[19] for each in new_job_ids(1000)} == set("89ab")
+    assert list(new_job_ids(0)) == []
 
 
 def test_an_id_is_a_uuid_of_version_7_of_now() -> None:

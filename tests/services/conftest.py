@@ -38,7 +38,7 @@ def seen(bus: EventBus) -> Recorder:
 async def connections(pool: asyncpg.Pool) -> AsyncIterator[Connections]:
     connections = Connections(pool)
     yield connections
-    await connections.release_steady()
+    await connections.release_held()
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def touchy(dsn: str) -> AsyncIterator[Store]:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
     connections = Connections(pool)
     yield Store(connections)
-    await connections.release_steady()
+    await connections.release_held()
     await asyncio.wait_for(pool.close(), 5)
 
 

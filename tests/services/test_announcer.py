@@ -11,11 +11,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import TransientFault
+from pg_scheduler.domain.ids import new_job_id
+from pg_scheduler.domain.job import ConflictResolution, FreshJob, NewJob
 from pg_scheduler.events import ServiceRetrying
+from pg_scheduler.services.announcer import Announcer
 from pg_scheduler.services.base import NEVER
+from pg_scheduler.services.enqueuer import Enqueuer
 from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.services.kit import PATIENCE, Recorder, now
+from tests.services.kit import PATIENCE, Recorder, new_job, now
 from tests.services.parts import Parts
 
 
@@ -164,3 +168,72 @@ async def test_a_process_that_only_enqueues_sends_many_words_as_few(parts: Parts
     assert await ear.until(1) == ["due"]
     assert await ear.until(2) == ["due", "due"]
     assert announcer._messages == {}
+
+
+def fresh(**values: Any) -> FreshJob:
+    return FreshJob(*new_job(new_job_id(), **values))
+
+
+async def insert(parts: Parts, announcer: Announcer, *jobs: NewJob) -> None:
+    """As single calls do."""
+    enqueuer = Enqueuer(parts.store, parts.tasks, announcer, misfire_grace_time=None)
+    await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
+
+
+async def test_word_goes_along_with_the_insert(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcer = parts.announcer()
+    with monkeypatch.context() as patched:
+        patched.delattr(Store, "notify")  # nothing else is sent
+        await insert(parts, announcer, fresh())
+        announcer._next_send = 0
+        await insert(parts, announcer, new_job("named"))
+    assert announcer._messages == {}
+    assert parts.calls == ["due"] * 2
+    assert await ear.until(2) == ["due"] * 2
+
+
+async def test_an_insert_that_inserts_nothing_says_nothing(parts: Parts, ear: Ear) -> None:
+    announcer = parts.announcer()
+    await parts.store.insert([new_job("a")])
+    await insert(parts, announcer, new_job("a"))
+    await insert(parts, announcer, fresh(execution_time=now() + timedelta(days=1)))
+    await parts.store.notify(["end"])
+    assert await ear.until(1) == ["end"]
+    assert parts.calls == []
+
+
+async def test_an_insert_takes_along_what_gathered(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announcer = parts.announcer()
+    announcer._next_send += 10**9  # the last word has only just gone out
+    await insert(parts, announcer, fresh(), fresh())
+    assert announcer._messages
+    announcer._next_send = 0
+    with monkeypatch.context() as patched:
+        patched.delattr(Store, "notify")
+        await insert(parts, announcer, fresh())
+    assert (announcer._messages, announcer._trailing) == ({}, None)
+    assert await ear.until(1) == ["due"]
+
+
+async def test_what_was_committed_while_an_insert_was_under_way_is_told_too(parts: Parts, ear: Ear) -> None:
+    """Whoever heard the insert's word may have looked before that."""
+    announcer = parts.announcer()
+    announcer.unsaid()
+    announcer.said(since=0)
+    assert announcer._messages
+    assert await ear.until(1) == ["due"]
+
+
+async def test_what_no_insert_takes_along_goes_out_by_itself(parts: Parts, ear: Ear) -> None:
+    announcer = parts.announcer()
+    await insert(parts, announcer, fresh())
+    await insert(parts, announcer, fresh())
+    assert await ear.until(2) == ["due", "due"]
+    await announcer.start()
+    announcer.unsaid()
+    assert await ear.until(3) == ["due"] * 3
+    await announcer.stop()

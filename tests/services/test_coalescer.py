@@ -51,6 +51,20 @@ async def test_calls_in_flight_share_the_next_statement(counting: Counting) -> N
     assert await coalescer.insert(new_job("later"))
 
 
+async def test_callers_who_come_back_together_share_every_statement(counting: Counting) -> None:
+    coalescer = Coalescer(counting.insert)
+
+    async def caller(name: str) -> None:
+        for n in range(5):
+            assert await coalescer.insert(new_job(f"{name}{n}"))
+
+    await asyncio.gather(*(caller(name) for name in "abcdefgh"))
+    assert [len(each) for each in counting.statements] == [1, 8, 8, 8, 8, 7]
+    assert await coalescer.insert(new_job("alone"))
+    assert await coalescer.insert(new_job("again"))
+    assert counting.statements[-2:] == [["alone"], ["again"]]
+
+
 async def test_a_statement_has_its_bounds(counting: Counting) -> None:
     coalescer = Coalescer(counting.insert)
     await asyncio.gather(*(coalescer.insert(new_job(f"{n:05}")) for n in range(MOST + 3)))

@@ -484,7 +484,7 @@ async def test_without_a_connection_for_the_lock_the_job_is_tried_again(
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")
     (held,) = await claim(bench.parts.store, new_job("a", lock_key=LOCK, max_retries=1))
-    await bench.parts.store.connections.release_steady()
+    await bench.parts.store.connections.release_held()
     connections = [await pool.acquire() for _ in range(5)]
     await bench.executor.submit(held)
     for connection in connections:

@@ -50,7 +50,7 @@ async def parts(dsn: str, bus: EventBus, log: Log, size: int) -> AsyncIterator[P
     parts = Parts(Store(Connections(pool)), bus)
     parts.hears = size >= 3
     yield parts
-    await parts.store.connections.release_steady()
+    await parts.store.connections.release_held()
     await asyncio.wait_for(pool.close(), 5)
 
 

@@ -25,4 +25,4 @@ async def store(pool: Pool, clock: FakeClock) -> AsyncIterator[Store]:
     """A store on the test's database, by the test's clock."""
     connections = Connections(pool)
     yield Store(connections, clock=clock)
-    await connections.release_steady()
+    await connections.release_held()

@@ -33,7 +33,7 @@ def new_job(job_id: str = "job", **changes: Any) -> NewJob:
         misfire_grace_time=None,
         timeout_seconds=3600.0,
     )
-    return replace(job, **changes)
+    return job._replace(**changes)
 
 
 def worker(worker_id: str = "w1", **changes: Any) -> Worker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -149,7 +148,7 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
     )
     await store.replace([definition])
     found = await row(pool)
-    written = {name: getattr(definition, name) for name in definition.__slots__}
+    written = definition._asdict()
     assert {name: found[name] for name in written} == written
     assert (found["status"], found["retry_count"], found["attempt"]) == ("pending", 0, 1)
     for name in ("worker_id", "started_at", "finished_at", "lease_until", "last_heartbeat", "error_message"):
@@ -322,7 +321,7 @@ async def test_pages_are_in_the_order_of_ids_and_no_change_disturbs_them(store: 
     await store.insert(jobs[::-1])
     seen = await page(store, limit=4)
     await store.cancel("01")
-    await store.replace([replace(jobs[5], execution_time=NOW - SECOND, priority=1)])
+    await store.replace([jobs[5]._replace(execution_time=NOW - SECOND, priority=1)])
     await store.insert([new_job("03a"), new_job("055")])
     while more := await page(store, limit=4, after=seen[-1]):
         seen += more

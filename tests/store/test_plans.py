@@ -290,7 +290,7 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         await store.expire(1)
         await store.look_ahead(30, 120)
         await store.rescue(120)
-        await store.connections.release_steady()
+        await store.connections.release_held()
     hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
     tuned: dict[object, str] = {}
     seen, ways = set(), set()

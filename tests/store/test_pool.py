@@ -128,7 +128,7 @@ async def settings_left(pool: Pool) -> int:
 async def connections(pool: Pool) -> AsyncIterator[Connections]:
     connections = Connections(pool)
     yield connections
-    await connections.release_steady()
+    await connections.release_held()
 
 
 async def test_the_steady_connection_is_held_between_uses_with_its_settings(
@@ -158,10 +158,10 @@ async def test_it_has_one_user_at_a_time(connections: Connections) -> None:
 
 async def test_given_back_it_leaves_nothing_behind(connections: Connections, pool: Pool) -> None:
     await pid_and_settings(connections)
-    await connections.release_steady()
+    await connections.release_held()
     assert pool.get_size() == pool.get_idle_size()
     assert await settings_left(pool) == 0
-    await connections.release_steady()
+    await connections.release_held()
     await pid_and_settings(connections)  # it may be taken again
 
 
@@ -175,7 +175,7 @@ async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5, reset=reset) as pool:
         connections = Connections(pool)
         await pid_and_settings(connections)
-        await connections.release_steady()
+        await connections.release_held()
         assert await settings_left(pool) == 0
 
 
@@ -235,7 +235,7 @@ async def test_a_small_pool_gives_a_transaction_each_time(dsn: str, size: int, t
         connections = Connections(pool)
         assert await transactional(connections) == transaction
         assert pool.get_size() - pool.get_idle_size() == (0 if transaction else 1)
-        await connections.release_steady()
+        await connections.release_held()
 
 
 async def test_a_busy_pool_gives_a_transaction_until_there_is_one_to_spare(

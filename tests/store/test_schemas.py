@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import FreshJob
 from pg_scheduler.domain.outcome import Completed
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError
 from pg_scheduler.store.pool import Connections
@@ -34,6 +35,8 @@ async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: 
     await store.migrate()
     (claim,) = await running(store, new_job())
     assert await store.finish("w1", [(claim, Completed())]) == {"job"}
+    await store.copy([FreshJob(*new_job("copied"))], 1)
+    assert (await store.count_jobs(None)).pending == 1
     assert await store.table_blocks() == 1
     assert await schemas_with_jobs(empty_pool) == {schema}
     assert len(await store.channel()) <= 63

@@ -1,42 +1,83 @@
--- name: insert_jobs
--- Insert jobs whose ids are free; returns the ids that were. One statement for 1 and for 10,000.
+-- name: insert_fresh_job
+-- Insert a job whose id was made for it: no look for another one, and nothing to return.
 INSERT INTO {schema}scheduled_jobs (
-    job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key, created_at, expires_at
+) VALUES (
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
+    $3::timestamptz + make_interval(secs => $7)
+);
+
+-- name: insert_fresh_jobs
+-- The same for several of them.
+INSERT INTO {schema}scheduled_jobs (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key, created_at, expires_at
 )
 SELECT
-    new.job_id, new.job_name, new.execution_time, new.task_data::jsonb, new.priority, new.max_retries,
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
     new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
     new.execution_time + make_interval(secs => new.misfire_grace_time)
 FROM unnest(
     $1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
     $8::double precision[], $9::text[], $10::bigint[]
 ) AS new (
-    job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key
+);
+
+-- name: insert_job
+-- The same as insert_jobs for one job, without its arrays, since most calls bring one.
+INSERT INTO {schema}scheduled_jobs (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key, created_at, expires_at
+) VALUES (
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
+    $3::timestamptz + make_interval(secs => $7)
+)
+ON CONFLICT (job_id) DO NOTHING
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+
+-- name: insert_jobs
+-- Insert jobs whose ids are free; returns the ids that were. If there is one, and with a channel, it says
+-- something there in the same commit.
+INSERT INTO {schema}scheduled_jobs (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key, created_at, expires_at
+)
+SELECT
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.execution_time + make_interval(secs => new.misfire_grace_time)
+FROM unnest(
+    $1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
+    $8::double precision[], $9::text[], $10::bigint[]
+) AS new (
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key
 )
 -- in one order in all calls, so that two that insert the same ids cannot deadlock
 ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
-RETURNING job_id;
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
 -- name: replace_jobs
 -- Insert jobs or give the existing ones a new definition with their tries unused. A running job keeps
 -- its row until its try ends: the new definition waits in "replacement". The ids must differ. attempt
 -- never goes back: it is half of the fence.
 INSERT INTO {schema}scheduled_jobs AS old (
-    job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key, created_at, expires_at
 )
 SELECT
-    new.job_id, new.job_name, new.execution_time, new.task_data::jsonb, new.priority, new.max_retries,
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
     new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
     new.execution_time + make_interval(secs => new.misfire_grace_time)
 FROM unnest(
     $1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
     $8::double precision[], $9::text[], $10::bigint[]
 ) AS new (
-    job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time,
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key
 )
 ORDER BY new.job_id COLLATE "C"

@@ -1,0 +1,87 @@
+"""Jobs as the rows of a binary COPY, which costs half of what INSERT does, here and in the server.
+
+COPY knows no ON CONFLICT, so it is for jobs whose ids were made here. The bytes are packed here and not by
+asyncpg: a pool's owner may have given its types codecs, which COPY could not use or which mean another
+thing. All types are as stable as the wire protocol: PostgreSQL 14 to 18 read the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import Final
+
+from pg_scheduler.domain.job import NewJob
+
+__all__ = ["COLUMNS", "packed"]
+
+COLUMNS: Final = (*NewJob._fields, "expires_at")
+"""In the order of the rows; ``created_at`` comes after them when it is not the database that says it."""
+
+CHUNK: Final = 500
+"""Rows between two looks at the event loop; the server works on them meanwhile."""
+
+HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER: Final = b"\xff\xff"
+NULL: Final = b"\xff\xff\xff\xff"
+EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+_count = Struct(">h").pack
+_size = Struct(">i").pack
+_integer = Struct(">ii").pack
+_bigint = Struct(">iq").pack
+_double = Struct(">id").pack
+
+
+async def packed(jobs: Sequence[NewJob], created_at: datetime | None) -> AsyncIterator[bytes]:
+    """The whole stream, in pieces."""
+    columns = _count(len(COLUMNS) + (created_at is not None))
+    end = b"" if created_at is None else _instant(_microseconds(created_at))
+    shared: object = None
+    tail = b""
+    yield HEADER
+    for start in range(0, len(jobs), CHUNK):
+        rows: list[bytes] = []
+        for job in jobs[start : start + CHUNK]:
+            if job[2:] != shared:  # neighbours often differ in nothing but id and arguments
+                shared = job[2:]
+                tail = _tail(job) + end
+            job_id, task_data = job.job_id.encode(), job.task_data.encode()
+            # jsonb in its first version: text
+            rows += (columns, _size(len(job_id)), job_id, _size(len(task_data) + 1), b"\1", task_data, tail)
+        yield b"".join(rows)
+        await asyncio.sleep(0)
+    yield TRAILER
+
+
+def _tail(job: NewJob) -> bytes:
+    due, grace = _microseconds(job.execution_time), job.misfire_grace_time
+    return b"".join(
+        (
+            _instant(due),
+            _text(job.job_name),
+            _integer(4, job.priority),
+            _integer(4, job.max_retries),
+            NULL if grace is None else _integer(4, grace),
+            NULL if job.timeout_seconds is None else _double(8, job.timeout_seconds),
+            NULL if job.function is None else _text(job.function),
+            NULL if job.lock_key is None else _bigint(8, job.lock_key),
+            NULL if grace is None else _instant(due + grace * 1_000_000),
+        )
+    )
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _size(len(data)) + data
+
+
+def _instant(microseconds: int) -> bytes:
+    return _bigint(8, microseconds)
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - EPOCH) // MICROSECOND
