@@ -143,6 +143,7 @@ class Scheduler:
             self._events,
             horizon=2 * self._config.polling.max_interval,
             on_due=lambda: self._engine.wake_claimer() if self._engine else None,
+            mark=secrets.token_hex(4),
         )
         self._enqueuer = Enqueuer(
             self._store, self._tasks, self._announcer, misfire_grace_time=misfire_grace_time

@@ -35,15 +35,20 @@ class Announcer(Service):
     Args:
         horizon: Seconds; what is due later than that is not announced.
         on_due: Called at once when a job is due within the horizon, for this process.
+        mark: Tells our own words that something is due from others': this process need not hear them.
     """
 
     name: ClassVar[str] = "announcer"
 
-    def __init__(self, store: Store, events: EventBus, *, horizon: float, on_due: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, events: EventBus, *, horizon: float, on_due: Callable[[], None], mark: str = ""
+    ) -> None:
         super().__init__(events)
         self._store = store
         self._horizon = horizon
         self._on_due = on_due
+        self.mark = mark
+        self.due_message = f"{DUE} {mark}".strip()
         self._messages: dict[str, float] = {}  # when each was last added
         self._next_send = 0.0
         self._trailing: asyncio.TimerHandle | None = None
@@ -60,8 +65,8 @@ class Announcer(Service):
     def said(self, since: float) -> None:
         """An insert has said it; what else was committed before that moment, it was said for too."""
         self._next_send = time.monotonic() + GAP
-        if self._messages.get(DUE, since) < since:
-            del self._messages[DUE]
+        if self._messages.get(self.due_message, since) < since:
+            del self._messages[self.due_message]
         if self._trailing is not None and not self._messages:
             self._trailing.cancel()
             self._trailing = None
@@ -70,7 +75,7 @@ class Announcer(Service):
     def unsaid(self) -> None:
         """An insert of something that is due soon has not said it: the next one does, or a message."""
         self._on_due()
-        self._messages[DUE] = now = time.monotonic()
+        self._messages[self.due_message] = now = time.monotonic()
         if self._trailing is None:
             wait = max(self._next_send - now, 0) + PATIENCE
             self._trailing = asyncio.get_running_loop().call_later(wait, self._send_soon)
@@ -81,14 +86,14 @@ class Announcer(Service):
             return
         if self.has_room():
             self._on_due()
-            await self._say(DUE)
+            await self._say(self.due_message)
         else:
             self.unsaid()
 
     def due_soon(self) -> None:
         """A job is due; send word with the next pass."""
         self._on_due()
-        self._add(DUE)
+        self._add(self.due_message)
 
     async def check(self, worker_id: str) -> None:
         """A job that this worker runs was changed."""

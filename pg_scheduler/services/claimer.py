@@ -102,13 +102,17 @@ class Claimer(Service):
             raise
         if completed:
             self._completer.written(completed, answer.refused)
-        if answer.jobs:
-            self._executor.submit_all(answer.jobs)
-            self._on_claimed()
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         full = len(found) == limit
+        if answer.jobs:
+            if full:
+                self._executor.submit_all(answer.jobs)  # when the next exchange is under way
+            else:
+                for job in answer.jobs:
+                    self._executor.submit(job)
+            self._on_claimed()
         self._completer.claims_follow = full and self.is_running  # as soon as a slot is free
         if full:
             self._marks.advance(found)

@@ -201,7 +201,7 @@ class Engine:
 
     def _received(self, message: str) -> None:
         kind, _, about = message.partition(" ")
-        if kind == DUE:
+        if kind == DUE and about != self._announcer.mark:
             self.claimer.look_at_all()
         elif kind == CHECK and about == self._worker_id:
             self.heartbeat.wake()

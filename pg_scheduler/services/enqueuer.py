@@ -175,7 +175,7 @@ class Enqueuer:
     async def _insert_together(self, jobs: Sequence[NewJob]) -> set[str]:
         """Insert jobs of single calls; the ids that were free. Word of them goes along, or later."""
         near = self._announcer.is_near(min([job.execution_time for job in jobs]))
-        message = DUE if near and self._announcer.has_room() else None
+        message = self._announcer.due_message if near and self._announcer.has_room() else None
         began = time.monotonic()
         inserted = await self._store.insert_small(jobs, message=message)
         if inserted and message:

@@ -2,7 +2,8 @@
 
 Messages are few and short; what they are about is read from the tables:
 
-- ``due``: a job is due, or will be soon;
+- ``due <mark>``: a job is due, or will be soon. The mark is the sender's, who knows; without one it came in a
+  transaction of the caller's;
 - ``check <worker id>``: a job that this worker runs was cancelled or changed;
 - ``periodic``: a schedule was switched on or off.
 """

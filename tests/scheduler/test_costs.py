@@ -154,7 +154,7 @@ async def test_a_bulk_is_a_few_statements_and_one_notification(
         (0 * HOUR, {"insert_job": 1}, {"insert_fresh_jobs": 1, "notify": 1}),
     ],
 )
-async def test_a_call_on_the_callers_connection_adds_a_statement_there_and_none_elsewhere(
+async def test_a_call_on_the_callers_connection_adds_a_statement_there_and_none_elsewhere(  # noqa: PLR0917 - fixtures
     idle: Scheduler,
     sent: Statements,
     other: asyncpg.Connection,
