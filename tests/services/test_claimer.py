@@ -23,6 +23,7 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.services import base, marks
+from pg_scheduler.services import claimer as module
 from pg_scheduler.services.base import NEVER
 from pg_scheduler.store.store import Exchange, Store
 from tests.services.kit import (
@@ -103,6 +104,18 @@ async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
     )
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
     assert 0.8 < await claimer.run_once() <= 1.0
+
+
+async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
+    """Two passes, the second of which waits in itself for what a timer is too coarse for."""
+    due = now() + timedelta(seconds=0.1)
+    await known.store.insert([new_job("a", execution_time=due)])
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
+    assert 0 < await claimer.run_once() <= 0.1 - module.APPROACH
+    while not claimer._executor.held():  # as the loop does, but for the sleeps
+        await claimer.run_once()
+    assert now() >= due, "never early"
+    await finish(known, gate, claimer._executor)
 
 
 async def test_the_timer_strikes_at_the_due_time_not_around_it(
