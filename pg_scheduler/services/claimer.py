@@ -72,7 +72,7 @@ class Claimer(Service):
         self._due_at = 0.0
         self._approaches = False
         self._stopped = False
-        self._marks = Marks()
+        self._marks = Marks(polling.max_interval)
         self._claiming = asyncio.Lock()
 
     async def prepare(self) -> None:

@@ -3,8 +3,8 @@
 A claim walks the index from its start: over rows that run, that nobody here knows, and dead ones that
 somebody's snapshot keeps from being removed. Claims go in order, so the next one may begin where the last
 one ended. That overlooks a job that comes in late with an earlier time, or comes back; so the marks are
-forgotten whenever something of that kind is heard of, before the worker sleeps, and every second in any
-case.
+forgotten whenever something of that kind is heard of, before the worker sleeps, and every other second in
+any case.
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ from pg_scheduler.store.store import FROM_THE_START, Since
 
 __all__ = ["Marks"]
 
-LIFETIME: Final = 1.0
-"""Seconds for which a job may be overlooked under load."""
+LIFETIME: Final = 2.0
+"""Seconds for which a job may be overlooked under load, unless less is promised."""
 
 LEVELS: Final = {1: 0, 3: 1, 5: 2, 8: 3}
 
 
 class Marks:
-    """The execution time of the last claimed job of each priority."""
+    """The execution time of the last claimed job of each priority.
 
-    def __init__(self) -> None:
+    Args:
+        longest: Seconds for which a job that nobody told of may be overlooked.
+    """
+
+    def __init__(self, longest: float = LIFETIME) -> None:
+        self._longest = longest
         self._since: Since = FROM_THE_START
         self._began: float | None = None
 
     def since(self) -> Since:
         """Where the next claim begins; ``FROM_THE_START`` itself when nothing is passed over."""
-        if self._began is None or time.monotonic() - self._began > LIFETIME:
+        if self._began is None or time.monotonic() - self._began > min(LIFETIME, self._longest):
             self._since, self._began = FROM_THE_START, time.monotonic()
         return self._since
 

@@ -81,4 +81,14 @@ def test_under_load_it_begins_at_the_start_every_second(seconds: list[float]) ->
     assert marks.since() is FROM_THE_START
     marks.advance([claimed(1, NOON)])
     assert marks.since() == [NOON, None, None, None]
-    assert LIFETIME <= 1.0
+    assert LIFETIME <= 2.0
+
+
+def test_they_do_not_outlive_what_is_promised_of_a_lost_notification(seconds: list[float]) -> None:
+    marks = Marks(0.5)
+    marks.since()
+    marks.advance([claimed(1, NOON)])
+    seconds[0] += 0.4
+    assert marks.since() == [NOON, None, None, None]
+    seconds[0] += 0.2
+    assert marks.since() is FROM_THE_START
