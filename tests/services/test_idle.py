@@ -12,14 +12,14 @@ import pytest
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import EventBus
 from pg_scheduler.services.base import NEVER
-from pg_scheduler.store.pool import SETTINGS, Connections
+from pg_scheduler.store.pool import HOT_SETTINGS, SETTINGS, Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
 from tests.services.kit import holds
 from tests.services.parts import Parts
 
 NAMES = {query: name for name, query in load_queries("public").items()}
-NAMES |= {"BEGIN;": "begin", "COMMIT;": "commit", SETTINGS: "settings"}
+NAMES |= {"BEGIN;": "begin", "COMMIT;": "commit", SETTINGS: "settings", HOT_SETTINGS: "settings"}
 
 
 class Log(list[str]):

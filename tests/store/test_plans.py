@@ -17,6 +17,7 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.outcome import Completed, Failed
 from pg_scheduler.store.pool import (
+    HOT_SETTINGS,
     SETTINGS,
     STEADY_RESET,
     STEADY_SETTINGS,
@@ -33,6 +34,7 @@ FUTURE = 20_000
 
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer" + ", timestamptz" * 4 + ", bool",
+    "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz",
@@ -54,6 +56,7 @@ IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 VALUES = {
     "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1" + ", '-infinity'" * 4 + ", true",
+    "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}",
@@ -147,6 +150,7 @@ KEY = ("Index Scan", "scheduled_jobs_pkey")
 TID = ("Tid Scan", None)
 EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
+    "complete_unlocked": {KEY, TID},
     "settle_jobs": {KEY},
     "apply_replacements": {KEY},
     "renew_lease": {KEY},
@@ -286,6 +290,7 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         one, two = await running(store, new_job("one"), new_job("two"))
         await store.renew("w1", {"one": 1}, LEASE)
         await store.exchange("w1", [NAME], 1, completed=[one])
+        await store._fetch("complete_unlocked", "w1", NOW, ["one"], 1, True)
         await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
         await store.expire(1)
         await store.look_ahead(30, 120)
@@ -295,15 +300,19 @@ async def test_the_store_gives_the_hot_statements_those_settings(
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:
-        if query in (SETTINGS, STEADY_SETTINGS):
+        if query in (SETTINGS, HOT_SETTINGS, STEADY_SETTINGS):
             tuned[session] = query
-        elif query == STEADY_RESET or (query in ("COMMIT;", "ROLLBACK;") and tuned.get(session) == SETTINGS):
+        elif query == STEADY_RESET or (
+            query in ("COMMIT;", "ROLLBACK;") and tuned.get(session) in (SETTINGS, HOT_SETTINGS)
+        ):
             del tuned[session]
         if query in hot:
             assert session in tuned, query
-            assert hot[query] in HOT or tuned[session] == SETTINGS, "the held connection is for the hot ones"
+            assert (hot[query] in HOT) is (tuned[session] != SETTINGS), (
+                "the held connection is for the hot ones"
+            )
             seen.add(hot[query])
             ways.add(tuned[session])
     assert seen == set(hot.values()) >= PLANNED | HOT
     assert not tuned, "nothing is left to the pool's owner"
-    assert ways == ({SETTINGS} if size <= 3 else {SETTINGS, STEADY_SETTINGS})
+    assert ways == {SETTINGS, HOT_SETTINGS if size <= 3 else STEADY_SETTINGS}

@@ -2,8 +2,9 @@
 -- Write completions and take due jobs, in one statement and one commit: either half may be empty.
 --
 -- The completions ($5, all of attempt $6) are guarded by their tokens; where completed jobs are not to be
--- kept ($11) they are deleted at once. Those that were refused are told, for settle_jobs: the lease is lost, a
--- new definition waits, or somebody has locked the row. Claims must not wait for that.
+-- kept ($11) they are deleted at once. Those that were refused are told, for settle_jobs: the lease is lost, or a
+-- new definition waits. The rows are not locked first, which would be a tenth of the work: one that somebody
+-- has locked is waited for until lock_timeout, and then complete_unlocked is for them.
 --
 -- The claims ($3 at most, of the names $2) go by priority, time and id, under a fresh token each; a job past
 -- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
@@ -20,28 +21,20 @@
 -- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
 -- the answer share one snapshot and one now(), so no job can come due between them unseen. It comes last,
 -- and nothing sorts the rows, so that they are on their way while completions are still being written.
-WITH done AS (
-    SELECT ctid, job_id
-    FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($5)
-      AND status = 'running'
-      AND worker_id = $1
-      AND attempt = $6
-      AND replacement IS NULL
-    FOR UPDATE SKIP LOCKED
-),
-finished AS (
+WITH finished AS (
     UPDATE {schema}scheduled_jobs SET
         status        = 'completed',
         finished_at   = coalesce($4, now()),
         error_message = NULL,
         lease_until   = NULL
-    WHERE ctid = ANY (ARRAY (SELECT ctid FROM done)) AND $11::boolean
+    WHERE $11::boolean
+      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND replacement IS NULL
     RETURNING job_id
 ),
 deleted AS (
     DELETE FROM {schema}scheduled_jobs
-    WHERE ctid = ANY (ARRAY (SELECT ctid FROM done)) AND NOT $11::boolean
+    WHERE NOT $11::boolean
+      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND replacement IS NULL
     RETURNING job_id
 ),
 worker AS (
@@ -111,6 +104,30 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     ) END,
     CASE WHEN (SELECT count(*) FROM finished) + (SELECT count(*) FROM deleted) < cardinality($5)
         THEN ARRAY (SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)) END;
+
+-- name: complete_unlocked
+-- The completions of exchange_jobs, but for rows that somebody has locked; returns those that were written.
+WITH done AS (
+    SELECT ctid
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($3) AND status = 'running' AND worker_id = $1 AND attempt = $4 AND replacement IS NULL
+    FOR UPDATE SKIP LOCKED
+),
+finished AS (
+    UPDATE {schema}scheduled_jobs SET
+        status        = 'completed',
+        finished_at   = coalesce($2, now()),
+        error_message = NULL,
+        lease_until   = NULL
+    WHERE $5::boolean AND ctid = ANY (ARRAY (SELECT ctid FROM done))
+    RETURNING job_id
+),
+deleted AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE NOT $5::boolean AND ctid = ANY (ARRAY (SELECT ctid FROM done))
+    RETURNING job_id
+)
+SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 
 -- name: waiting_names
 -- Names of waiting jobs, to tell which of them nobody here can run.
