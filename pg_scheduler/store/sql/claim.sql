@@ -44,9 +44,11 @@ worker AS (
     FOR KEY SHARE
 ),
 level (priority, since) AS (
-    SELECT priority, coalesce(since, '0001-01-01 00:00:00.000001Z')
-    FROM (VALUES (1, $7::timestamptz), (3, $8::timestamptz), (5, $9::timestamptz), (8, $10::timestamptz))
-        AS mark (priority, since)
+    VALUES
+        (1, coalesce($7::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (3, coalesce($8::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (5, coalesce($9::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (8, coalesce($10::timestamptz, '0001-01-01 00:00:00.000001Z'))
 ),
 due AS (
     SELECT job.ctid
