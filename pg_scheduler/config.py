@@ -5,6 +5,7 @@ Positional use is allowed where pg-scheduler 0.2.x allowed it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, Self
@@ -17,6 +18,10 @@ from pg_scheduler.errors import ConfigurationError
 __all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "VacuumTrigger", "checked"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_DISCREET = ConfigDict(**_STRICT, hide_input_in_errors=True)
+
+SECRET = frozenset({"direct_dsn"})
+"""Settings that may hold a password: never shown."""
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -132,7 +137,7 @@ def _check_identifier(name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, config=_STRICT)
+@dataclass(frozen=True, config=_DISCREET)
 class SchedulerConfig:
     """All settings of one Scheduler, as its constructor was given them."""
 
@@ -143,7 +148,8 @@ class SchedulerConfig:
     vacuum: VacuumConfig
     polling: PollingConfig
     schema: Annotated[str, AfterValidator(_check_identifier)] | None
-    direct_dsn: str | None = field(repr=False)  # it may hold a password
+    direct_dsn: str | None = field(repr=False)
+    max_payload_bytes: Annotated[int, Field(ge=64)] | None
     shutdown_timeout: Seconds
     lease_seconds: Annotated[float, Field(gt=0)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]
@@ -155,7 +161,11 @@ def checked(kind: type, **values: Any) -> Any:
         return kind(**values)
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or kind.__name__} = {fault['input']!r}: {fault['msg']}"
+            f"{'.'.join(map(str, fault['loc'])) or kind.__name__} = {_shown(fault)}: {fault['msg']}"
             for fault in error.errors()
         )
         raise ConfigurationError(f"bad setting: {faults}") from error
+
+
+def _shown(fault: Mapping[str, Any]) -> str:
+    return "***" if SECRET & set(fault["loc"]) else repr(fault["input"])

@@ -31,6 +31,7 @@ from pg_scheduler.domain.job import (
     check_execution_time,
     check_job_id,
     check_kind,
+    check_text,
 )
 from pg_scheduler.domain.payload import encode_task_data
 from pg_scheduler.domain.periodic import PeriodicJobConfig, periodic_catalogue
@@ -74,6 +75,8 @@ class Scheduler:
         schema: The schema of the tables, created if need be; None for the connection's search path.
         direct_dsn: A DSN that leads to PostgreSQL itself, for LISTEN, heartbeats and advisory locks: needed
             behind PgBouncer in transaction mode, or with a very small pool.
+        max_payload_bytes: Bytes of JSON, in UTF-8, that the arguments of one job may have, at least 64; None
+            for any number. What is larger is refused where it is scheduled.
         shutdown_timeout: Seconds that running jobs get to end at shutdown, and their results after that
             to be written.
         retry_policy: When failed tries are tried again; see RetryPolicy.
@@ -110,13 +113,15 @@ class Scheduler:
         *,
         schema: str | None = None,
         direct_dsn: str | None = None,
+        max_payload_bytes: int | None = 1_048_576,
         shutdown_timeout: float = 30.0,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
             raise TypeError(
-                f"db_pool must be an asyncpg.Pool, as asyncpg.create_pool() gives it, not {db_pool!r}"
+                "db_pool must be an asyncpg.Pool, as asyncpg.create_pool() gives it, "
+                f"not {type(db_pool).__name__}"  # the repr could be a DSN with a password
             )
         check_kind("retry_policy", retry_policy, RetryPolicy)
         self._config: SchedulerConfig = checked(
@@ -129,6 +134,7 @@ class Scheduler:
             polling=polling_config if polling_config is not None else PollingConfig(),
             schema=schema,
             direct_dsn=direct_dsn,
+            max_payload_bytes=max_payload_bytes,
             shutdown_timeout=shutdown_timeout,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
@@ -146,7 +152,11 @@ class Scheduler:
             mark=secrets.token_hex(4),
         )
         self._enqueuer = Enqueuer(
-            self._store, self._tasks, self._announcer, misfire_grace_time=misfire_grace_time
+            self._store,
+            self._tasks,
+            self._announcer,
+            misfire_grace_time=misfire_grace_time,
+            max_payload_bytes=max_payload_bytes,
         )
         self._periodic = PeriodicJobs(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
@@ -305,7 +315,8 @@ class Scheduler:
         Raises:
             TypeError: ``func`` is no coroutine function, or a value has the wrong type.
             ValueError: A naive time, or another value that cannot be.
-            PayloadError: An argument that JSON cannot carry, with its path. Nothing is stored.
+            PayloadError: An argument that JSON cannot carry, with its path, or more than
+                ``max_payload_bytes`` of them. Nothing is stored.
             JobConflictError: The id is taken and the resolution is RAISE; a ValueError.
             TransientFault: The database could not be reached.
 
@@ -467,7 +478,7 @@ class Scheduler:
         check_count("limit", limit, least=1, most=MAX_PAGE)
         for name, value in (("job_name", job_name), ("worker_id", worker_id)):
             if value is not None:
-                check_kind(name, value, str)
+                check_text(name, value)
         return await self._store.list_jobs(
             after=None if after is None else check_job_id(after),
             statuses=statuses,
@@ -481,7 +492,7 @@ class Scheduler:
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
         """How many jobs have each status, of one name or of all."""
         if job_name is not None:
-            check_kind("job_name", job_name, str)
+            check_text("job_name", job_name)
         return await self._store.count_jobs(job_name)
 
     async def workers(self) -> list[Worker]:

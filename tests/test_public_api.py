@@ -160,7 +160,8 @@ RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_
 IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
-    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, shutdown_timeout=30.0, "
+    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, max_payload_bytes=1048576, "
+    "shutdown_timeout=30.0, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
 )
 PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"

@@ -10,7 +10,7 @@ from typing import Final
 from pg_scheduler.domain.job import Claim
 
 LONGEST_SHOWN: Final = 1e9
-"""Seconds; the calendar of Python ends in the year 9999."""
+"""Seconds; the calendar of Python ends in the year 9999. First in a ``min()``, it answers NaN too."""
 
 __all__ = ["CurrentJob", "current", "current_job"]
 
@@ -52,5 +52,5 @@ def current_job() -> CurrentJob:
     seconds = claim.timeout_seconds
     deadline = None
     if seconds is not None:
-        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(seconds, LONGEST_SHOWN))
+        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(LONGEST_SHOWN, seconds))
     return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline)

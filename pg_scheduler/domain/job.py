@@ -38,6 +38,8 @@ MAX_ID_BYTES: Final = 2000
 
 MAX_INTEGER: Final = 2**31 - 1
 
+PLAIN: Final = (str, int, float, Enum, type(None))
+
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
 """What asyncpg takes for them."""
 
@@ -276,15 +278,23 @@ def check_job_id(job_id: object) -> str:
         raise TypeError(f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}")
     if not job_id:
         raise ValueError("job_id must not be empty. Leave it out (or pass None) to have one made.")
-    if "\x00" in job_id:
-        raise ValueError(f"job_id {job_id!r} holds a NUL character, which PostgreSQL cannot store.")
-    try:
-        size = len(job_id.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"job_id {job_id!r} holds a lone surrogate, which is no text: {error}") from error
+    size = len(check_text("job_id", job_id).encode())
     if size > MAX_ID_BYTES:
         raise ValueError(f"job_id has {size} bytes of UTF-8; at most {MAX_ID_BYTES} fit into the index.")
     return job_id
+
+
+def check_text(name: str, value: object) -> str:
+    """A text that PostgreSQL can store."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r}")
+    if "\x00" in value:
+        raise ValueError(f"{name} {value!r} holds a NUL character, which PostgreSQL cannot store.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} {value!r} holds a lone surrogate, which is no text: {error}") from error
+    return value
 
 
 def check_execution_time(execution_time: object, *, name: str = "execution_time") -> datetime:
@@ -310,7 +320,8 @@ def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INT
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}")
     if not least <= value <= most:
-        raise ConfigurationError(f"{name} must be between {least} and {most}, not {value}.")
+        shown = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
+        raise ConfigurationError(f"{name} must be between {least} and {most}, not {shown}.")
     return value
 
 
@@ -329,15 +340,20 @@ def check_timeout(value: object) -> float | None:
         raise TypeError(
             f"timeout must be seconds, a timedelta or None, not {type(value).__name__}: {value!r}"
         )
-    if not 0 < value < float("inf"):
+    try:
+        seconds = float(value)
+    except OverflowError:  # an int
+        seconds = float("inf")
+    if not 0 < seconds < float("inf"):
         raise ConfigurationError(
-            f"timeout must be more than 0 seconds and finite, not {value}. None means for ever."
+            f"timeout must be more than 0 seconds and finite, not {seconds}. None means for ever."
         )
-    return float(value)
+    return seconds
 
 
 def check_kind(name: str, value: object, kind: type[T]) -> T:
-    """The value, if it is of this class."""
+    """The value, if it is of this class. What is refused is not shown if it could hold a job's arguments."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}: {value!r}")
+        shown = f": {value!r}" if isinstance(value, PLAIN) else ""
+        raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}{shown}")
     return value

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["decode", "encode", "encode_task_data"]
+__all__ = ["check_size", "decode", "encode", "encode_task_data"]
 
 _read = json.JSONDecoder().raw_decode
 
@@ -32,6 +32,7 @@ SHORT = 1000
 """Characters of JSON that hold no larger int than that."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
@@ -49,9 +50,9 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         '{"args":[1,["a","b"]],"kwargs":{"key":null}}'
     """
     if not isinstance(args, list | tuple):
-        raise PayloadError(f"args must be a tuple or a list, not {type(args).__name__}: {args!r}")
+        raise PayloadError(f"args must be a tuple or a list, not {type(args).__name__}.")
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise PayloadError(f"kwargs must be a dict, not {type(kwargs).__name__}: {kwargs!r}")
+        raise PayloadError(f"kwargs must be a dict, not {type(kwargs).__name__}.")
     if not args and not kwargs:
         return '{"args":[],"kwargs":{}}'
     try:
@@ -70,12 +71,36 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
 def encode_task_data(task_data: object) -> str:
     """The same for a ``{"args": [...], "kwargs": {...}}`` mapping; both keys may be missing."""
     if not isinstance(task_data, Mapping):
-        raise PayloadError(f"task_data must be a dict, not {type(task_data).__name__}: {task_data!r}")
+        raise PayloadError(f"task_data must be a dict, not {type(task_data).__name__}.")
     if unknown := set(task_data) - {"args", "kwargs"}:
         raise PayloadError(
             f"task_data has unknown keys {sorted(map(repr, unknown))}; it holds 'args' and 'kwargs' only."
         )
     return encode(task_data.get("args", ()), task_data.get("kwargs"))
+
+
+def check_size(task_data: str, limit: int | None) -> str:
+    """The text of a ``task_data`` column, if it is not too large.
+
+    The text is ASCII, with escapes for all else, so it has at least as many characters as its characters
+    have bytes in UTF-8.
+
+    Args:
+        task_data: As ``encode()`` gives it.
+        limit: Bytes in UTF-8; None for any size.
+
+    Raises:
+        PayloadError: It is larger.
+    """
+    if limit is not None and len(task_data) > limit:
+        size = len(_to_text(json.loads(task_data)).encode()) if "\\u" in task_data else len(task_data)
+        if size > limit:
+            raise PayloadError(
+                f"the arguments have {size} bytes of JSON, and max_payload_bytes is {limit}. "
+                "Store them elsewhere and pass an id or a path, "
+                "or give the Scheduler a larger max_payload_bytes."
+            )
+    return task_data
 
 
 def decode(task_data: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -25,6 +25,7 @@ from pg_scheduler.domain.job import (
     JobFunction,
     Unset,
     check_grace,
+    check_text,
     check_timeout,
 )
 from pg_scheduler.errors import NameConflictError
@@ -300,12 +301,7 @@ def _check_aliases(aliases: Iterable[str]) -> list[str]:
 
 def check_name(name: object) -> str:
     """A job's name, if the table can hold it."""
-    if not isinstance(name, str):
-        raise TypeError(f"a job's name must be a str, not {type(name).__name__}: {name!r}")
-    if not name or "\x00" in name:
-        raise ValueError(f"a job's name must be a non-empty text without NUL characters, not {name!r}")
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the job name {name!r} holds a lone surrogate, which is no text") from error
-    return name
+    text = check_text("a job's name", name)
+    if not text:
+        raise ValueError(f"a job's name must not be empty, not {text!r}")
+    return text

@@ -13,6 +13,9 @@ from typing import Final, Generic, TypeVar
 
 __all__ = ["Deadlines"]
 
+FOR_EVER: Final = 1e9
+"""Seconds; what is longer is no limit. A column can hold 1e308, infinity and NaN, which break event loops."""
+
 IDLE_TIMERS: Final = 100
 """Timers that may go on with nothing to watch, in case the next item has the same timeout."""
 
@@ -37,6 +40,8 @@ class Deadlines(Generic[T]):
 
     def add(self, item: T, timeout: float) -> None:
         """Give an item so many seconds from now."""
+        if not timeout < FOR_EVER:  # NaN is not
+            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         limits = self._by_timeout.get(timeout)

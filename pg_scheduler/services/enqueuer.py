@@ -25,7 +25,7 @@ from pg_scheduler.domain.job import (
     check_kind,
     check_timeout,
 )
-from pg_scheduler.domain.payload import encode
+from pg_scheduler.domain.payload import check_size, encode
 from pg_scheduler.domain.tasks import Task, TaskRegistry
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.services.announcer import Announcer
@@ -51,16 +51,24 @@ class Enqueuer:
 
     Args:
         misfire_grace_time: The scheduler's grace in seconds, for jobs that say nothing; None for ever.
+        max_payload_bytes: What the arguments of one job may have; None for any number.
     """
 
     def __init__(
-        self, store: Store, tasks: TaskRegistry, announcer: Announcer, *, misfire_grace_time: int | None
+        self,
+        store: Store,
+        tasks: TaskRegistry,
+        announcer: Announcer,
+        *,
+        misfire_grace_time: int | None,
+        max_payload_bytes: int | None,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._announcer = announcer
         self._coalescer = Coalescer(self._insert_together)
         self._grace = misfire_grace_time
+        self._max_payload_bytes = max_payload_bytes
 
     def check(self, specs: Sequence[JobSpec]) -> list[NewJob]:
         """Specs as jobs to insert, in their order; their functions become known here."""
@@ -82,7 +90,7 @@ class Enqueuer:
                 terms = self._terms_of(spec)
             if spec.execution_time is not last.execution_time:
                 due = check_execution_time(spec.execution_time)
-            task_data = encode(spec.args, spec.kwargs)
+            task_data = check_size(encode(spec.args, spec.kwargs), self._max_payload_bytes)
             if spec.job_id is None:
                 jobs.append(FreshJob(next(ids), task_data, due, *terms))
             else:
@@ -111,6 +119,7 @@ class Enqueuer:
             timeout=UNSET,
         )
         due = check_execution_time(execution_time)
+        check_size(task_data, self._max_payload_bytes)
         if job_id is None:
             return FreshJob(new_job_id(), task_data, due, *terms)
         return NewJob(check_job_id(job_id), task_data, due, *terms)

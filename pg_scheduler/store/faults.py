@@ -42,6 +42,15 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+TELLING_CLASSES: Final = frozenset({"22", "23"})
+"""Data exception, integrity constraint violation: their DETAIL shows the failing row, arguments and all."""
+
+
+def _conceal(error: BaseException) -> None:
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in TELLING_CLASSES:
+        error.detail = None
+
+
 def is_lock_timeout(fault: TransientFault) -> bool:
     """Whether a statement ended because somebody has locked what it wants; nothing is broken then."""
     return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
@@ -49,7 +58,10 @@ def is_lock_timeout(fault: TransientFault) -> bool:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise TransientFault and SchemaMissingError for what they stand for; let everything else through."""
+    """Raise TransientFault and SchemaMissingError for what they stand for; let everything else through.
+
+    What is let through may end in a log, so the values of rows are taken out of it.
+    """
     try:
         yield
     except (
@@ -69,5 +81,6 @@ def translated() -> Iterator[None]:
         TimeoutError,
     ) as error:
         if isinstance(error, TransientFault) or not is_transient(error):
+            _conceal(error)
             raise
         raise TransientFault(f"{type(error).__name__}: {error}") from error

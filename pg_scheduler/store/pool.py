@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import ConfigurationError, TransientFault
 from pg_scheduler.store.faults import is_lock_timeout, translated
 
 __all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open"]
@@ -65,7 +65,9 @@ def check_connection(connection: object) -> PoolConnection | None:
     """A caller's connection, if it is one."""
     if connection is None or isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
         return connection
-    raise TypeError(f"connection must be an asyncpg connection, not {connection!r}")
+    raise TypeError(  # its repr could be a DSN with a password
+        f"connection must be an asyncpg connection, not {type(connection).__name__}"
+    )
 
 
 def is_open(connection: PoolConnection) -> bool:
@@ -74,6 +76,16 @@ def is_open(connection: PoolConnection) -> bool:
         return not connection.is_closed()
     except asyncpg.InterfaceError:
         return False
+
+
+async def _connect(dsn: str) -> PoolConnection:
+    try:
+        return await asyncpg.connect(dsn, timeout=CALL_TIMEOUT)
+    except ValueError as error:  # of reading it: the message, or that of its cause, may quote the password
+        raise ConfigurationError(
+            f"direct_dsn cannot be used ({type(error).__name__}). It looks like postgresql://user:password"
+            "@host:5432/database, with every @, : and / of the password as %40, %3A and %2F."
+        ) from None
 
 
 class Connections:
@@ -207,7 +219,7 @@ class Connections:
             connection: PoolConnection = (
                 await self._pool.acquire(timeout=CALL_TIMEOUT)
                 if self._direct_dsn is None
-                else await asyncpg.connect(self._direct_dsn, timeout=CALL_TIMEOUT)
+                else await _connect(self._direct_dsn)
             )
         try:
             yield connection

@@ -13,7 +13,7 @@ from pg_scheduler.errors import PayloadError
 __all__ = ["job_from", "periodic_from", "worker_from"]
 
 MAX_TIMEDELTA: Final = 86_399_999_999_999.0
-"""Seconds that fit into a timedelta; a column can hold more."""
+"""Seconds that fit into a timedelta; a column can hold more, and NaN, so it comes first in a ``min()``."""
 
 
 def job_from(row: Any) -> Job:
@@ -29,7 +29,7 @@ def job_from(row: Any) -> Job:
     return Job(
         args=args,
         kwargs=kwargs,
-        timeout=None if seconds is None else timedelta(seconds=min(seconds, MAX_TIMEDELTA)),
+        timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA, seconds)),
         **values,
     )
 

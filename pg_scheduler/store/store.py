@@ -47,6 +47,9 @@ ATTEMPTS: Final = 5
 LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """How a transaction ends that lost against another one and may simply be tried again."""
 
+UNUSABLE: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""How a statement ends that makes values of a JSON document which somebody wrote by hand."""
+
 Use = Callable[[], AbstractAsyncContextManager[PoolConnection]]
 """A way to get a connection for one statement."""
 
@@ -569,7 +572,28 @@ class Store:
         """Write outcomes; what is refused may have a new definition waiting."""
         accepted = await self._write("settle_jobs", settled, worker_id, connection)
         refused = {job_id: token for job_id, token in settled.items() if job_id not in accepted}
-        return accepted | await self._write("apply_replacements", refused, worker_id, connection)
+        return accepted | await self._replace_ended(refused, worker_id, connection)
+
+    async def _replace_ended(
+        self, tokens: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
+    ) -> set[str]:
+        """Give rows their new definitions. One that no row can take is written down as its job's failure."""
+        if not tokens:
+            return set()
+        try:
+            async with connection.transaction():
+                return await self._write("apply_replacements", tokens, worker_id, connection)
+        except UNUSABLE as error:
+            if len(tokens) > 1:  # one of them is to blame
+                return set().union(
+                    *[await self._replace_ended({one: tokens[one]}, worker_id, connection) for one in tokens]
+                )
+            ((job_id, token),) = tokens.items()
+            why = f"the new definition that waited for this job cannot be used: {error}"
+            await self._fetch(
+                "refuse_replacement", job_id, worker_id, token["attempt"], why, self._now, on=connection
+            )
+            return set()
 
     async def _write(
         self, name: str, by_id: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection

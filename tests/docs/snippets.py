@@ -9,7 +9,7 @@ in a comment right above the fence, which readers of the source see and readers 
 ``<!-- snippet: file worker.py -->``
     the block is a whole file; the test named in ``test_files.py`` runs it.
 
-``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file grants.sql -->``
+``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
 works for them likewise.
 """
 

@@ -9,7 +9,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +16,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import Event, JobCompleted
 from tests.docs import asgi
 from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, run_python, snippets_of
@@ -34,7 +32,10 @@ TESTED = {
     "docs/quickstart.md service.py",
     "docs/guides/shutdown.md worker.py",
     "docs/guides/testing.md test_reminders.py",
-    "docs/operations/database.md grants.sql",
+    # in test_roles.py
+    "docs/operations/database.md owner.sql",
+    "docs/operations/database.md worker.sql",
+    "docs/operations/database.md enqueuer.sql",
 }
 
 
@@ -148,36 +149,3 @@ async def test_testing_a_job(dsn: str, tmp_path: Path) -> None:
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert b"1 passed" in output
-
-
-async def test_grants(dsn: str, pool: asyncpg.Pool[asyncpg.Record]) -> None:
-    snippet = FILES["docs/operations/database.md grants.sql"]
-    role = f"app_{uuid.uuid4().hex}"  # roles belong to the server, not to the test's database
-    owner = Scheduler(pool, schema="jobs")
-    await owner.initialize_db()
-    await pool.execute(f"CREATE ROLE {role}")
-    try:
-        await pool.execute(snippet.code.replace("TO app", f"TO {role}"))
-        async with asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"role": role}) as narrow:
-            await use_everything(Scheduler(narrow, schema="jobs"))
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await narrow.execute("DROP TABLE jobs.scheduled_jobs")
-    finally:
-        await pool.execute(f"DROP OWNED BY {role}")
-        await pool.execute(f"DROP ROLE {role}")
-
-
-async def use_everything(scheduler: Scheduler) -> None:
-    completed: asyncio.Queue[Event] = asyncio.Queue()
-    scheduler.subscribe(completed.put_nowait, JobCompleted)
-
-    async def noop() -> None: ...
-
-    with pytest.raises(NotRunningError):
-        await scheduler.recover_orphaned_jobs()
-    async with scheduler, asyncio.timeout(30):
-        await scheduler.schedule(noop, execution_time=datetime.now(UTC))
-        await completed.get()
-        await scheduler.recover_orphaned_jobs()
-        await scheduler.run_vacuum()
-        assert (await scheduler.count_jobs()).completed == 1

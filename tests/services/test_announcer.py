@@ -176,7 +176,7 @@ def fresh(**values: Any) -> FreshJob:
 
 async def insert(parts: Parts, announcer: Announcer, *jobs: NewJob) -> None:
     """As single calls do."""
-    enqueuer = Enqueuer(parts.store, parts.tasks, announcer, misfire_grace_time=None)
+    enqueuer = Enqueuer(parts.store, parts.tasks, announcer, misfire_grace_time=None, max_payload_bytes=None)
     await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
 
 

@@ -149,7 +149,15 @@ async def test_timers_that_watched_nothing_to_their_end_are_gone() -> None:
 
 async def test_the_longest_time_there_is() -> None:
     deadlines: Deadlines[str] = Deadlines(lambda _item: None)
-    deadlines.add("a", 1e300)
+    deadlines.add("a", 999_999_999)
     await asyncio.sleep(0)
     assert len(deadlines) == 1
     deadlines.close()
+
+
+@pytest.mark.parametrize("timeout", [1e300, float("inf"), float("nan")])
+async def test_what_is_longer_is_no_limit(timeout: float) -> None:
+    deadlines: Deadlines[str] = Deadlines(lambda _item: None)
+    deadlines.add("a", timeout)
+    assert len(deadlines) == 0
+    deadlines.remove("a", timeout)

@@ -14,6 +14,9 @@
 -- lock is written down, and an empty poll should write nothing. The update goes by ctid: a join would be a
 -- scan under a plan made for an empty table.
 --
+-- One row that somebody wrote by hand must not break the claim of all: the calendar of Python begins in the
+-- year 1, so what lies before it is not looked at, and the largest attempt number is followed by 1.
+--
 -- The last row tells the seconds until the next job is due, when there were fewer than asked for; negative,
 -- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
 -- the answer share one snapshot and one now(), so no job can come due between them unseen. It comes last,
@@ -41,8 +44,11 @@ worker AS (
     FOR KEY SHARE
 ),
 level (priority, since) AS (
-    VALUES (1, coalesce($7::timestamptz, '-infinity')), (3, coalesce($8::timestamptz, '-infinity')),
-        (5, coalesce($9::timestamptz, '-infinity')), (8, coalesce($10::timestamptz, '-infinity'))
+    VALUES
+        (1, coalesce($7::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (3, coalesce($8::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (5, coalesce($9::timestamptz, '0001-01-01 00:00:00.000001Z')),
+        (8, coalesce($10::timestamptz, '0001-01-01 00:00:00.000001Z'))
 ),
 due AS (
     SELECT job.ctid
@@ -67,7 +73,7 @@ claimed AS (
     UPDATE {schema}scheduled_jobs SET
         status         = CASE WHEN expires_at < coalesce($4, now()) THEN 'expired' ELSE 'running' END,
         finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
-        attempt        = attempt + 1,
+        attempt        = attempt % 2147483647 + 1,
         worker_id      = $1,
         started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at ELSE coalesce($4, now()) END,
         last_heartbeat = coalesce($4, now()),

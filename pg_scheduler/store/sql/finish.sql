@@ -8,7 +8,7 @@ UPDATE {schema}scheduled_jobs SET
     status         = outcome.of -> job_id ->> 'status',
     error_message  = CASE WHEN outcome.of -> job_id ->> 'status' <> 'completed'
         THEN coalesce(outcome.of -> job_id ->> 'error', error_message) END,
-    retry_count    = retry_count + (outcome.of -> job_id ->> 'retries')::integer,
+    retry_count    = least(retry_count, 2147483646) + (outcome.of -> job_id ->> 'retries')::integer,
     execution_time = CASE WHEN (outcome.of -> job_id ->> 'delay')::double precision > 0
         THEN coalesce($4, now()) + make_interval(secs => (outcome.of -> job_id ->> 'delay')::double precision)
         ELSE execution_time END,
@@ -31,7 +31,7 @@ RETURNING job_id;
 
 -- name: apply_replacements
 -- A try that ended, however it ended, of jobs for which a new definition waits: the new one takes the
--- row. Under the same tokens as the statements above.
+-- row. Under the same tokens as the statements above. Fails for a definition that no row can take.
 WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
 UPDATE {schema}scheduled_jobs SET
     status             = 'pending',
@@ -60,3 +60,17 @@ WHERE job_id = ANY ($1)
   AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
   AND replacement IS NOT NULL
 RETURNING job_id;
+
+-- name: refuse_replacement
+-- A new definition that no row can take, since somebody wrote it by hand: the job fails for good.
+UPDATE {schema}scheduled_jobs SET
+    status        = 'failed',
+    error_message = $4,
+    finished_at   = coalesce($5, now()),
+    lease_until   = NULL,
+    replacement   = NULL
+WHERE job_id = $1
+  AND status = 'running'
+  AND worker_id = $2
+  AND attempt = $3
+  AND replacement IS NOT NULL;

@@ -27,7 +27,7 @@ WITH old AS (
 )
 UPDATE {schema}scheduled_jobs AS job SET
     status         = $2,
-    attempt        = job.attempt + CASE WHEN $2 = 'running' THEN 1 ELSE 0 END,
+    attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
     worker_id      = CASE $2 WHEN 'running' THEN 'set by hand' WHEN 'pending' THEN NULL ELSE job.worker_id END,
     started_at     = CASE $2 WHEN 'running' THEN coalesce($4, now()) WHEN 'pending' THEN NULL
         ELSE job.started_at END,
@@ -36,7 +36,8 @@ UPDATE {schema}scheduled_jobs AS job SET
     lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
     finished_at    = CASE WHEN $2 IN ('pending', 'running') THEN NULL ELSE coalesce($4, now()) END,
     expires_at     = CASE WHEN $2 = 'pending'
-        THEN greatest(job.execution_time, coalesce($4, now())) + make_interval(secs => job.misfire_grace_time)
+        THEN least(greatest(job.execution_time, coalesce($4, now())), '9999-12-31 23:59:59.999998Z')
+            + make_interval(secs => job.misfire_grace_time)
         ELSE job.expires_at END,
     replacement    = NULL
 FROM old
@@ -44,11 +45,16 @@ WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
 
 -- name: get_job
--- One job.
-SELECT job_id, job_name, execution_time, status, task_data::text, priority, attempt, retry_count,
-    max_retries, misfire_grace_time, timeout_seconds, created_at, started_at, finished_at,
-    CASE WHEN expires_at < '9999-12-31' THEN expires_at END AS expires_at,
-    last_heartbeat, lease_until, worker_id, error_message, replacement IS NOT NULL AS replacement
+-- One job. Instants beyond the calendar of Python are its ends, or none.
+SELECT job_id, job_name, status, task_data::text, priority, attempt, retry_count, max_retries,
+    misfire_grace_time, timeout_seconds, worker_id, error_message, replacement IS NOT NULL AS replacement,
+    least(greatest(execution_time, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS execution_time,
+    least(greatest(created_at, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS created_at,
+    CASE WHEN started_at BETWEEN '0001-01-02' AND '9999-12-31' THEN started_at END AS started_at,
+    CASE WHEN finished_at BETWEEN '0001-01-02' AND '9999-12-31' THEN finished_at END AS finished_at,
+    CASE WHEN expires_at BETWEEN '0001-01-02' AND '9999-12-31' THEN expires_at END AS expires_at,
+    CASE WHEN last_heartbeat BETWEEN '0001-01-02' AND '9999-12-31' THEN last_heartbeat END AS last_heartbeat,
+    CASE WHEN lease_until BETWEEN '0001-01-02' AND '9999-12-31' THEN lease_until END AS lease_until
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 
@@ -59,10 +65,15 @@ SELECT job_id, status FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 -- name: list_jobs
 -- A page of jobs after an id, in the order of the ids: the one order that no later change of a row
 -- disturbs, and the primary key serves it.
-SELECT job_id, job_name, execution_time, status, task_data::text, priority, attempt, retry_count,
-    max_retries, misfire_grace_time, timeout_seconds, created_at, started_at, finished_at,
-    CASE WHEN expires_at < '9999-12-31' THEN expires_at END AS expires_at,
-    last_heartbeat, lease_until, worker_id, error_message, replacement IS NOT NULL AS replacement
+SELECT job_id, job_name, status, task_data::text, priority, attempt, retry_count, max_retries,
+    misfire_grace_time, timeout_seconds, worker_id, error_message, replacement IS NOT NULL AS replacement,
+    least(greatest(execution_time, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS execution_time,
+    least(greatest(created_at, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS created_at,
+    CASE WHEN started_at BETWEEN '0001-01-02' AND '9999-12-31' THEN started_at END AS started_at,
+    CASE WHEN finished_at BETWEEN '0001-01-02' AND '9999-12-31' THEN finished_at END AS finished_at,
+    CASE WHEN expires_at BETWEEN '0001-01-02' AND '9999-12-31' THEN expires_at END AS expires_at,
+    CASE WHEN last_heartbeat BETWEEN '0001-01-02' AND '9999-12-31' THEN last_heartbeat END AS last_heartbeat,
+    CASE WHEN lease_until BETWEEN '0001-01-02' AND '9999-12-31' THEN lease_until END AS lease_until
 FROM {schema}scheduled_jobs
 WHERE ($1::text IS NULL OR job_id > $1)
   AND ($2::text[] IS NULL OR status = ANY ($2))

@@ -34,10 +34,11 @@ DELETE FROM {schema}scheduler_periodic_jobs WHERE dedup_key = $1;
 
 -- name: last_chained_run
 -- pg-scheduler 0.2.x planned a periodic job as a chain of jobs with numbered windows: the last one that
--- still waits.
+-- still waits. The calendar of Python, within which the next one is to be found, ends in the year 9999.
 SELECT max(execution_time)
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL
+  AND execution_time BETWEEN '0001-01-02' AND '9000-01-01'
   AND starts_with(job_id, 'periodic:' || $1 || ':')
   AND substr(job_id, length('periodic:' || $1 || ':') + 1) ~ '^[0-9]+$';
 

@@ -76,7 +76,8 @@ RETURNING worker_id;
 -- jobs, and those whose own lease is over. That ends at now for a worker without a row (of 0.2.x, say;
 -- $3 seconds after the last heartbeat where there is no lease). For a worker that lives it ends at its
 -- last beat: a beat renews every job the worker knows of, so one that was out of lease by then is unknown
--- to it, because the answer to the claim was lost on the way. Found through the claim index: a running
+-- to it, because the answer to the claim was lost on the way. A heartbeat of the far future, to which nothing
+-- can be added, is none. Found through the claim index: a running
 -- job was due. At most $4 of them: the rest is found by its own lease. They are released under their own tokens, in the same transaction.
 SELECT orphan.*
 FROM (VALUES (1), (3), (5), (8)) AS level (priority)
@@ -88,7 +89,10 @@ CROSS JOIN LATERAL (
       AND execution_time <= coalesce($2, now())
       AND status = 'running'
       AND (worker_id = ANY ($1)
-           OR coalesce(lease_until, last_heartbeat + make_interval(secs => $3), '-infinity') < coalesce(
+           OR coalesce(
+               lease_until,
+               CASE WHEN last_heartbeat < '9999-12-31' THEN last_heartbeat + make_interval(secs => $3) END,
+               '-infinity') < coalesce(
                (SELECT last_beat FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id),
                $2, now()))
     LIMIT $4
@@ -112,7 +116,10 @@ WITH unfinished AS (
     FROM (VALUES (1), (3), (5), (8)) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT status, worker_id, expires_at,
-            greatest(coalesce(lease_until, last_heartbeat + make_interval(secs => $3)), execution_time) AS lapse
+            greatest(execution_time, coalesce(
+                lease_until,
+                CASE WHEN last_heartbeat < '9999-12-31' THEN last_heartbeat + make_interval(secs => $3) END
+            )) AS lapse
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority

@@ -1,0 +1,242 @@
+"""The roles of the page on the database, made as it says: what each may do, and what not."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    JobConflictError,
+    JobSpec,
+    NotRunningError,
+    Scheduler,
+    VacuumConfig,
+    periodic,
+)
+from pg_scheduler.events import JobCompleted, ListenerConnected
+from tests.docs.test_files import FILES
+from tests.services.kit import Recorder
+
+OWNER, WORKER, ENQUEUER = "jobs_owner", "jobs_worker", "jobs_enqueuer"
+DENIED = asyncpg.InsufficientPrivilegeError
+PASSWORD = "open sesame"
+
+
+INSERT = "INSERT INTO jobs.scheduled_jobs"
+VALUES = "(job_id, job_name, execution_time) VALUES ('{}', 'x', now())"
+
+
+async def work(*args: object) -> None: ...
+
+
+class Roles:
+    """The three roles, under names of the test's own, since roles belong to the server."""
+
+    def __init__(self, dsn: str, stack: AsyncExitStack) -> None:
+        self._dsn = dsn
+        self._stack = stack
+        self._suffix = uuid.uuid4().hex
+
+    def name(self, role: str) -> str:
+        return f"{role}_{self._suffix}"
+
+    async def grant(self, connection: asyncpg.Pool, file: str) -> None:
+        """Run a block of the page."""
+        code = FILES[f"docs/operations/database.md {file}"].code
+        database = await connection.fetchval("SELECT current_database()")
+        code = code.replace("DATABASE app", f"DATABASE {database}")
+        for role in (OWNER, WORKER, ENQUEUER):
+            code = code.replace(role, self.name(role))
+        await connection.execute(code)
+
+    async def connect(self, role: str) -> asyncpg.Pool:
+        """A pool of that role's."""
+        pool = await asyncpg.create_pool(
+            self._dsn, min_size=0, max_size=6, user=self.name(role), password=PASSWORD
+        )
+        self._stack.push_async_callback(asyncio.wait_for, pool.close(), 20)
+        return pool
+
+
+@pytest.fixture
+async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
+    """Roles that may connect, and what the page grants them on a database that the owner migrated."""
+    superuser = await asyncpg.create_pool(empty_dsn, min_size=0, max_size=1)
+    async with AsyncExitStack() as stack:
+        roles = Roles(empty_dsn, stack)
+        try:
+            for role in (OWNER, WORKER, ENQUEUER):
+                await superuser.execute(f"CREATE ROLE {roles.name(role)} LOGIN PASSWORD '{PASSWORD}'")
+            await roles.grant(superuser, "owner.sql")
+            owner = await roles.connect(OWNER)
+            await Scheduler(owner, schema="jobs").initialize_db()
+            await roles.grant(owner, "worker.sql")
+            await roles.grant(owner, "enqueuer.sql")
+            yield roles
+        finally:
+            await stack.aclose()
+            for role in (OWNER, WORKER, ENQUEUER):
+                await superuser.execute(f"DROP OWNED BY {roles.name(role)} CASCADE")
+                await superuser.execute(f"DROP ROLE {roles.name(role)}")
+            await superuser.close()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def test_the_owner_migrates_also_when_it_is_done(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    await Scheduler(owner, schema="jobs").initialize_db()
+    assert await owner.fetchval("SELECT count(*) FROM jobs.scheduler_migrations") > 0
+
+
+async def test_the_worker_can_do_everything(roles: Roles) -> None:
+    pool = await roles.connect(WORKER)
+    vacuum = VacuumConfig(track_metrics=True)
+    scheduler = Scheduler(pool, schema="jobs", vacuum_config=vacuum, shutdown_timeout=1)
+    seen = Recorder(scheduler)
+
+    @periodic(every=timedelta(hours=1), use_advisory_lock=True, dedup_key="sweep")
+    async def sweep() -> None: ...
+
+    with pytest.raises(NotRunningError):
+        await scheduler.recover_orphaned_jobs()
+    async with scheduler, asyncio.timeout(30):
+        assert seen.of(ListenerConnected)
+        later = now() + timedelta(hours=1)
+        for resolution in (ConflictResolution.RAISE, ConflictResolution.REPLACE, ConflictResolution.IGNORE):
+            await scheduler.schedule(
+                work, execution_time=later, job_id="later", conflict_resolution=resolution
+            )
+            await scheduler.schedule_bulk([JobSpec(work, now()) for _ in range(150)])
+        await seen.until(JobCompleted, 450)
+        swept = await scheduler.trigger_periodic_job("sweep")
+        await seen.until(JobCompleted, job_id=swept)
+        assert scheduler.disable_periodic_job("sweep")
+        assert scheduler.enable_periodic_job("sweep")
+        assert await scheduler.update_job_status("later", "pending")
+        assert await scheduler.cancel_job("later")
+        await scheduler.recover_orphaned_jobs()
+        await scheduler.run_vacuum()
+        await scheduler.get_vacuum_stats()
+        await scheduler.get_total_vacuum_stats()
+        assert (await scheduler.count_jobs()).completed == 451
+        assert len(await scheduler.list_jobs(limit=1000)) == 452
+        assert len(await scheduler.workers()) == 1
+        await scheduler.load_task_functions()
+
+
+async def test_the_worker_cannot_change_what_there_is(roles: Roles) -> None:
+    pool = await roles.connect(WORKER)
+    for statement in (
+        "DROP TABLE jobs.scheduled_jobs",
+        "ALTER TABLE jobs.scheduled_jobs ADD COLUMN more text",
+        "ALTER TABLE jobs.scheduled_jobs DROP CONSTRAINT scheduled_jobs_states",
+        "CREATE INDEX ON jobs.scheduled_jobs (job_name)",
+        "TRUNCATE jobs.scheduled_jobs",
+        "CREATE TABLE jobs.more ()",
+        "CREATE SCHEMA more",
+        "DROP SCHEMA jobs CASCADE",
+        "DELETE FROM jobs.scheduler_migrations",
+        "UPDATE jobs.scheduler_migrations SET checksum = ''",
+    ):
+        with pytest.raises(DENIED):
+            await pool.execute(statement)
+
+
+async def test_the_worker_does_not_migrate(roles: Roles) -> None:
+    pool = await roles.connect(WORKER)
+    with pytest.raises(DENIED):
+        await Scheduler(pool, schema="elsewhere").start()
+
+
+async def test_the_enqueuer_can_schedule(roles: Roles) -> None:
+    pool = await roles.connect(ENQUEUER)
+    scheduler = Scheduler(pool, schema="jobs")
+    workers = await roles.connect(WORKER)
+    listener = await workers.acquire()
+    heard: asyncio.Queue[object] = asyncio.Queue()
+    channel = await scheduler._store.channel()
+
+    def hear(*message: object) -> None:
+        heard.put_nowait(message)
+
+    await listener.add_listener(channel, hear)
+
+    @periodic(every=timedelta(hours=1), dedup_key="swept")
+    async def sweep() -> None: ...
+
+    async with asyncio.timeout(30):
+        await scheduler.schedule(work, execution_time=now(), args=("secret",))
+        await heard.get()
+        about = {"execution_time": now(), "job_id": "own"}
+        assert await scheduler.schedule(work, **about) == "own"  # type: ignore[arg-type]
+        with pytest.raises(JobConflictError, match="pending"):
+            await scheduler.schedule(work, **about)  # type: ignore[arg-type]
+        ignore = ConflictResolution.IGNORE
+        assert await scheduler.schedule(work, **about, conflict_resolution=ignore) == "own"  # type: ignore[arg-type]
+        await scheduler.schedule_job("app.work", now(), {"args": [1]}, job_id="by name")
+        assert await scheduler.trigger_periodic_job("swept")
+        for resolution in (ConflictResolution.RAISE, ignore):
+            specs = [JobSpec(work, now()) for _ in range(150)]
+            specs.append(JobSpec(work, now(), job_id=f"bulk {resolution}"))
+            assert None not in await scheduler.schedule_bulk(specs, conflict_resolution=resolution)
+        async with pool.acquire() as connection, connection.transaction():
+            await scheduler.schedule(work, execution_time=now(), connection=connection)
+            await scheduler.schedule_bulk([JobSpec(work, now())] * 150, connection=connection)
+        await asyncio.gather(*[scheduler.schedule(work, execution_time=now()) for _ in range(10)])
+        await scheduler.shutdown()
+    await listener.remove_listener(channel, hear)
+    assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 467
+    await workers.release(listener)
+
+
+CALLS: list[Callable[[Scheduler], object]] = [
+    lambda scheduler: scheduler.schedule(
+        work, execution_time=now(), job_id="other", conflict_resolution=ConflictResolution.REPLACE
+    ),
+    lambda scheduler: scheduler.get_job("other"),
+    lambda scheduler: scheduler.list_jobs(),
+    lambda scheduler: scheduler.count_jobs(),
+    lambda scheduler: scheduler.cancel_job("other"),
+    lambda scheduler: scheduler.update_job_status("other", "cancelled"),
+    lambda scheduler: scheduler.workers(),
+    lambda scheduler: scheduler.run_vacuum(),
+    lambda scheduler: scheduler.start(),
+]
+
+
+async def test_the_enqueuer_can_do_nothing_else(roles: Roles) -> None:
+    pool = await roles.connect(ENQUEUER)
+    scheduler = Scheduler(pool, schema="jobs")
+    await scheduler.schedule(work, execution_time=now(), job_id="other", args=("secret",))
+    for call in CALLS:
+        with pytest.raises(DENIED):
+            await call(scheduler)  # type: ignore[misc]
+    for statement in (
+        "SELECT task_data FROM jobs.scheduled_jobs",
+        "SELECT job_id FROM jobs.scheduled_jobs WHERE task_data::text LIKE '%secret%'",
+        "SELECT FROM jobs.scheduled_jobs FOR UPDATE",
+        "DELETE FROM jobs.scheduled_jobs",
+        "UPDATE jobs.scheduled_jobs SET status = 'running', worker_id = 'me', attempt = 1",
+        f"{INSERT} (job_name, execution_time, status) VALUES ('x', now(), 'running')",
+        f"{INSERT} (job_name, execution_time, attempt) VALUES ('x', now(), 7)",
+        f"{INSERT} {VALUES.format('other')} ON CONFLICT (job_id) DO UPDATE SET job_name = 'x'",
+        f"{INSERT} {VALUES.format('mine')} RETURNING task_data",
+        "TRUNCATE jobs.scheduled_jobs",
+        "DROP TABLE jobs.scheduled_jobs",
+        "SELECT FROM jobs.scheduler_workers",
+        "INSERT INTO jobs.scheduler_periodic_jobs DEFAULT VALUES",
+        "SELECT FROM jobs.scheduler_migrations",
+        "SELECT FROM jobs.vacuum_stats",
+    ):
+        with pytest.raises(DENIED):
+            await pool.execute(statement)
