@@ -259,6 +259,9 @@ class _Kept:
     async def release(self) -> None:
         """Give the connection back now."""
         async with self._turn:
+            if self._timer is not None:  # it would start a task, perhaps when the loop has ended
+                self._timer.cancel()
+                self._timer = None
             with translated():
                 await self._give_back()
 
