@@ -147,6 +147,9 @@ class SchedulerConfig:
     shutdown_timeout: Seconds
     lease_seconds: Annotated[float, Field(gt=0)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]
+    dsn: str | None = field(repr=False)
+    max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+    max_loop_block: Annotated[float, Field(gt=0)]
 
 
 def checked(kind: type, **values: Any) -> Any:

@@ -40,7 +40,13 @@ GUARD: Final = 0.00025
 
 
 class Claimer(Service):
-    """Keep the slots full."""
+    """Keep the slots full.
+
+    Args:
+        batch: Jobs per claim.
+        on_claimed: Called when jobs were taken.
+        on_silence: Called when another worker's process seems to have ended.
+    """
 
     name: ClassVar[str] = "claimer"
     gives_way: ClassVar[bool] = False
@@ -58,6 +64,7 @@ class Claimer(Service):
         batch: int,
         polling: PollingConfig,
         on_claimed: Callable[[], None],
+        on_silence: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -68,6 +75,7 @@ class Claimer(Service):
         self._batch = batch
         self._polling = polling
         self._on_claimed = on_claimed
+        self._on_silence = on_silence
         self._idle = polling.idle_start_interval
         self._due_at = 0.0
         self._approaches = False
@@ -120,6 +128,8 @@ class Claimer(Service):
             raise
         if completed:
             self._completer.written(completed, answer.refused)
+        if answer.silence:
+            self._on_silence()
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs

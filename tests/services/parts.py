@@ -89,9 +89,16 @@ class Parts:
             batch=batch,
             polling=PollingConfig(**polling),
             on_claimed=self._notes("claimed"),
+            on_silence=self._notes("silence"),
         )
 
-    def heartbeat(self, executor: Executor | None = None, *, lease: float = LEASE) -> Heartbeat:
+    def heartbeat(
+        self,
+        executor: Executor | None = None,
+        *,
+        lease: float = LEASE,
+        liveness_key: Callable[[], int | None] = lambda: None,
+    ) -> Heartbeat:
         return Heartbeat(
             self.store,
             self.bus,
@@ -99,6 +106,7 @@ class Parts:
             new_worker(self.worker_id),
             lease=lease,
             hears=lambda: self.hears,
+            liveness_key=liveness_key,
         )
 
     def listener(self) -> Listener:
@@ -110,12 +118,18 @@ class Parts:
             on_connected=self._notes("connected"),
         )
 
-    def rescuer(self) -> Rescuer:
+    def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
+        async def ask(worker_id: str) -> None:
+            self.calls.append(f"asked {worker_id}")
+
         return Rescuer(
             self.store,
             self.bus,
+            self.worker_id,
             heartbeat_threshold=120.0,
+            max_crashes=max_crashes,
             is_trusted=lambda: self.trusted,
+            ask=ask,
             on_rescued=self._notes("rescued"),
         )
 
