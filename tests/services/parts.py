@@ -12,6 +12,7 @@ from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.services.announcer import Announcer
+from pg_scheduler.services.base import NEVER
 from pg_scheduler.services.claimer import Claimer
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
@@ -77,7 +78,14 @@ class Parts:
             on_fault=self.faults.append,
         )
 
-    def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
+    def claimer(
+        self,
+        executor: Executor | None = None,
+        *,
+        batch: int = 10,
+        trusted_until: float = NEVER,
+        **polling: Any,
+    ) -> Claimer:
         executor = executor or self.executor()
         return Claimer(
             self.store,
@@ -90,6 +98,7 @@ class Parts:
             polling=PollingConfig(**polling),
             on_claimed=self._notes("claimed"),
             on_silence=self._notes("silence"),
+            trusted_until=lambda: trusted_until,
         )
 
     def heartbeat(
