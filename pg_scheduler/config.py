@@ -20,7 +20,7 @@ __all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _DISCREET = ConfigDict(**_STRICT, hide_input_in_errors=True)
 
-SECRET = frozenset({"direct_dsn"})
+SECRET = frozenset({"direct_dsn", "dsn"})
 """Settings that may hold a password: never shown."""
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -153,6 +153,9 @@ class SchedulerConfig:
     shutdown_timeout: Seconds
     lease_seconds: Annotated[float, Field(gt=0)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]
+    dsn: str | None = field(repr=False)
+    max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+    max_loop_block: Annotated[float, Field(gt=0)]
 
 
 def checked(kind: type, **values: Any) -> Any:

@@ -26,9 +26,12 @@ __all__ = [
     "JobStarted",
     "JobsRescued",
     "JobsVacuumed",
+    "KeeperConnected",
+    "KeeperLost",
     "LeaseLost",
     "ListenerConnected",
     "ListenerLost",
+    "LoopBlocked",
     "PassFinished",
     "PeriodicJobBroken",
     "PeriodicJobPlanned",
@@ -130,6 +133,34 @@ class LeaseLost(Event):
     """This worker's lease ran out; all it ran was cancelled here."""
 
     worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperConnected(Event):
+    """The lease keeper has its connection, and the liveness lock unless a pooler answers there."""
+
+    has_lock: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperLost(Event):
+    """The lease keeper has no connection and tries again; a blocked event loop now costs the lease."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked(Event):
+    """The event loop answers again, after something had blocked it for so many seconds.
+
+    ``job_id`` and ``job_name`` tell the job whose code it was, None if it was not a job's; ``stack`` is where
+    the loop's thread was when that was noticed.
+    """
+
+    job_id: str | None
+    job_name: str | None
+    seconds: float
+    stack: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

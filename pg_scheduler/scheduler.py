@@ -75,6 +75,11 @@ class Scheduler:
         schema: The schema of the tables, created if need be; None for the connection's search path.
         direct_dsn: A DSN that leads to PostgreSQL itself, for LISTEN, heartbeats and advisory locks: needed
             behind PgBouncer in transaction mode, or with a very small pool.
+        dsn: Where the lease keeper connects, a thread that keeps the lease while a job blocks the event loop.
+            When None it connects as ``direct_dsn`` says, else as the pool does, with one connection more than
+            the pool's; beside a pool of 3 or fewer there is no keeper then.
+        max_crashes: Workers that may die under one job before it fails for good; None for any number.
+        max_loop_block: Seconds for which the event loop may be blocked before this worker gives its lease up.
         max_payload_bytes: Bytes of JSON, in UTF-8, that the arguments of one job may have, at least 64; None
             for any number. What is larger is refused where it is scheduled.
         shutdown_timeout: Seconds that running jobs get to end at shutdown, and their results after that
@@ -113,6 +118,9 @@ class Scheduler:
         *,
         schema: str | None = None,
         direct_dsn: str | None = None,
+        dsn: str | None = None,
+        max_crashes: int | None = 3,
+        max_loop_block: float = 600.0,
         max_payload_bytes: int | None = 1_048_576,
         shutdown_timeout: float = 30.0,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
@@ -134,6 +142,9 @@ class Scheduler:
             polling=polling_config if polling_config is not None else PollingConfig(),
             schema=schema,
             direct_dsn=direct_dsn,
+            dsn=dsn,
+            max_crashes=max_crashes,
+            max_loop_block=max_loop_block,
             max_payload_bytes=max_payload_bytes,
             shutdown_timeout=shutdown_timeout,
             lease_seconds=self.LEASE_DURATION,
@@ -142,7 +153,7 @@ class Scheduler:
         self.db_pool = db_pool
         self._retry_policy = retry_policy
         self._events = EventBus(EventLog())
-        self._store = Store(Connections(db_pool, direct_dsn), schema=schema, clock=clock)
+        self._store = Store(Connections(db_pool, direct_dsn, keeper_dsn=dsn), schema=schema, clock=clock)
         self._tasks = TaskRegistry(catalogue)
         self._announcer = Announcer(
             self._store,
@@ -407,6 +418,19 @@ class Scheduler:
         if told.changed and told.worker_id is None:  # else whoever runs it says so
             self._events.publish(JobCancelled(job_id, told.job_name, told.attempt, reason=BY_CALLER))
         return told.changed
+
+    async def retry_job(self, job_id: str) -> bool:
+        """Run a job that has ended once more, now, with its retries and crashes unused.
+
+        Whatever its end was: failed, expired, cancelled or completed. Its id, arguments and priority stay.
+
+        Returns:
+            True if it had ended and is pending now; False if it waits or runs, or there is none of that id.
+        """
+        was_there = await self._store.retry(check_job_id(job_id))
+        if was_there:
+            self._announcer.due_soon()
+        return was_there
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set a status by hand, whatever it was before.

@@ -67,6 +67,7 @@ METHODS = [
     "schedule_bulk",
     "schedule_job",
     "cancel_job",
+    "retry_job",
     "update_job_status",
     "get_job",
     "list_jobs",
@@ -160,8 +161,8 @@ RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_
 IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
-    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, max_payload_bytes=1048576, "
-    "shutdown_timeout=30.0, "
+    "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
+    "dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
 )
 PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"
@@ -184,6 +185,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
         (Scheduler.schedule_job, f"(job_name, execution_time, task_data, {SCHEDULE})"),
         (Scheduler.cancel_job, "(job_id)"),
+        (Scheduler.retry_job, "(job_id)"),
         (Scheduler.update_job_status, "(job_id, status)"),
         (Scheduler.recover_orphaned_jobs, "()"),
         (Scheduler.periodic_orphan_recovery, "()"),

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.config import PollingConfig
+from pg_scheduler.domain.job import Claim
+from pg_scheduler.domain.outcome import Release
 from pg_scheduler.domain.tasks import TaskRegistry
 from pg_scheduler.events import EventBus, JobExpired
 from pg_scheduler.services.base import NEVER, Service
@@ -40,7 +42,14 @@ GUARD: Final = 0.00025
 
 
 class Claimer(Service):
-    """Keep the slots full."""
+    """Keep the slots full.
+
+    Args:
+        batch: Jobs per claim.
+        on_claimed: Called when jobs were taken.
+        on_silence: Called when another worker's process seems to have ended.
+        trusted_until: Tells until when the lease surely runs, by the monotonic clock.
+    """
 
     name: ClassVar[str] = "claimer"
     gives_way: ClassVar[bool] = False
@@ -58,6 +67,8 @@ class Claimer(Service):
         batch: int,
         polling: PollingConfig,
         on_claimed: Callable[[], None],
+        on_silence: Callable[[], None],
+        trusted_until: Callable[[], float],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -68,6 +79,8 @@ class Claimer(Service):
         self._batch = batch
         self._polling = polling
         self._on_claimed = on_claimed
+        self._on_silence = on_silence
+        self._trusted_until = trusted_until
         self._idle = polling.idle_start_interval
         self._due_at = 0.0
         self._approaches = False
@@ -104,7 +117,7 @@ class Claimer(Service):
         await self._reach_due_time()
         since = self._marks.since()
         completed = self._completer.take_completed()
-        asked = time.monotonic()
+        asked, until = time.monotonic(), self._trusted_until()
         try:
             answer = await self._store.exchange(
                 self._worker_id,
@@ -120,17 +133,17 @@ class Claimer(Service):
             raise
         if completed:
             self._completer.written(completed, answer.refused)
+        if answer.silence:
+            self._on_silence()
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         full = len(found) == limit
-        if answer.jobs:
-            if full:
-                self._executor.submit_all(answer.jobs)  # when the next exchange is under way
-            else:
-                for job in answer.jobs:
-                    self._executor.submit(job)
-            self._on_claimed()
+        if asked < until < time.monotonic():  # read late, by a blocked loop: they may be another's by now
+            for job in answer.jobs:
+                self._completer.put(job, Release())
+        elif answer.jobs:
+            self._begin(answer.jobs, full=full)
         self._completer.claims_follow = full and self.is_running  # as soon as a slot is free
         if full:
             self._marks.advance(found)
@@ -141,6 +154,14 @@ class Claimer(Service):
             self._marks.reset()
             return 0  # less than asked for: what lies before the marks is looked at before a sleep
         return self._until_next(asked, answer.due_in, found=bool(found))
+
+    def _begin(self, jobs: list[Claim], *, full: bool) -> None:
+        if full:
+            self._executor.submit_all(jobs)  # when the next exchange is under way
+        else:
+            for job in jobs:
+                self._executor.submit(job)
+        self._on_claimed()
 
     async def _reach_due_time(self) -> None:
         while 0 < self._due_at - time.monotonic() < 2 * COARSE:  # noqa: ASYNC110 - nothing will tell

@@ -23,6 +23,7 @@ from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
 from pg_scheduler.services.expirer import Expirer
 from pg_scheduler.services.heartbeat import Heartbeat
+from pg_scheduler.services.keeper import Keeper
 from pg_scheduler.services.listener import Listener
 from pg_scheduler.services.lookout import Lookout
 from pg_scheduler.services.periodic_jobs import PeriodicJobs
@@ -30,6 +31,7 @@ from pg_scheduler.services.planner import Planner
 from pg_scheduler.services.rescuer import Rescuer
 from pg_scheduler.services.supervisor import Part, Supervisor
 from pg_scheduler.services.vacuum import Vacuum
+from pg_scheduler.store.apart import Apart
 from pg_scheduler.store.notifications import CHECK, DUE, PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.version import __version__
@@ -93,8 +95,24 @@ class Engine:
             on_free=self._slot_freed,
             on_fault=on_fault,
         )
+        apart = Apart(store, store.connections, worker_id)
         self.heartbeat = Heartbeat(
-            store, events, self.executor, worker, lease=lease, hears=lambda: self.listener.hears
+            store,
+            events,
+            self.executor,
+            worker,
+            lease=lease,
+            hears=lambda: self.listener.hears,
+            liveness_key=lambda: apart.key,
+        )
+        keeper = Keeper(
+            apart,
+            events,
+            self.executor,
+            self.heartbeat,
+            lease=lease,
+            limit=config.max_loop_block,
+            on_fault=on_fault,
         )
         self.listener = Listener(
             store, events, worker_id, on_message=self._received, on_connected=self._catch_up
@@ -102,8 +120,11 @@ class Engine:
         self.rescuer = Rescuer(
             store,
             events,
+            worker_id,
             heartbeat_threshold=config.heartbeat_threshold,
+            max_crashes=config.max_crashes,
             is_trusted=lambda: self.heartbeat.is_trusted,
+            ask=announcer.check,
             on_rescued=self.wake_claimer,
         )
         expirer = Expirer(store, events)
@@ -133,11 +154,14 @@ class Engine:
             batch=config.batch_claim_limit,
             polling=config.polling,
             on_claimed=self._claimed,
+            on_silence=self.rescuer.listen,
+            trusted_until=lambda: self.heartbeat.trusted_until,
         )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, take_deleted=self.completer.take_deleted)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         parts: list[Part] = [
             self.heartbeat,
+            *([keeper] if store.connections.can_connect_apart else []),
             *([vacuum] if config.vacuum_enabled else []),
             self.completer,
             self.executor,

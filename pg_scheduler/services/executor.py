@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.domain.context import current
 from pg_scheduler.domain.job import Claim
@@ -44,6 +44,7 @@ from pg_scheduler.store.store import Store
 
 __all__ = ["Executor"]
 
+TASK_NAME: Final = "job "
 LOCK_TAKEN: Final = "skipped: another run holds the advisory lock"
 GOODBYE: Final = 10.0
 """Seconds that cancelled tasks get to clean up before shutdown goes on without them."""
@@ -108,7 +109,13 @@ class Executor:
 
     def held(self) -> dict[str, int]:
         """What runs now: attempts by job id."""
-        return {job_id: run.claim.attempt for job_id, run in self._runs.items()}
+        return {run.claim.job_id: run.claim.attempt for run in list(self._runs.values())}  # by any thread
+
+    def claim_of(self, task: asyncio.Task[Any]) -> Claim | None:
+        """The try that a task is, if it is one; a run that starts eagerly does not know its task yet."""
+        _, is_job, job_id = task.get_name().partition(TASK_NAME)
+        run = self._runs.get(job_id) if is_job else None
+        return run.claim if run else None
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job."""
@@ -132,7 +139,7 @@ class Executor:
             self._begin(run)
 
     def _begin(self, run: _Run) -> asyncio.Task[None]:
-        run.task = start_task(self._run(run), name=f"job {run.claim.job_id}")
+        run.task = start_task(self._run(run), name=TASK_NAME + run.claim.job_id)
         return run.task
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:

@@ -38,6 +38,7 @@ class Heartbeat(Service):
     Args:
         lease: Seconds.
         hears: Tells whether notifications arrive.
+        liveness_key: The key of the lock that the process holds, if it does.
     """
 
     name: ClassVar[str] = "heartbeat"
@@ -51,6 +52,7 @@ class Heartbeat(Service):
         *,
         lease: float,
         hears: Callable[[], bool],
+        liveness_key: Callable[[], int | None],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -58,13 +60,24 @@ class Heartbeat(Service):
         self._worker = worker
         self._lease = lease
         self._hears = hears
-        self._trusted_until = 0.0
+        self._liveness_key = liveness_key
+        self.renewed_at = 0.0
+        """When the last renewal was asked for, by the monotonic clock."""
         self._lapse: asyncio.TimerHandle | None = None
 
     @property
     def is_trusted(self) -> bool:
         """Whether the lease surely runs."""
-        return time.monotonic() < self._trusted_until
+        return time.monotonic() < self.trusted_until
+
+    @property
+    def trusted_until(self) -> float:
+        """When the lease can no longer be trusted unless it is renewed, by the monotonic clock."""
+        return self.renewed_at + self._lease * (1 - MARGIN)
+
+    def renewed(self, asked: float) -> None:
+        """The lease was renewed, as asked for then, in whichever thread."""
+        self.renewed_at = max(asked, self.renewed_at)
 
     async def prepare(self) -> None:
         """Register."""
@@ -75,7 +88,9 @@ class Heartbeat(Service):
         held = self._executor.held()
         asked = time.monotonic()
         try:
-            beat = await self._store.renew(self._worker.worker_id, held, self._lease)
+            beat = await self._store.renew(
+                self._worker.worker_id, held, self._lease, liveness_key=self._liveness_key()
+            )
         except TransientFault:
             if held and not self.is_trusted:
                 self._give_up()
@@ -98,19 +113,24 @@ class Heartbeat(Service):
 
     async def _register(self) -> None:
         asked = time.monotonic()
-        await self._store.register(self._worker, self._lease)
+        await self._store.register(self._worker, self._lease, self._liveness_key())
         self._trust(asked)
 
     def _trust(self, asked: float) -> None:
-        self._trusted_until = asked + self._lease * (1 - MARGIN)
+        self.renewed(asked)
+        self._watch()
+
+    def _watch(self) -> None:
         if self._lapse:
             self._lapse.cancel()
         # A beat that gets no answer fails late; what runs must not wait for that.
-        loop = asyncio.get_running_loop()
-        self._lapse = loop.call_later(self._trusted_until - time.monotonic(), self._lapsed)
+        left = self.trusted_until - time.monotonic()
+        self._lapse = asyncio.get_running_loop().call_later(left, self._lapsed)
 
     def _lapsed(self) -> None:
-        if self._executor.held():
+        if self.is_trusted:  # renewed in another thread
+            self._watch()
+        elif self._executor.held():
             self._give_up()
 
     def _give_up(self) -> None:

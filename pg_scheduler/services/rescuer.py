@@ -1,11 +1,17 @@
-"""Gives the jobs of workers back whose lease is over, when the lookout says that one is."""
+"""Gives the jobs of dead workers back: of those whose lease is over, and of those whose process has ended.
+
+The lookout says when a lease is over. That a process has ended shows at once, in its liveness lock, which
+the claimer's polls look at. But a session may also have broken off and come back, so a silent worker is
+asked for a heartbeat first, and is dead if neither that nor a new lock is there a moment later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
-from pg_scheduler.events import EventBus, JobsRescued
+from pg_scheduler.events import EventBus, JobFailed, JobsRescued
 from pg_scheduler.services.base import NEVER, Service
 from pg_scheduler.store.store import Store
 
@@ -14,13 +20,18 @@ __all__ = ["Rescuer"]
 SHORTLY: Final = 1.0
 BATCH: Final = 1000
 
+PATIENCE: Final = 1.5
+"""Seconds that a silent worker gets to answer."""
+
 
 class Rescuer(Service):
     """Release the jobs of dead workers.
 
     Args:
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
+        max_crashes: Workers that may die under one job before it fails; None for any number.
         is_trusted: Tells whether this worker's own lease surely runs.
+        ask: Asks a worker for a heartbeat.
         on_rescued: Called when jobs became pending.
     """
 
@@ -30,24 +41,63 @@ class Rescuer(Service):
         self,
         store: Store,
         events: EventBus,
+        worker_id: str,
         *,
         heartbeat_threshold: float,
+        max_crashes: int | None,
         is_trusted: Callable[[], bool],
+        ask: Callable[[str], Awaitable[None]],
         on_rescued: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
+        self._worker_id = worker_id
         self._heartbeat_threshold = heartbeat_threshold
+        self._max_crashes = max_crashes
         self._is_trusted = is_trusted
+        self._ask = ask
         self._on_rescued = on_rescued
+        self._listens = False
+        self._silent: dict[str, tuple[object, float]] = {}
+
+    def listen(self) -> None:
+        """Somebody's liveness lock can be had."""
+        if not self._listens:
+            self._listens = True
+            self.wake()
 
     async def run_once(self) -> float:
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
         if not self._is_trusted():
             return SHORTLY
-        rescue = await self._store.rescue(self._heartbeat_threshold, BATCH)
+        dead = await self._find_dead() if self._listens else []
+        rescue = await self._store.rescue(
+            self._heartbeat_threshold, BATCH, silent=dead, max_crashes=self._max_crashes
+        )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsRescued(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
+        for failed in rescue.quarantined:
+            self._events.publish(
+                JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
+            )
         if rescue.job_ids:
             self._on_rescued()
-        return 0 if len(rescue.job_ids) == BATCH else NEVER
+        if len(rescue.job_ids) + len(rescue.quarantined) == BATCH:
+            return 0
+        return PATIENCE if self._silent else NEVER
+
+    async def _find_dead(self) -> list[str]:
+        now = time.monotonic()
+        before, self._silent = self._silent, {}
+        dead = []
+        for worker_id, sign in (await self._store.silent_workers(self._worker_id)).items():
+            last_sign, since = before.get(worker_id, (None, now))
+            if sign != last_sign:
+                self._silent[worker_id] = (sign, now)
+                await self._ask(worker_id)
+            elif now - since < PATIENCE:
+                self._silent[worker_id] = (sign, since)
+            else:
+                dead.append(worker_id)
+        self._listens = bool(self._silent)
+        return dead

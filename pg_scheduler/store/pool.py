@@ -94,11 +94,15 @@ class Connections:
     Args:
         pool: The user's pool.
         direct_dsn: Where to connect for long uses; None to take them from the pool.
+        keeper_dsn: Where to connect beside the pool; None for ``direct_dsn``, or where the pool does.
     """
 
-    def __init__(self, pool: asyncpg.Pool, direct_dsn: str | None = None) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, direct_dsn: str | None = None, *, keeper_dsn: str | None = None
+    ) -> None:
         self._pool = pool
         self._direct_dsn = direct_dsn
+        self._keeper_dsn = keeper_dsn
         self._kept = _Kept(pool) if pool.get_max_size() > SPARE + 2 else None
         self._steady: PoolConnection | None = None
         self._steady_turn = asyncio.Lock()
@@ -111,6 +115,11 @@ class Connections:
     def can_spare_one(self) -> bool:
         """Whether a connection can be held for long without starving the statements."""
         return self._direct_dsn is not None or self._pool.get_max_size() > SPARE
+
+    @property
+    def can_connect_apart(self) -> bool:
+        """Whether a connection beside the pool is in order: asked for, or the pool is not a small one."""
+        return bool(self._keeper_dsn or self._direct_dsn) or self._pool.get_max_size() > SPARE + 1
 
     @property
     def can_hold_a_lock(self) -> bool:
@@ -204,6 +213,15 @@ class Connections:
                 finally:
                     await self._pool.release(connection, timeout=FAREWELL)
 
+    async def connect(self) -> PoolConnection:
+        """A connection beside the pool, in the event loop of the caller, to the place the pool leads to."""
+        if dsn := self._keeper_dsn or self._direct_dsn:
+            return await asyncpg.connect(dsn)
+        pool: Any = self._pool
+        connect = getattr(pool, "_connect", asyncpg.connect)  # from asyncpg 0.30 on a pool may have its own
+        # There is no public way to ask a pool where it connects to.
+        return await connect(*pool._connect_args, **pool._connect_kwargs)  # noqa: SLF001
+
     @asynccontextmanager
     async def hold_for_a_lock(self) -> AsyncIterator[PoolConnection]:
         """The same for a whole run of a job, once that leaves the pool one for LISTEN and one to work."""
@@ -271,6 +289,9 @@ class _Kept:
     async def release(self) -> None:
         """Give the connection back now."""
         async with self._turn:
+            if self._timer is not None:  # it would start a task, perhaps when the loop has ended
+                self._timer.cancel()
+                self._timer = None
             with translated():
                 await self._give_back()
 

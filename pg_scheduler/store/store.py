@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from hashlib import md5
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -35,6 +35,7 @@ __all__ = [
     "Ahead",
     "Beat",
     "Exchange",
+    "Quarantined",
     "Rescue",
     "Since",
     "Store",
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 ATTEMPTS: Final = 5
+QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
+SETTLING: Final = 10.0
+"""Seconds after a start of the server in which a worker without a session means nothing."""
 LOST: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """How a transaction ends that lost against another one and may simply be tried again."""
 
@@ -80,13 +84,15 @@ class Exchange:
     ``jobs`` are to run, in this order; ``expired`` were found past their grace; ``due_in`` are the seconds
     until the next job of a known name is due, negative if it is already but could not be had, None if none
     waits or there were as many as asked for; ``refused`` are ids of completions that ``finish()`` has to
-    decide: the job is lost, a new definition waits for it, or somebody has locked its row.
+    decide: the job is lost, a new definition waits for it, or somebody has locked its row. ``silence`` tells
+    that another worker's liveness lock can be had.
     """
 
     jobs: list[Claim]
     expired: list[Claim]
     due_in: float | None
     refused: set[str]
+    silence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +115,22 @@ class Ahead:
     expiry_in: float | None
 
 
+class Quarantined(NamedTuple):
+    """A job that failed because too many workers died under it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """What a rescue did."""
+    """What a rescue did: who is dead, which jobs are pending again, and which failed."""
 
     dead_workers: list[str]
     job_ids: list[str]
+    quarantined: list[Quarantined] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +304,8 @@ class Store:
             claim = Claim._make(row[:CLAIM_COLUMNS])
             (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
         jobs.sort(key=IN_ORDER)
-        return Exchange(jobs, expired, told["due"], locked.union(told["refused"] or ()))
+        refused = locked.union(told["refused"] or ())
+        return Exchange(jobs, expired, told["due"], refused, told["silence"])
 
     async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes of any kind under their tokens, each job once, in one transaction.
@@ -309,14 +326,18 @@ class Store:
         """Cancel a pending or running job."""
         return _told(await self._fetch("cancel_job", job_id, self._now))
 
+    async def retry(self, job_id: str) -> bool:
+        """Make a job that ended pending, due now, its retries and crashes unused; whether there was one."""
+        return bool(await self._fetch("retry_job", job_id, self._now))
+
     async def set_status(self, job_id: str, status: JobStatus, lease: float) -> Told:
         """Set a status by hand; ``running`` reserves the job for ``lease`` seconds."""
         return _told(await self._fetch("set_status", job_id, status.value, lease, self._now))
 
     # -- workers ---------------------------------------------------------------------------------------
 
-    async def register(self, worker: Worker, lease: float) -> None:
-        """Give the worker a row and a lease of so many seconds."""
+    async def register(self, worker: Worker, lease: float, liveness_key: int | None = None) -> None:
+        """Give the worker a row, a lease of so many seconds, and the key of the lock it holds."""
         await self._fetch(
             "register_worker",
             worker.worker_id,
@@ -326,12 +347,27 @@ class Store:
             worker.max_concurrent_jobs,
             lease,
             self._now,
+            liveness_key,
         )
 
-    async def renew(self, worker_id: str, held: Mapping[str, int], lease: float) -> Beat:
-        """Renew the worker's lease and those of the jobs it holds, by id and attempt."""
-        (row,) = await self._fetch("renew_lease", worker_id, list(held), json.dumps(held), lease, self._now)
+    async def renew(
+        self,
+        worker_id: str,
+        held: Mapping[str, int],
+        lease: float,
+        *,
+        liveness_key: int | None = None,
+        on: PoolConnection | None = None,
+    ) -> Beat:
+        """Renew the worker's lease and those of the jobs it holds, by id and attempt; tell its key."""
+        args = (worker_id, list(held), json.dumps(held), lease, self._now, liveness_key)
+        (row,) = await self._fetch("renew_lease", *args, on=on)
         return Beat(row["alive"], row["lost"])
+
+    async def silent_workers(self, worker_id: str) -> dict[str, object]:
+        """Other workers whose session has ended, each with what changes when it comes back."""
+        rows = await self._fetch("silent_workers", worker_id, SETTLING)
+        return {row[0]: (row[1], row[2]) for row in rows}
 
     async def deregister(self, worker_id: str) -> None:
         """Remove the worker's row."""
@@ -341,22 +377,40 @@ class Store:
         """Every worker with a row, the oldest first."""
         return [worker_from(row) for row in await self._fetch("list_workers", self._now)]
 
-    async def rescue(self, heartbeat_threshold: float, limit: int = 1000) -> Rescue:
-        """Declare workers without a lease dead and release running jobs that nobody holds any more."""
+    async def rescue(
+        self,
+        heartbeat_threshold: float,
+        limit: int = 1000,
+        *,
+        silent: Sequence[str] = (),
+        max_crashes: int | None = None,
+    ) -> Rescue:
+        """Declare workers dead, and release running jobs that nobody holds any more.
+
+        Dead are those without a lease, and those of ``silent`` whose liveness lock can be had. A job under
+        which ``max_crashes`` workers died fails instead.
+        """
         async with self.connections.transaction() as connection:
-            dead = [row[0] for row in await self._fetch("delete_dead_workers", self._now, on=connection)]
+            dead = [
+                row[0]
+                for row in await self._fetch("delete_dead_workers", self._now, list(silent), on=connection)
+            ]
             orphans = await self._fetch(
                 "lock_orphans", dead, self._now, heartbeat_threshold, limit, on=connection
             )
+            outcomes = {row["job_id"]: _orphaned(row, max_crashes) for row in orphans}
             rescued: set[str] = set()
             for worker_id in {row["worker_id"] for row in orphans}:
-                released = {
-                    row["job_id"]: _release(row["attempt"])
-                    for row in orphans
-                    if row["worker_id"] == worker_id
-                }
-                rescued |= await self._settle(released, worker_id, connection)
-        return Rescue(dead, sorted(rescued))
+                own = {row["job_id"] for row in orphans if row["worker_id"] == worker_id}
+                settled = {job_id: outcome for job_id, outcome in outcomes.items() if job_id in own}
+                rescued |= await self._settle(settled, worker_id, connection)
+        quarantined = [
+            Quarantined(row["job_id"], row["job_name"], row["attempt"], error)
+            for row in orphans
+            if row["job_id"] in rescued and (error := outcomes[row["job_id"]]["error"])
+        ]
+        pending = rescued - {failed.job_id for failed in quarantined}
+        return Rescue(dead, sorted(pending), quarantined)
 
     # -- upkeep ----------------------------------------------------------------------------------------
 
@@ -643,7 +697,19 @@ class Store:
 
 
 def _release(attempt: int) -> dict[str, Any]:
-    return {"attempt": attempt, "status": "pending", "error": None, "delay": 0, "retries": 0}
+    return {"attempt": attempt, "status": "pending", "error": None, "delay": 0, "retries": 0, "crashes": 0}
+
+
+def _orphaned(row: asyncpg.Record, max_crashes: int | None) -> dict[str, Any]:
+    """What becomes of a job that nobody holds."""
+    outcome = _release(row["attempt"])
+    if not row["crashed"]:
+        return outcome
+    outcome["crashes"] = 1
+    crashes = row["crash_count"] + 1
+    if max_crashes is not None and crashes >= max_crashes:
+        outcome |= {"status": "failed", "error": QUARANTINED.format(crashes)}
+    return outcome
 
 
 def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -58,6 +59,21 @@ async def freeze() -> None:
     if current_job().attempt == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     say_of_job("ran")
+
+
+@job(name="cluster.block")
+async def block() -> None:
+    """Blocks the event loop for five seconds, as a long computation would."""
+    say_of_job("blocks")
+    time.sleep(5)  # noqa: ASYNC251 - that is what it is about
+    say_of_job("ran")
+
+
+@job(name="cluster.die")
+async def die() -> None:
+    """Takes its process with it, each time."""
+    say_of_job("dies")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def tick() -> None:
@@ -108,6 +124,7 @@ async def main() -> None:
     parser.add_argument("dsn")
     parser.add_argument("--lease", type=float, default=60)
     parser.add_argument("--slots", type=int, default=25)
+    parser.add_argument("--max-loop-block", type=float, default=600)
     parser.add_argument("--tick", type=float, help="seconds between two ticks")
     parser.add_argument("--tock", action="store_true", help="every second by cron")
     options = parser.parse_args()
@@ -120,7 +137,12 @@ async def main() -> None:
         LEASE_DURATION = options.lease
 
     async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4) as pool:
-        scheduler = Node(pool, max_concurrent_jobs=options.slots, shutdown_timeout=1)
+        scheduler = Node(
+            pool,
+            max_concurrent_jobs=options.slots,
+            max_loop_block=options.max_loop_block,
+            shutdown_timeout=1,
+        )
         scheduler.subscribe(Mouth(scheduler).tell)
         async with scheduler:
             await obey(scheduler)

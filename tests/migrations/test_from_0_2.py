@@ -94,6 +94,7 @@ async def test_every_job_is_kept_and_gets_its_place(old_database: asyncpg.Connec
             "started_at": old["last_heartbeat"] if old["status"] == "running" else None,
             "finished_at": (old["last_heartbeat"] or now) if is_finished(old) else None,
             "replacement": None,
+            "crash_count": 0,
         }
 
     assert {job_id: row["status"] for job_id, row in after.items() if not job_id.startswith("periodic:")} == {

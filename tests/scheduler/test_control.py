@@ -46,6 +46,44 @@ async def test_a_finished_job_is_not_cancelled(make: Make, status: str) -> None:
     assert await status_of(scheduler, job_id) == status
 
 
+@pytest.mark.parametrize("status", list(JobStatus))
+async def test_a_job_that_has_ended_is_run_once_more(
+    scheduler: Scheduler, seen: Recorder, opened: Gate, pool: asyncpg.Pool, status: JobStatus
+) -> None:
+    job_id = await scheduler.schedule(opened.job, execution_time=now() + HOUR, args=(7,), max_retries=2)
+    await pool.execute("UPDATE scheduled_jobs SET retry_count = 2, crash_count = 2, error_message = 'no'")
+    await scheduler.update_job_status(job_id, status)
+    has_ended = status not in (JobStatus.PENDING, JobStatus.RUNNING)
+    assert await scheduler.retry_job(job_id) is has_ended
+    if has_ended:
+        await seen.until(JobCompleted, job_id=job_id)
+        assert opened.calls == [(7,)]
+        assert await scheduler.retry_job(job_id)
+        await seen.until(JobCompleted, 2, job_id=job_id)
+        row = await scheduler.get_job(job_id)
+        assert row is not None
+        assert (row.attempt, row.retry_count, row.error_message) == (2, 0, None)
+        assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs") == 0
+    else:
+        assert await status_of(scheduler, job_id) == status
+
+
+async def test_an_unknown_job_is_not_retried(make: Make) -> None:
+    assert await make().retry_job("nobody") is False
+
+
+async def test_a_job_that_is_retried_gets_its_whole_grace(make: Make) -> None:
+    scheduler = make()
+    due = now() - HOUR
+    job_id = await scheduler.schedule(work, execution_time=due, misfire_grace_time=60)
+    await scheduler.update_job_status(job_id, "expired")
+    assert await scheduler.retry_job(job_id)
+    row = await scheduler.get_job(job_id)
+    assert row is not None
+    assert row.execution_time > due + HOUR
+    assert row.expires_at == row.execution_time + timedelta(minutes=1)
+
+
 async def test_an_unknown_job_is_not_cancelled(make: Make) -> None:
     assert await make().cancel_job("nobody") is False
 

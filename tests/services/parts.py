@@ -12,6 +12,7 @@ from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.services.announcer import Announcer
+from pg_scheduler.services.base import NEVER
 from pg_scheduler.services.claimer import Claimer
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
@@ -77,7 +78,14 @@ class Parts:
             on_fault=self.faults.append,
         )
 
-    def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
+    def claimer(
+        self,
+        executor: Executor | None = None,
+        *,
+        batch: int = 10,
+        trusted_until: float = NEVER,
+        **polling: Any,
+    ) -> Claimer:
         executor = executor or self.executor()
         return Claimer(
             self.store,
@@ -89,9 +97,17 @@ class Parts:
             batch=batch,
             polling=PollingConfig(**polling),
             on_claimed=self._notes("claimed"),
+            on_silence=self._notes("silence"),
+            trusted_until=lambda: trusted_until,
         )
 
-    def heartbeat(self, executor: Executor | None = None, *, lease: float = LEASE) -> Heartbeat:
+    def heartbeat(
+        self,
+        executor: Executor | None = None,
+        *,
+        lease: float = LEASE,
+        liveness_key: Callable[[], int | None] = lambda: None,
+    ) -> Heartbeat:
         return Heartbeat(
             self.store,
             self.bus,
@@ -99,6 +115,7 @@ class Parts:
             new_worker(self.worker_id),
             lease=lease,
             hears=lambda: self.hears,
+            liveness_key=liveness_key,
         )
 
     def listener(self) -> Listener:
@@ -110,12 +127,18 @@ class Parts:
             on_connected=self._notes("connected"),
         )
 
-    def rescuer(self) -> Rescuer:
+    def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
+        async def ask(worker_id: str) -> None:
+            self.calls.append(f"asked {worker_id}")
+
         return Rescuer(
             self.store,
             self.bus,
+            self.worker_id,
             heartbeat_threshold=120.0,
+            max_crashes=max_crashes,
             is_trusted=lambda: self.trusted,
+            ask=ask,
             on_rescued=self._notes("rescued"),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -502,3 +503,42 @@ async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Pa
     await claimer.run_once()
     assert set(executor.held()) == {"00", "01", "urgent", "02"}
     await finish(busy, gate, executor)
+
+
+async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
+    known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop was blocked. The keeper kept the lease, but did not know of these: they may be lost."""
+    await known.store.insert([new_job("a")])
+    real = Store.exchange
+
+    async def late(self: Store, *args: Any, **options: Any) -> Exchange:
+        answer = await real(self, *args, **options)
+        monkeypatch.setattr(module, "time", LaterTime())
+        return answer
+
+    monkeypatch.setattr(Store, "exchange", late)
+    executor = known.executor()
+    await known.claimer(executor, trusted_until=time.monotonic() + 30).run_once()
+    assert (gate.calls, executor.held()) == ([], {})
+    monkeypatch.undo()
+    await executor._completer.run_once()
+    assert await statuses(known.store, "a") == ["pending"]
+
+
+class LaterTime:
+    """A minute later."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() + 60
+
+
+async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it(
+    known: Parts, gate: Gate
+) -> None:
+    await known.store.insert([new_job("a")])
+    executor = known.executor()
+    await known.claimer(executor, trusted_until=0.0).run_once()
+    assert list(executor.held()) == ["a"]
+    await finish(known, gate, executor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -189,8 +190,8 @@ async def test_trust_counts_from_when_the_lease_was_asked_for(
     await heartbeat.prepare()
     real, renew = time.monotonic, parts.store.renew
 
-    async def slow(*args: object) -> object:
-        answer = await renew(*args)  # type: ignore[arg-type]
+    async def slow(*args: Any, **options: Any) -> object:
+        answer = await renew(*args, **options)
         monkeypatch.setattr(time, "monotonic", lambda: real() + 55)
         return answer
 

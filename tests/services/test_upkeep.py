@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import asyncpg
@@ -9,13 +10,16 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.outcome import Completed
-from pg_scheduler.events import EventBus, JobExpired, JobsRescued
+from pg_scheduler.domain.outcome import Completed, Release
+from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsRescued
 from pg_scheduler.services import expirer as expirer_module
 from pg_scheduler.services import lookout as lookout_module
+from pg_scheduler.services import rescuer as rescuer_module
 from pg_scheduler.services.base import NEVER
-from pg_scheduler.store.store import Store
-from tests.services.kit import Recorder, claim, new_job, new_worker, statuses
+from pg_scheduler.store import store as store_module
+from pg_scheduler.store.pool import PoolConnection
+from pg_scheduler.store.store import Rescue, Store
+from tests.services.kit import LEASE, Recorder, claim, new_job, new_worker, statuses
 from tests.services.parts import Parts
 
 
@@ -135,6 +139,259 @@ async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen:
     await other.close()
     await parts.rescuer().run_once()
     assert len(seen.of(JobsRescued)) == 1
+
+
+# -- silence -------------------------------------------------------------------------------------------
+
+
+class Locks:
+    """Liveness locks of workers, which are held until they are dropped."""
+
+    def __init__(self, parts: Parts, connection: PoolConnection) -> None:
+        self.parts = parts
+        self.connection = connection
+
+    async def register(self, worker_id: str, key: int) -> None:
+        await self.connection.execute(f"SELECT pg_advisory_lock({key})")
+        await self.parts.store.register(new_worker(worker_id), LEASE, key)
+
+    async def drop(self, *keys: int) -> None:
+        for key in keys:
+            await self.connection.execute(f"SELECT pg_advisory_unlock({key})")
+
+
+@pytest.fixture
+async def locks(parts: Parts, dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Locks]:
+    monkeypatch.setattr(store_module, "SETTLING", 0.0)
+    connection = await asyncpg.connect(dsn)
+    yield Locks(parts, connection)
+    await connection.close()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    time = FakeTime()
+    monkeypatch.setattr(rescuer_module, "time", time)
+    return time
+
+
+class FakeTime:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
+    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+) -> None:
+    await locks.register("dead", 1)
+    await parts.store.insert([new_job("a")])
+    assert (await parts.store.exchange("dead", ["test.job"], 1)).jobs
+    rescuer = parts.rescuer()
+    rescuer.listen()
+    assert await rescuer.run_once() == NEVER
+    await locks.drop(1)
+    assert await rescuer.run_once() == NEVER, "nobody told it to listen"
+    rescuer.listen()
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    patience.now += 0.9 * rescuer_module.PATIENCE
+    rescuer.listen()
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert (parts.calls, seen.events) == (["asked dead"], [])
+    patience.now += 0.1 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert parts.calls == ["asked dead", "rescued"]
+    assert seen.events == [JobsRescued(("a",), ("dead",))]
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+@pytest.mark.parametrize("sign", ["a beat", "a new lock", "no lock any more"])
+async def test_a_worker_that_gives_a_sign_lives(
+    locks: Locks, patience: FakeTime, clock: FakeClock, seen: Recorder, sign: str
+) -> None:
+    parts = locks.parts
+    await locks.register("back", 1)
+    rescuer = parts.rescuer()
+    await locks.drop(1)
+    rescuer.listen()
+    await rescuer.run_once()
+    clock.advance(timedelta(seconds=1))
+    if sign == "a beat":
+        await parts.store.renew("back", {}, LEASE, liveness_key=1)
+    elif sign == "a new lock":
+        await locks.register("back", 2)
+    else:
+        await parts.store.renew("back", {}, LEASE)
+    patience.now += rescuer_module.PATIENCE
+    again = sign == "a beat"  # its lock is still free, so it is asked once more
+    assert await rescuer.run_once() == (rescuer_module.PATIENCE if again else NEVER)
+    assert parts.calls == ["asked back"] * (1 + again)
+    assert seen.events == []
+
+
+async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
+    parts: Parts, locks: Locks
+) -> None:
+    await locks.register("back", 1)
+    assert await parts.store.rescue(120, silent=["back"]) == Rescue([], [])
+    await locks.drop(1)
+    assert await parts.store.rescue(120, silent=["other"]) == Rescue([], [])
+    assert await parts.store.rescue(120, silent=["back"]) == Rescue(["back"], [])
+
+
+async def test_several_silent_workers_have_their_own_time(
+    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+) -> None:
+    for key, worker_id in enumerate(("me", "one", "two", "three"), 1):
+        await locks.register(worker_id, key)
+    await parts.store.register(new_worker("without a lock"), LEASE)
+    rescuer = parts.rescuer()
+    await locks.drop(1, 2, 3)
+    rescuer.listen()
+    await rescuer.run_once()
+    assert parts.calls == ["asked one", "asked two"], "it does not ask itself"
+    await locks.drop(4)
+    patience.now += rescuer_module.PATIENCE
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert seen.events == [JobsRescued((), ("one", "two"))]
+    assert parts.calls[2:] == ["asked three"]
+    patience.now += rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert seen.of(JobsRescued)[1:] == [JobsRescued((), ("three",))]
+
+
+async def test_a_server_that_has_just_started_makes_nobody_silent(
+    parts: Parts, locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SETTLING", 1e6)
+    await locks.register("dead", 1)
+    await locks.drop(1)
+    rescuer = parts.rescuer()
+    rescuer.listen()
+    assert await rescuer.run_once() == NEVER
+    assert parts.calls == []
+
+
+async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
+    await locks.register("me", 1)
+    await locks.register("dead", 2)
+    parts.tasks.register(test_a_poll_hears_silence, name="test.job")
+    claimer = parts.claimer()
+    await claimer.run_once()
+    await locks.drop(1)
+    await claimer.run_once()
+    assert parts.calls == []
+    await locks.drop(2)
+    await claimer.run_once()
+    assert parts.calls == ["silence"]
+
+
+# -- crashes -------------------------------------------------------------------------------------------
+
+
+async def die(parts: Parts, clock: FakeClock) -> None:
+    """A worker takes what is due, and dies."""
+    await parts.store.register(new_worker("dying"), LEASE)
+    assert (await parts.store.exchange("dying", ["test.job"], 10)).jobs
+    clock.advance(timedelta(seconds=LEASE + 1))
+    await parts.rescuer().run_once()
+
+
+async def test_a_job_that_kills_its_workers_fails_and_says_why(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    await parts.store.insert([new_job("a", max_retries=9)])
+    for _ in range(3):
+        assert await statuses(parts.store, "a") == ["pending"]
+        await die(parts, clock)
+    error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
+    assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
+    assert seen.events[-2:] == [JobsRescued((), ("dying",)), *seen.of(JobFailed)]
+    assert parts.calls == ["rescued"] * 2
+    row = await parts.store.get_job("a")
+    assert row is not None
+    assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
+    assert row.finished_at == clock.now
+
+
+async def test_a_definition_that_waits_has_killed_nobody(
+    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a")])
+    await die(parts, clock)
+    await die(parts, clock)
+    await claim(parts.store, worker_id="dying") or await parts.store.exchange("dying", ["test.job"], 1)
+    await parts.store.replace([new_job("a")])
+    clock.advance(timedelta(seconds=LEASE + 1))
+    await parts.rescuer().run_once()
+    assert seen.of(JobFailed) == []
+    assert seen.of(JobsRescued)[-1] == JobsRescued(("a",), ("dying",))
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
+
+
+async def crashes(pool: asyncpg.Pool) -> int:
+    count: int = await pool.fetchval("SELECT crash_count FROM scheduled_jobs")
+    return count
+
+
+async def test_with_no_limit_a_job_may_kill_any_number(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a")])
+    for count in range(1, 6):
+        await parts.store.register(new_worker("dying"), LEASE)
+        await parts.store.exchange("dying", ["test.job"], 1)
+        clock.advance(timedelta(seconds=LEASE + 1))
+        await parts.rescuer(max_crashes=None).run_once()
+        assert await crashes(pool) == count
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+@pytest.mark.parametrize("whose", ["a living worker's", "one of 0.2", "nobody's"])
+async def test_what_killed_nobody_does_not_count(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
+) -> None:
+    await parts.store.insert([new_job("a")])
+    if whose == "a living worker's":  # the answer was lost
+        await claim(parts.store, worker_id="alive")
+        await parts.store.exchange("alive", ["test.job"], 1)
+    elif whose == "nobody's":
+        await parts.store.set_status("a", JobStatus.RUNNING, LEASE)
+    else:
+        await pool.execute("UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1")
+    clock.advance(timedelta(seconds=LEASE + 1))
+    if whose == "a living worker's":
+        await parts.store.renew("alive", {}, LEASE)
+    await parts.rescuer(max_crashes=1).run_once()
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
+
+
+async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+    await parts.store.insert([new_job("a")])
+    await die(parts, clock)
+    (held,) = await claim(
+        parts.store, new_job("b", execution_time=clock.now + timedelta(days=1)), new_job("a")
+    )
+    assert await parts.store.finish("me", [(held, Release())]) == {"a"}
+    assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs WHERE job_id = 'a'") == 1
+
+
+@pytest.mark.parametrize("way", ["retry", "replace"])
+async def test_who_starts_over_starts_with_no_crashes(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, way: str
+) -> None:
+    await parts.store.insert([new_job("a")])
+    for _ in range(3):
+        await die(parts, clock)
+    if way == "retry":
+        assert await parts.store.retry("a")
+    else:
+        await parts.store.replace([new_job("a")])
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
 
 
 # -- expirer -------------------------------------------------------------------------------------------

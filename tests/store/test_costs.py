@@ -64,8 +64,7 @@ class HotPath:
         await transaction.rollback()
         assert len(self.held) == found
         self.held.clear()
-        touched: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        return touched
+        return touched(plan)
 
     async def _updates(self) -> tuple[int, int]:
         row = await self.connection.fetchrow(
@@ -102,6 +101,30 @@ async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
     ]
     for start in range(0, BACKLOG, 1000):
         await store.insert(jobs[start : start + 1000])
+
+
+async def test_a_poll_beside_20_other_workers_looks_at_their_locks_and_writes_nothing(
+    path: HotPath, store: Store, dsn: str
+) -> None:
+    alone = await path.exchange(10)
+    others = await asyncpg.connect(dsn)
+    for n in range(20):
+        await others.execute(f"SELECT pg_advisory_lock({n})")
+        await store.register(worker(f"other {n}"), LEASE, n)
+    beside = await path.exchange(10)
+    assert beside["WAL Bytes"] == 0
+    assert touched(beside) <= touched(alone) + 2
+    async with path.connection.transaction():
+        await path.exchange(10)
+        assert await path.connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
+    full = await path.exchange(0)  # it got as many as it asked for: no time to listen
+    assert touched(full) < touched(beside)
+    await others.close()
+
+
+def touched(plan: dict[str, Any]) -> int:
+    pages: int = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return pages
 
 
 @pytest.mark.parametrize(("batch", "task_data"), [(10, USUAL), (500, USUAL), (500, LONG)])

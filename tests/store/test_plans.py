@@ -37,7 +37,7 @@ TYPES = {
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
-    "renew_lease": "text, text[], text, double precision, timestamptz",
+    "renew_lease": "text, text[], text, double precision, timestamptz, bigint",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "expire_jobs": "timestamptz, integer",
     "look_ahead": "timestamptz, double precision, double precision",
@@ -49,9 +49,8 @@ HELD_THERE = sorted(HOT | UPKEEP & TYPES.keys())
 """Statements on connections that are held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
 TOKENS = json.dumps({job_id: {"attempt": 1} for job_id in HELD})
-SETTLED = json.dumps(
-    {job_id: {"attempt": 1, "status": "pending", "error": "no", "delay": 1, "retries": 1} for job_id in HELD}
-)
+OUTCOME = {"attempt": 1, "status": "pending", "error": "no", "delay": 1, "retries": 1, "crashes": 0}
+SETTLED = json.dumps(dict.fromkeys(HELD, OUTCOME))
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 VALUES = {
@@ -59,7 +58,7 @@ VALUES = {
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
-    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}",
+    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "expire_jobs": f"{INSTANT}, 100",
     "look_ahead": f"{INSTANT}, 30, 120",
@@ -254,7 +253,7 @@ async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) 
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
-            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND)
+            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None)
             (row,) = await store._fetch("renew_lease", *beat, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0

@@ -131,7 +131,11 @@ async def use_path(store: Store) -> object:
     ]
     assert await store.finish("w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True)))
     await store.cancel("f")
+    assert await store.retry("f")
+    await store.cancel("f")
     await store.set_status("e", JobStatus.RUNNING, LEASE)
+    assert (await store.renew("w1", {}, LEASE, liveness_key=2**62)).alive
+    assert list(await store.silent_workers("w2")) in ([], ["w1"])  # it depends on the server's age
     await store.look_ahead(30, 120)
     await store.rescue(120)
     await store.expire(10)

@@ -19,7 +19,8 @@
 --
 -- The last row tells the seconds until the next job is due, when there were fewer than asked for; negative,
 -- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
--- the answer share one snapshot and one now(), so no job can come due between them unseen. It comes last,
+-- the answer share one snapshot and one now(), so no job can come due between them unseen. And it tells whether
+-- another worker's liveness lock can be had, which means that its process may be dead. It comes last,
 -- and nothing sorts the rows, so that they are on their way while completions are still being written.
 WITH finished AS (
     UPDATE {schema}scheduled_jobs SET
@@ -84,7 +85,7 @@ claimed AS (
         finished_at IS NOT NULL AS expired
 )
 SELECT job_id, job_name, function, attempt, execution_time, task_data, priority, retry_count, max_retries,
-    timeout_seconds, lock_key, expired, NULL::double precision AS due, NULL::text[] AS refused
+    timeout_seconds, lock_key, expired, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence
 FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -105,7 +106,11 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         ) AS next
     ) END,
     CASE WHEN (SELECT count(*) FROM finished) + (SELECT count(*) FROM deleted) < cardinality($5)
-        THEN ARRAY (SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)) END;
+        THEN ARRAY (SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)) END,
+    (SELECT count(*) FROM claimed) < $3 AND EXISTS (
+        SELECT FROM {schema}scheduler_workers
+        WHERE worker_id <> $1 AND pg_try_advisory_xact_lock_shared(liveness_key)
+    );
 
 -- name: complete_unlocked
 -- The completions of exchange_jobs, but for rows that somebody has locked; returns those that were written.

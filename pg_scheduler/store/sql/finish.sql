@@ -1,6 +1,6 @@
 -- name: settle_jobs
 -- Write outcomes of any kind, each under its token: $2 maps job ids to {attempt, status, error, delay
--- (seconds), retries}. A job that is pending again gets its whole grace from the moment it is due. The
+-- (seconds), retries, crashes}. A job that is pending again gets its whole grace from the moment it is due. The
 -- values are looked up row by row: a join that is safe from bad plans would go by ctid, and would miss a
 -- row that a heartbeat has just moved.
 WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
@@ -9,6 +9,7 @@ UPDATE {schema}scheduled_jobs SET
     error_message  = CASE WHEN outcome.of -> job_id ->> 'status' <> 'completed'
         THEN coalesce(outcome.of -> job_id ->> 'error', error_message) END,
     retry_count    = least(retry_count, 2147483646) + (outcome.of -> job_id ->> 'retries')::integer,
+    crash_count    = least(crash_count, 2147483646) + (outcome.of -> job_id ->> 'crashes')::integer,
     execution_time = CASE WHEN (outcome.of -> job_id ->> 'delay')::double precision > 0
         THEN coalesce($4, now()) + make_interval(secs => (outcome.of -> job_id ->> 'delay')::double precision)
         ELSE execution_time END,
@@ -47,6 +48,7 @@ UPDATE {schema}scheduled_jobs SET
     expires_at         = greatest((replacement ->> 'execution_time')::timestamptz, coalesce($4, now()))
         + make_interval(secs => (replacement ->> 'misfire_grace_time')::integer),
     retry_count        = 0,
+    crash_count        = 0,
     error_message      = NULL,
     worker_id          = NULL,
     started_at         = NULL,

@@ -93,6 +93,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     lock_key           = CASE WHEN old.status = 'running' THEN old.lock_key           ELSE EXCLUDED.lock_key END,
     expires_at         = CASE WHEN old.status = 'running' THEN old.expires_at         ELSE EXCLUDED.expires_at END,
     retry_count        = CASE WHEN old.status = 'running' THEN old.retry_count        ELSE 0 END,
+    crash_count        = CASE WHEN old.status = 'running' THEN old.crash_count        ELSE 0 END,
     started_at         = CASE WHEN old.status = 'running' THEN old.started_at         END,
     error_message      = CASE WHEN old.status = 'running' THEN old.error_message      END,
     worker_id          = CASE WHEN old.status = 'running' THEN old.worker_id          END,

@@ -44,6 +44,23 @@ FROM old
 WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
 
+-- name: retry_job
+-- Run a job that ended once more, now, with its retries and crashes unused. attempt goes on: it is half of the fence.
+UPDATE {schema}scheduled_jobs SET
+    status         = 'pending',
+    execution_time = coalesce($2, now()),
+    expires_at     = coalesce($2, now()) + make_interval(secs => misfire_grace_time),
+    retry_count    = 0,
+    crash_count    = 0,
+    error_message  = NULL,
+    worker_id      = NULL,
+    started_at     = NULL,
+    finished_at    = NULL,
+    last_heartbeat = NULL,
+    lease_until    = NULL
+WHERE job_id = $1 AND finished_at IS NOT NULL
+RETURNING job_id;
+
 -- name: get_job
 -- One job. Instants beyond the calendar of Python are its ends, or none.
 SELECT job_id, job_name, status, task_data::text, priority, attempt, retry_count, max_retries,

@@ -1,23 +1,34 @@
 -- name: register_worker
 -- A worker's row with a fresh lease.
 INSERT INTO {schema}scheduler_workers (
-    worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat, lease_until
+    worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, started_at, last_beat, lease_until
 )
-VALUES ($1, $2, $3, $4, $5, coalesce($7, now()), coalesce($7, now()),
+VALUES ($1, $2, $3, $4, $5, $8, coalesce($7, now()), coalesce($7, now()),
         coalesce($7, now()) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
-    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until;
+    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key;
+
+-- name: silent_workers
+-- Workers whose liveness lock can be had: their session has ended. Not in the first $2 seconds after a start of
+-- the server, which ended everybody's.
+SELECT worker_id, liveness_key, last_beat
+FROM {schema}scheduler_workers
+WHERE worker_id <> $1
+  AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => $2)
+  AND pg_try_advisory_xact_lock_shared(liveness_key);
 
 -- name: renew_lease
 -- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts). Returns whether
 -- the worker still has its row, and which of its jobs are no longer its own. A row that somebody has locked
--- is renewed by a later beat: a transaction that stays open must not cost the worker its lease.
+-- is renewed by a later beat: a transaction that stays open must not cost the worker its lease. $6 is the key
+-- of the advisory lock that the process holds, NULL if it holds none: then silence means nothing.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
         last_beat    = coalesce($5, now()),
         lease_until  = coalesce($5, now()) + make_interval(secs => $4),
-        running_jobs = cardinality($2::text[])
+        running_jobs = cardinality($2::text[]),
+        liveness_key = $6
     WHERE worker_id = $1
     RETURNING lease_until
 ),
@@ -61,12 +72,14 @@ FROM {schema}scheduler_workers
 ORDER BY started_at, worker_id;
 
 -- name: delete_dead_workers
--- First half of a rescue: workers whose lease is over lose their row. A claim of theirs that is under way
--- holds it FOR KEY SHARE: such a worker waits for the next pass.
+-- First half of a rescue: workers whose lease is over lose their row, and those of $2, found silent, whose
+-- liveness lock can still be had. A claim of theirs that is under way holds it FOR KEY SHARE: such a worker
+-- waits for the next pass.
 DELETE FROM {schema}scheduler_workers
 WHERE worker_id = ANY (ARRAY (
     SELECT worker_id FROM {schema}scheduler_workers
     WHERE lease_until < coalesce($1, now())
+       OR (worker_id = ANY ($2) AND pg_try_advisory_xact_lock(liveness_key))
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING worker_id;
@@ -77,12 +90,14 @@ RETURNING worker_id;
 -- $3 seconds after the last heartbeat where there is no lease). For a worker that lives it ends at its
 -- last beat: a beat renews every job the worker knows of, so one that was out of lease by then is unknown
 -- to it, because the answer to the claim was lost on the way. A heartbeat of the far future, to which nothing
--- can be added, is none. Found through the claim index: a running
--- job was due. At most $4 of them: the rest is found by its own lease. They are released under their own tokens, in the same transaction.
+-- can be added, is none. Found through the claim index: a running job was due. At most $4 of them: the rest is
+-- found by its own lease. They are released under their own tokens, in the same transaction. Those of workers
+-- that were just declared dead have crashed, unless a new definition waits, which has not run at all.
 SELECT orphan.*
 FROM (VALUES (1), (3), (5), (8)) AS level (priority)
 CROSS JOIN LATERAL (
-    SELECT job_id, job_name, worker_id, attempt
+    SELECT job_id, job_name, worker_id, attempt, crash_count,
+        worker_id = ANY ($1) AND replacement IS NULL AS crashed
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL
       AND priority = level.priority
