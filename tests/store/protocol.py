@@ -1,0 +1,853 @@
+"""The protocol of claims, leases and fences, twice: as plain rules about rows, and as statements of the store on
+sessions that take turns.
+
+A rule says what one operation makes of a committed state. The ``World`` runs operations of the real store at
+the same time, each in a session and a transaction of its own, a statement or a commit per turn. The server
+tells who waits for another one's lock. After each commit the world compares: every row has to be as a rule
+makes it of a state that was committed while the operation ran, and the invariants have to hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain, combinations
+from typing import Any, ClassVar, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.job import Claim, JobStatus, NewJob
+from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from pg_scheduler.errors import TransientFault
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.pool import Connections, PoolConnection
+from pg_scheduler.store.store import Beat, Exchange, Rescue, Store, Told
+from tests.store.kit import LEASE, NAME, NOW, SECOND, new_job, worker
+
+MAX_CRASHES = 2
+GRACE = 90
+PATIENCE = 20.0
+SOON = 0.002
+"""Seconds after which the server is asked whether a session waits for a lock."""
+LIVENESS = {"w1": 101, "w2": 102, "w3": 103}
+"""The liveness lock of each worker."""
+LIMIT = 10
+
+ENDED = {"completed", "failed", "cancelled", "expired"}
+
+
+class Row(NamedTuple):
+    """What the protocol knows of a job."""
+
+    status: str
+    worker: str | None
+    attempt: int
+    definition: int
+    waiting: int | None
+    retries: int
+    crashes: int
+    grace: int | None
+    due: datetime
+    expires: datetime | None
+    lease: datetime | None
+    ended: datetime | None
+
+    @property
+    def token(self) -> tuple[str | None, int] | None:
+        """Who may write about the try."""
+        return (self.worker, self.attempt) if self.status == "running" else None
+
+
+class Lease(NamedTuple):
+    """What it knows of a worker."""
+
+    beat: datetime
+    until: datetime
+
+
+class State(NamedTuple):
+    """All that is committed."""
+
+    jobs: Mapping[str, Row]
+    workers: Mapping[str, Lease]
+    locked: frozenset[str]
+    """Workers whose process holds its liveness lock."""
+
+
+def after(instant: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else instant + seconds * SECOND
+
+
+def pending(row: Row, now: datetime, **changes: Any) -> Row:
+    """A job that waits again."""
+    row = row._replace(status="pending", worker=None, waiting=None, lease=None, ended=None, **changes)
+    return row._replace(expires=after(max(row.due, now) if "due" in changes else now, row.grace))
+
+
+def ended(row: Row, status: str, now: datetime, **changes: Any) -> Row:
+    return row._replace(status=status, waiting=None, lease=None, ended=now, **changes)
+
+
+class Op(ABC):
+    """One operation of one session; ``now`` is when its transaction began."""
+
+    skips: ClassVar[bool] = False
+    """Whether it passes over what others have locked."""
+    now: datetime = NOW
+    answer: Any = None
+
+    @abstractmethod
+    async def run(self, store: Store) -> Any:
+        """Do it."""
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        """What becomes of a job."""
+        return row
+
+    def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
+        """What becomes of a worker's row."""
+        return lease
+
+    def job_ids(self) -> Sequence[str]:
+        """Jobs that it may make."""
+        return ()
+
+    def effects(self, state: State) -> Iterator[State]:
+        """What the whole may make of a state."""
+        jobs = {each: self.job(each, state.jobs.get(each), state) for each in {*state.jobs, *self.job_ids()}}
+        names = {*state.workers, getattr(self, "worker_id", "w1")}
+        leases = {each: self.lease(each, state.workers.get(each), state) for each in names}
+        yield State(
+            {key: row for key, row in jobs.items() if row},
+            {key: lease for key, lease in leases.items() if lease},
+            state.locked,
+        )
+
+    def check(self, before: State, now: State) -> None:  # noqa: B027 - not all have an answer
+        """Whether the answer tells what was done."""
+
+
+def changed(before: State, now: State) -> set[str]:
+    keys = {*before.jobs, *now.jobs}
+    return {key for key in keys if before.jobs.get(key) != now.jobs.get(key)}
+
+
+@dataclass
+class Register(Op):
+    worker_id: str
+
+    async def run(self, store: Store) -> None:
+        await store.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id])
+
+    def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
+        return Lease(self.now, self.now + LEASE * SECOND) if worker_id == self.worker_id else lease
+
+
+@dataclass
+class Deregister(Op):
+    worker_id: str
+
+    async def run(self, store: Store) -> None:
+        await store.deregister(self.worker_id)
+
+    def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
+        return None if worker_id == self.worker_id else lease
+
+
+@dataclass
+class Insert(Op):
+    new: NewJob
+    number: int = 0
+
+    async def run(self, store: Store) -> set[str]:
+        return await store.insert([self.new])
+
+    def job_ids(self) -> Sequence[str]:
+        return [self.new.job_id]
+
+    def fresh(self) -> Row:
+        grace = self.new.misfire_grace_time
+        due = self.new.execution_time
+        return Row("pending", None, 0, self.number, None, 0, 0, grace, due, after(due, grace), None, None)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        return self.fresh() if row is None and job_id == self.new.job_id else row
+
+    def check(self, before: State, now: State) -> None:
+        assert changed(before, now) == self.answer
+
+
+@dataclass
+class Replace(Insert):
+    async def run(self, store: Store) -> set[str]:
+        await store.replace([self.new])
+        return {self.new.job_id}
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if job_id != self.new.job_id:
+            return row
+        if row is not None and row.status == "running":
+            return row._replace(waiting=self.number)
+        return self.fresh() if row is None else self.fresh()._replace(attempt=row.attempt)
+
+    def check(self, before: State, now: State) -> None:
+        assert changed(before, now) <= self.answer
+
+
+@dataclass
+class ExchangeOp(Op):
+    """Completions and claims."""
+
+    skips: ClassVar[bool] = True
+    worker_id: str
+    completed: Sequence[Claim] = ()
+    limit: int = LIMIT
+
+    async def run(self, store: Store) -> Exchange:
+        return await store.exchange(self.worker_id, [NAME], self.limit, completed=self.completed)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row is None:
+            return row
+        lease = state.workers.get(self.worker_id)
+        for claim in self.completed:
+            if (
+                job_id == claim.job_id
+                and row.token == (self.worker_id, claim.attempt)
+                and row.waiting is None
+            ):
+                return ended(row, "completed", self.now)
+        if (
+            not self.limit
+            or row.status != "pending"
+            or row.due > self.now
+            or not lease
+            or lease.until <= self.now
+        ):
+            return row
+        row = row._replace(worker=self.worker_id, attempt=row.attempt + 1)
+        if row.expires is not None and row.expires < self.now:
+            return ended(row, "expired", self.now)
+        return row._replace(status="running", lease=lease.until)
+
+    def check(self, before: State, now: State) -> None:
+        answer: Exchange = self.answer
+        for claim in answer.jobs:
+            row = now.jobs[claim.job_id]
+            assert row.token == (self.worker_id, claim.attempt)
+            assert f"[{row.definition}]" in claim.task_data
+            assert row.expires is None or row.expires >= self.now, "an expired job never runs"
+        finished = {claim.job_id for claim in self.completed} - answer.refused
+        told = [claim.job_id for claim in (*answer.jobs, *answer.expired)]
+        assert changed(before, now) == {*told, *finished}
+        assert len(told) + len(finished) == len({*told, *finished})
+
+
+@dataclass
+class Renew(Op):
+    skips: ClassVar[bool] = True
+    worker_id: str
+    held: Mapping[str, int]
+
+    async def run(self, store: Store) -> Beat:
+        return await store.renew(self.worker_id, self.held, LEASE)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        token = (self.worker_id, self.held.get(job_id))
+        if row is None or row.token != token or self.worker_id not in state.workers:
+            return row
+        return row._replace(lease=self.now + LEASE * SECOND)
+
+    def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
+        return Lease(self.now, self.now + LEASE * SECOND) if lease and worker_id == self.worker_id else lease
+
+    def check(self, before: State, now: State) -> None:
+        beat: Beat = self.answer
+        if beat.alive:
+            assert now.workers[self.worker_id].beat == self.now
+        for job_id, attempt in self.held.items():
+            row = before.jobs.get(job_id)
+            own = row is not None and row.token == (self.worker_id, attempt) and beat.alive
+            assert not (own and job_id in beat.lost), "what is ours is not lost"
+
+
+@dataclass
+class Finish(Op):
+    worker_id: str
+    outcomes: Sequence[tuple[Claim, Outcome]]
+    definitions: Mapping[int, NewJob]
+
+    async def run(self, store: Store) -> set[str]:
+        return await store.finish(self.worker_id, self.outcomes)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        for claim, outcome in self.outcomes:
+            if row and job_id == claim.job_id and row.token == (self.worker_id, claim.attempt):
+                return self.settled(row, outcome)
+        return row
+
+    def settled(self, row: Row, outcome: Outcome) -> Row:
+        if row.waiting is not None:
+            return defined(row, self.definitions[row.waiting], self.now)
+        match outcome:
+            case Completed():
+                return ended(row, "completed", self.now)
+            case Failed():
+                return ended(row, "failed", self.now)
+            case Skip():
+                return ended(row, "cancelled", self.now)
+            case Retry(delay=delay):
+                return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
+            case Release():
+                return pending(row, self.now)
+
+    def check(self, before: State, now: State) -> None:
+        assert changed(before, now) == self.answer, "accepted is what was written, and nothing else"
+
+
+def defined(row: Row, new: NewJob, now: datetime) -> Row:
+    """The definition that waited takes the row."""
+    assert row.waiting is not None
+    changes = {"definition": row.waiting, "retries": 0, "crashes": 0, "grace": new.misfire_grace_time}
+    return pending(row, now, **changes, due=new.execution_time)
+
+
+@dataclass
+class RescueOp(Op):
+    skips: ClassVar[bool] = True
+    definitions: Mapping[int, NewJob]
+    silent: Sequence[str] = ()
+
+    async def run(self, store: Store) -> Rescue:
+        return await store.rescue(120, silent=self.silent, max_crashes=MAX_CRASHES)
+
+    def effects(self, state: State) -> Iterator[State]:
+        dead = [
+            worker_id
+            for worker_id, lease in state.workers.items()
+            if lease.until < self.now or (worker_id in self.silent and worker_id not in state.locked)
+        ]
+        some = chain.from_iterable(combinations(dead, count) for count in range(len(dead), -1, -1))
+        for found in some:  # those in the middle of a claim are passed over
+            workers = {key: lease for key, lease in state.workers.items() if key not in found}
+            left = state._replace(workers=workers)
+            jobs = {key: self.released(row, found, left) for key, row in state.jobs.items()}
+            yield left._replace(jobs=jobs)
+
+    def released(self, row: Row, dead: Sequence[str], left: State) -> Row:
+        if row.status != "running" or row.due > self.now:
+            return row
+        assert row.lease is not None
+        assert row.worker is not None
+        lease = left.workers.get(row.worker)
+        if row.worker not in dead and row.lease >= (lease.beat if lease else self.now):
+            return row
+        if row.waiting is not None:
+            return defined(row, self.definitions[row.waiting], self.now)
+        crashes = row.crashes + (lease is None)
+        if lease is None and crashes >= MAX_CRASHES:
+            return ended(row, "failed", self.now, crashes=crashes)
+        return pending(row, self.now, crashes=crashes)
+
+    def check(self, before: State, now: State) -> None:
+        answer: Rescue = self.answer
+        assert set(before.workers) - set(now.workers) == set(answer.dead_workers)
+        assert changed(before, now) == {*answer.job_ids, *(each.job_id for each in answer.quarantined)}
+        assert all(now.jobs[each.job_id].status == "failed" for each in answer.quarantined)
+
+
+@dataclass
+class Expire(Op):
+    skips: ClassVar[bool] = True
+
+    async def run(self, store: Store) -> list[tuple[str, str, int]]:
+        return await store.expire(LIMIT)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row and row.status == "pending" and row.due <= self.now and row.expires and row.expires < self.now:
+            return ended(row, "expired", self.now)
+        return row
+
+    def check(self, before: State, now: State) -> None:
+        assert changed(before, now) == {job_id for job_id, _, _ in self.answer}
+
+
+@dataclass
+class Cancel(Op):
+    job_id: str
+
+    async def run(self, store: Store) -> Told:
+        return await store.cancel(self.job_id)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row and job_id == self.job_id and row.status not in ENDED:
+            return ended(row, "cancelled", self.now)
+        return row
+
+    def check(self, before: State, now: State) -> None:
+        assert self.answer.changed == (changed(before, now) == {self.job_id})
+        if self.answer.changed:
+            token = before.jobs[self.job_id].token
+            assert self.answer.worker_id == (token[0] if token else None)
+
+
+@dataclass
+class SetStatus(Op):
+    job_id: str
+    status: JobStatus
+
+    async def run(self, store: Store) -> Told:
+        return await store.set_status(self.job_id, self.status, LEASE)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row is None or job_id != self.job_id:
+            return row
+        if self.status is JobStatus.PENDING:
+            return pending(row, self.now, due=row.due)
+        if self.status is not JobStatus.RUNNING:
+            return ended(row, self.status.value, self.now)
+        lease = self.now + LEASE * SECOND
+        row = row._replace(status="running", worker="set by hand", attempt=row.attempt + 1, lease=lease)
+        return row._replace(waiting=None, ended=None)
+
+
+@dataclass
+class RetryJob(Op):
+    job_id: str
+
+    async def run(self, store: Store) -> bool:
+        return await store.retry(self.job_id)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row and job_id == self.job_id and row.status in ENDED:
+            return pending(row, self.now, due=self.now, retries=0, crashes=0)
+        return row
+
+    def check(self, before: State, now: State) -> None:
+        assert self.answer == (changed(before, now) == {self.job_id})
+
+
+@dataclass
+class Vacuum(Op):
+    async def run(self, store: Store) -> dict[JobStatus, int]:
+        cutoffs = dict.fromkeys((each for each in JobStatus if each.is_finished), self.now)
+        return await store.vacuum_blocks(0, 1000, cutoffs)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        return None if row and row.ended and row.ended <= self.now else row
+
+    def check(self, before: State, now: State) -> None:
+        assert sum(self.answer.values()) == len(changed(before, now))
+
+
+LEGAL: Mapping[tuple[str | None, str | None], tuple[type[Op], ...]] = {
+    (None, "pending"): (Insert,),
+    ("pending", "running"): (ExchangeOp, SetStatus),
+    ("pending", "expired"): (ExchangeOp, Expire, SetStatus),
+    ("pending", "cancelled"): (Cancel, SetStatus),
+    ("running", "completed"): (ExchangeOp, Finish, SetStatus),
+    ("running", "failed"): (Finish, RescueOp, SetStatus),
+    ("running", "cancelled"): (Finish, Cancel, SetStatus),
+    ("running", "pending"): (Finish, RescueOp, SetStatus),
+    **{(end, "pending"): (Replace, RetryJob, SetStatus) for end in ENDED},
+    **{(end, None): (Vacuum,) for end in ENDED},
+}
+"""Who may move a job from one status to another; only a hand may do anything else."""
+
+
+class Session(Connections):
+    """One connection. Each statement waits for a turn, and so does the end of the transaction."""
+
+    def __init__(self, pool: asyncpg.Pool, connection: PoolConnection) -> None:
+        super().__init__(pool)
+        self._connection = connection
+        self.pid: int = connection.get_server_pid()
+        self.waits = False
+        """For a turn."""
+        self.news = asyncio.Event()
+        """It has begun to wait for one, or has ended."""
+        self._turn = asyncio.Event()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PoolConnection]:
+        with translated():
+            async with self._connection.transaction():
+                yield self
+                await self._wait()
+
+    acquire = steady = transaction
+
+    async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
+        await self._wait()
+        return list(await self._connection.fetch(query, *args, timeout=timeout))
+
+    def go(self) -> None:
+        """Give it a turn."""
+        self.waits = False
+        self.news.clear()
+        self._turn.set()
+
+    async def _wait(self) -> None:
+        self.waits = True
+        self.news.set()
+        await self._turn.wait()
+        self._turn.clear()
+
+
+@dataclass(eq=False)
+class Actor:
+    """A session with a store, and what it is doing."""
+
+    session: Session
+    store: Store
+    clock: FakeClock
+    op: Op | None = None
+    task: asyncio.Task[Any] | None = None
+    seen: list[State] = field(default_factory=list)
+    """What was committed while it did."""
+    overlapped: bool = False
+    blocked: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self.task is not None
+
+    @property
+    def can_go(self) -> bool:
+        return self.is_busy and self.session.waits
+
+
+JOBS = """
+    SELECT job_id, status, worker_id, attempt, task_data -> 'args' -> 0,
+        replacement -> 'task_data' -> 'args' -> 0, retry_count, crash_count, misfire_grace_time,
+        execution_time, expires_at,
+        CASE WHEN status = 'running' THEN lease_until END, finished_at
+    FROM scheduled_jobs
+"""
+IS_BLOCKED = "SELECT cardinality(pg_blocking_pids($1)) > 0"
+CLEAR = "SELECT pg_advisory_unlock_all(); DELETE FROM scheduled_jobs; DELETE FROM scheduler_workers"
+SAVE = """
+    DROP TABLE IF EXISTS kept_jobs, kept_workers;
+    CREATE TEMPORARY TABLE kept_jobs AS TABLE scheduled_jobs;
+    CREATE TEMPORARY TABLE kept_workers AS TABLE scheduler_workers
+"""
+RESTORE = f"""
+    {CLEAR};
+    INSERT INTO scheduled_jobs TABLE kept_jobs;
+    INSERT INTO scheduler_workers TABLE kept_workers
+"""
+WORKERS = "SELECT worker_id, last_beat, lease_until FROM scheduler_workers"
+
+
+class World:
+    """Real sessions on a real database, stepped by hand, and what was committed so far."""
+
+    def __init__(self, pool: asyncpg.Pool, watch: PoolConnection, actors: Sequence[Actor]) -> None:
+        self.now = NOW
+        self.definitions: dict[int, NewJob] = {}
+        self.claims: list[tuple[str, Claim]] = []
+        """Every token there ever was, and whose it is."""
+        self.actors = actors
+        self._watch = watch
+        self.state = State({}, {}, frozenset())
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, dsn: str, count: int) -> AsyncIterator[World]:
+        """A world with so many sessions."""
+        # Once it is known to wait for a lock, a session need not wait long to learn of a deadlock.
+        settings = {"deadlock_timeout": "10ms", "synchronous_commit": "off"}
+        async with asyncpg.create_pool(
+            dsn, min_size=count + 1, max_size=count + 1, server_settings=settings
+        ) as pool:
+            connections = [await pool.acquire() for _ in range(count + 1)]
+            actors = []
+            for connection in connections[1:]:
+                session, clock = Session(pool, connection), FakeClock(NOW)
+                actors.append(Actor(session, Store(session, schema="public", clock=clock), clock))
+            yield cls(pool, connections[0], actors)
+            for connection in connections:
+                await pool.release(connection)
+
+    async def save(self) -> Callable[[], Awaitable[None]]:
+        """Keep everything as it is; returns what brings it back."""
+        kept = (self.now, dict(self.definitions), list(self.claims), self.state)
+        await self._watch.execute(SAVE)
+
+        async def restore() -> None:
+            now, definitions, claims, state = kept
+            await self._watch.execute(RESTORE)
+            for worker_id in state.locked:
+                await self._watch.fetchval("SELECT pg_advisory_lock($1)", LIVENESS[worker_id])
+            self.now, self.state = now, state
+            self.definitions.clear()
+            self.definitions.update(definitions)
+            self.claims[:] = claims
+
+        return restore
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        await self._watch.execute(CLEAR)
+        self.now = NOW
+        self.definitions.clear()
+        self.claims.clear()
+        self.state = State({}, {}, frozenset())
+
+    def define(self, job_id: str, **changes: Any) -> tuple[NewJob, int]:
+        """One more definition of a job, which is told by its argument."""
+        number = len(self.definitions)
+        text = f'{{"args":[{number}],"kwargs":{{}}}}'
+        job = new_job(job_id, **{"execution_time": self.now, "task_data": text} | changes)
+        self.definitions[number] = job
+        return job, number
+
+    def insert(self, job_id: str = "a", **changes: Any) -> Op:
+        return Insert(*self.define(job_id, **changes))
+
+    def replace(self, job_id: str = "a", **changes: Any) -> Op:
+        return Replace(*self.define(job_id, **changes))
+
+    def finish(self, worker_id: str, outcome: Outcome, *claims: Claim) -> Op:
+        return Finish(worker_id, [(claim, outcome) for claim in claims], self.definitions)
+
+    def rescue(self, *silent: str) -> Op:
+        return RescueOp(self.definitions, silent)
+
+    def claims_of(self, worker_id: str) -> list[Claim]:
+        """What a worker believes it holds, if it never heard of anything."""
+        return [claim for owner, claim in self.claims if owner == worker_id]
+
+    async def live(self, worker_id: str) -> None:
+        """The worker's process holds its lock."""
+        if worker_id not in self.state.locked:
+            await self._watch.fetchval("SELECT pg_advisory_lock($1)", LIVENESS[worker_id])
+            self._committed(self.state._replace(locked=self.state.locked | {worker_id}))
+
+    async def die(self, worker_id: str) -> None:
+        """The worker's process ends, and its lock is free."""
+        if worker_id in self.state.locked:
+            await self._watch.fetchval("SELECT pg_advisory_unlock($1)", LIVENESS[worker_id])
+            self._committed(self.state._replace(locked=self.state.locked - {worker_id}))
+
+    async def do(self, op: Op, actor: Actor | None = None) -> Any:
+        """From begin to commit, as far as locks let it."""
+        actor = actor or self.actors[0]
+        await self.begin(op, actor)
+        while actor.can_go:
+            await self.step(actor)
+        return op.answer
+
+    async def begin(self, op: Op, actor: Actor) -> None:
+        """Begin a transaction, which stands before its first statement."""
+        op.now = actor.clock.now = self.now
+        actor.op, actor.seen = op, [self.state]
+        busy = [each for each in self.actors if each.is_busy]
+        actor.overlapped = len(busy) > 0
+        for each in busy:
+            each.overlapped = True
+        actor.session.news.clear()
+        actor.task = asyncio.create_task(op.run(actor.store))
+        actor.task.add_done_callback(lambda _: actor.session.news.set())
+        await self._settle(actor)
+
+    async def step(self, actor: Actor) -> None:
+        """One statement, or the commit."""
+        actor.session.go()
+        await self._settle(actor)
+        await self._look(actor)
+        if not actor.is_busy:  # its locks are free
+            await self.look_after()
+
+    async def look_after(self) -> None:
+        """Those that waited for a lock may have it now."""
+        waiting = True
+        while waiting:
+            waiting = False
+            for other in [each for each in self.actors if each.blocked]:
+                await self._settle(other)
+                if not other.blocked:
+                    waiting = True
+                    await self._look(other)
+
+    async def fall(self, actor: Actor) -> None:
+        """End the session's transaction as a lost connection does: nothing of it happened."""
+        assert actor.task is not None
+        actor.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await actor.task
+        actor.task, actor.session.waits = None, False
+        actor.session._turn.clear()
+        await self._expect_no_change()
+        await self.look_after()
+
+    async def _settle(self, actor: Actor) -> None:
+        """Until it waits for a turn, waits for a lock, or has ended."""
+        async with asyncio.timeout(PATIENCE):
+            while not actor.session.news.is_set():
+                if actor.blocked:
+                    waits = await self._watch.fetchval(IS_BLOCKED, actor.session.pid)
+                    actor.blocked = waits and not actor.session.news.is_set()
+                    if actor.blocked:
+                        return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SOON):
+                        await actor.session.news.wait()
+                actor.blocked = not actor.session.news.is_set()  # perhaps: the server knows
+            actor.blocked = False
+
+    async def _look(self, actor: Actor) -> None:
+        """If it has ended, judge what it did."""
+        task, op = actor.task, actor.op
+        assert op is not None
+        if task is None or not task.done():
+            return
+        actor.task = None
+        try:
+            op.answer = task.result()
+        except TransientFault as fault:
+            assert isinstance(fault.__cause__, asyncpg.DeadlockDetectedError), fault  # noqa: PT017
+            await self._expect_no_change()
+            return
+        before, now = self.state, await self._read()
+        self._judge_rows(actor, before, now)
+        op.check(before, now)
+        self._judge_tokens(op, before, now)
+        if isinstance(op, ExchangeOp):
+            self.claims += [(op.worker_id, claim) for claim in op.answer.jobs]
+        self._committed(now)
+
+    def _judge_rows(self, actor: Actor, before: State, now: State) -> None:
+        """Each row is as a rule makes it of a state that was committed while the operation ran."""
+        op = actor.op
+        assert op is not None
+        skips = op.skips and actor.overlapped
+        possible = [(state, effect) for state in actor.seen for effect in op.effects(state)]
+        for kind in ("jobs", "workers"):
+            was, is_, effects = getattr(before, kind), getattr(now, kind), []
+            for key in {*was, *is_}:
+                effects = [
+                    getattr(effect, kind).get(key)
+                    for state, effect in possible
+                    if getattr(state, kind).get(key) == was.get(key)
+                ]
+                if is_.get(key) == was.get(key):
+                    untouched = any(
+                        getattr(effect, kind).get(key) == getattr(state, kind).get(key)
+                        for state, effect in possible
+                    )
+                    assert skips or untouched, f"{op} left {key} as it was: {was.get(key)}"
+                else:
+                    assert is_.get(key) in effects, (
+                        f"{op} made {is_.get(key)} of {was.get(key)}, not {effects}"
+                    )
+
+    def _judge_tokens(self, op: Op, before: State, now: State) -> None:
+        """The invariants, whatever the rules say."""
+        for job_id in changed(before, now):
+            was, row = before.jobs.get(job_id), now.jobs.get(job_id)
+            step = (was.status if was else None, row.status if row else None)
+            assert step[0] == step[1] or isinstance(op, LEGAL.get(step, SetStatus)), (op, step)
+            if was is None or row is None:
+                continue
+            assert row.attempt >= was.attempt, "the fence never goes back"
+            if row.token is not None and row.token != was.token:
+                assert row.attempt > was.attempt, "each claim has a fresh token"
+            if isinstance(op, Finish | ExchangeOp) and was.status == "running":
+                assert was.worker == op.worker_id, "nobody ends the try of another"
+            if row.crashes > was.crashes:
+                assert isinstance(op, RescueOp)
+                assert row.crashes == was.crashes + 1
+                assert was.worker not in now.workers, "only deaths count"
+            if was.waiting is not None and row.status == "pending" and not isinstance(op, SetStatus):
+                assert row.definition == was.waiting, "the new definition runs next"
+
+    async def _expect_no_change(self) -> None:
+        assert await self._read() == self.state
+
+    def _committed(self, state: State) -> None:
+        self.state = state
+        for actor in self.actors:
+            if actor.is_busy:
+                actor.seen.append(state)
+
+    async def _read(self) -> State:
+        jobs = {
+            job_id: Row(
+                status, worker_id, attempt, int(definition), None if waiting is None else int(waiting), *rest
+            )
+            for job_id, status, worker_id, attempt, definition, waiting, *rest in await self._watch.fetch(
+                JOBS
+            )
+        }
+        workers = {row[0]: Lease(row[1], row[2]) for row in await self._watch.fetch(WORKERS)}
+        return State(jobs, workers, self.state.locked)
+
+    # -- to the end ------------------------------------------------------------------------------------
+
+    async def finish_all(self, known: set[object]) -> None:
+        """End what is under way; then every job can be run to its end by a new worker: none is lost or stuck.
+
+        Of a state that is among the known ones that is known.
+        """
+        while busy := [actor for actor in self.actors if actor.is_busy]:
+            going = [actor for actor in busy if actor.can_go]
+            if going:
+                await self.step(going[0])
+            else:
+                await self.look_after()
+        state = (self.now, frozenset(self.state.jobs.items()), frozenset(self.state.workers.items()))
+        if state in known:
+            return
+        known.add(state)
+        self.now += 3 * LEASE * SECOND
+        await self.do(self.rescue())
+        await self.do(Register("w3"))
+        for _ in range(2):  # a new definition may wait behind the first one
+            answer = await self.do(ExchangeOp("w3"))
+            await self.do(self.finish("w3", Completed(), *answer.jobs))
+            self.now += SECOND
+        assert {row.status for row in self.state.jobs.values()} <= ENDED
+
+
+async def interleave(
+    world: World, restore: Callable[[], Awaitable[None]], play: Callable[[], Sequence[Op]]
+) -> int:
+    """Play operations in every order in which their statements and commits can follow one another.
+
+    Returns:
+        How many orders there are.
+    """
+    count = 0
+    known: set[object] = set()
+    path: list[tuple[int, int]] = []
+    while True:
+        await restore()
+        ops = play()
+        actors = world.actors[: len(ops)]
+        for op, actor in zip(ops, actors, strict=True):
+            await world.begin(op, actor)
+        depth = 0
+        while any(actor.is_busy for actor in actors):
+            ready = [actor for actor in actors if actor.can_go]
+            if not ready:  # a deadlock, which the server ends
+                await world.look_after()
+                continue
+            if depth == len(path):
+                path.append((0, len(ready)))
+            choice, options = path[depth]
+            assert options == len(ready), "the same choices lead to the same choices"
+            depth += 1
+            await world.step(ready[choice])
+        await world.finish_all(known)
+        count += 1
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return count
+        path[-1] = (path[-1][0] + 1, path[-1][1])

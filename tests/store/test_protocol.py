@@ -1,0 +1,349 @@
+"""Claims, leases and fences hold in whatever order statements and commits follow one another.
+
+For pairs of operations that order is exhausted; for long stories hypothesis chooses it. With
+PG_SCHEDULER_PROTOCOL=long three operations play at a time, and stories are longer: that takes an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from itertools import combinations, combinations_with_replacement
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from pg_scheduler.domain.job import Claim, JobStatus
+from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from tests.store.kit import LEASE, SECOND
+from tests.store.protocol import (
+    GRACE,
+    Actor,
+    Cancel,
+    Deregister,
+    ExchangeOp,
+    Expire,
+    Op,
+    Register,
+    Renew,
+    RetryJob,
+    SetStatus,
+    Vacuum,
+    World,
+    interleave,
+)
+
+LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
+AT_ONCE = 3 if LONG else 2
+
+Make = Callable[[World], Op]
+
+
+def first(world: World) -> Claim:
+    return world.claims[0][1]
+
+
+def ended_by(outcome: Any) -> Make:
+    return lambda world: world.finish("w1", outcome, *world.claims_of("w1"))
+
+
+def renew(world: World) -> Op:
+    return Renew("w1", {claim.job_id: claim.attempt for claim in world.claims_of("w1")})
+
+
+def exchange(world: World) -> Op:
+    return ExchangeOp("w1", world.claims_of("w1"))
+
+
+def by_hand(status: JobStatus) -> Make:
+    return lambda _: SetStatus("a", status)
+
+
+CANCEL: dict[str, Make] = {"cancel": lambda _: Cancel("a")}
+REPLACE: dict[str, Make] = {"replace": lambda world: world.replace(priority=1)}
+RESCUE: dict[str, Make] = {"rescue": lambda world: world.rescue("w1")}
+CLAIMS: dict[str, Make] = {"claim": lambda _: ExchangeOp("w1"), "claim by w2": lambda _: ExchangeOp("w2")}
+HAND: dict[str, Make] = {
+    "set pending": by_hand(JobStatus.PENDING),
+    "set running": by_hand(JobStatus.RUNNING),
+    "set failed": by_hand(JobStatus.FAILED),
+}
+WORK: dict[str, Make] = {
+    "complete": ended_by(Completed()),
+    "retry": ended_by(Retry(SECOND, "no")),
+    "exchange": exchange,
+    "renew": renew,
+}
+RUNNING: dict[str, Make] = {**WORK, "fail": ended_by(Failed("no")), "release": ended_by(Release())}
+AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum()}
+EXPIRE: dict[str, Make] = {"expire": lambda _: Expire()}
+
+
+async def workers(world: World) -> None:
+    for worker_id in ("w1", "w2"):
+        await world.live(worker_id)
+        await world.do(Register(worker_id))
+
+
+async def waiting(world: World) -> None:
+    await workers(world)
+    await world.do(world.insert())
+
+
+async def running(world: World) -> None:
+    await waiting(world)
+    await world.do(ExchangeOp("w1"))
+
+
+async def dead(world: World) -> None:
+    """The process has ended, and its lease is not over."""
+    await running(world)
+    await world.die("w1")
+
+
+async def lapsed(world: World) -> None:
+    """The lease is over, and the process lives."""
+    await running(world)
+    world.now += LEASE * SECOND / 2
+    await world.do(Register("w2"))
+    world.now += LEASE * SECOND / 2 + SECOND
+
+
+async def replaced(world: World) -> None:
+    """A new definition waits, and the lease is over."""
+    await running(world)
+    await world.do(world.replace())
+    world.now += LEASE * SECOND + SECOND
+
+
+async def ended(world: World) -> None:
+    await running(world)
+    await world.do(world.finish("w1", Failed("no"), first(world)))
+
+
+async def late(world: World) -> None:
+    """Past its grace."""
+    await workers(world)
+    await world.do(world.insert(misfire_grace_time=0))
+    world.now += SECOND
+
+
+async def two(world: World) -> None:
+    """One runs, one waits."""
+    await running(world)
+    await world.do(world.insert("b"))
+
+
+SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
+    "waiting": (waiting, {**CLAIMS, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
+    "running": (running, {**RUNNING, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
+    "dead": (dead, {**RESCUE, "exchange": exchange, "renew": renew, "join": lambda _: Register("w1")}),
+    "lapsed": (lapsed, {**WORK, **RESCUE, **CANCEL, **REPLACE, "claim by w2": CLAIMS["claim by w2"]}),
+    "replaced": (replaced, {**WORK, **RESCUE, **CANCEL, **REPLACE, "set pending": HAND["set pending"]}),
+    "ended": (
+        ended,
+        {
+            **AGAIN,
+            **REPLACE,
+            "claim": CLAIMS["claim"],
+            "set failed": HAND["set failed"],
+            "insert": lambda world: world.insert(),
+        },
+    ),
+    "late": (late, {**EXPIRE, **CLAIMS, **CANCEL, **REPLACE}),
+    "two": (two, {"exchange": exchange, "claim by w2": CLAIMS["claim by w2"], **CANCEL, **REPLACE, **RESCUE}),
+}
+
+
+async def play(scene: str, dsn: str) -> None:
+    set_up, makes = SCENES[scene]
+    plays = combinations if AT_ONCE > 2 else combinations_with_replacement
+    async with World.on(dsn, AT_ONCE) as world:
+        await set_up(world)
+        restore = await world.save()
+        for names in plays(makes, AT_ONCE):
+            try:
+                await interleave(world, restore, lambda: [makes[name](world) for name in names])  # noqa: B023
+            except AssertionError as error:
+                error.add_note(f"{scene}: {' | '.join(names)}")
+                raise
+
+
+@pytest.mark.timeout(3600 if LONG else 60)
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_order_of_statements_and_commits(scene: str, dsn: str) -> None:
+    # A loop of its own: with asyncio's debugging, as other tests have it, this takes five times as long.
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(play(scene, dsn))
+
+
+WORKERS = st.sampled_from(["w1", "w2"])
+JOBS = st.sampled_from(["a", "b"])
+OUTCOMES: st.SearchStrategy[Outcome] = st.sampled_from(
+    [Completed(), Failed("no"), Retry(SECOND, "no"), Retry(0 * SECOND, "no"), Skip("no"), Release()]
+)
+GRACES = st.sampled_from([None, 0, GRACE])
+AT_ONCE_OR_NOT = st.booleans()
+
+
+class Story(RuleBasedStateMachine):
+    """Two jobs, two workers that may be zombies, three sessions, and time."""
+
+    world: World
+    runner: asyncio.Runner
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run(self.world.reset())
+        self.run(workers(self.world))
+
+    def teardown(self) -> None:
+        self.run(self.world.finish_all(set()))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.runner.run(work)
+
+    def idle(self) -> list[Actor]:
+        return [actor for actor in self.world.actors if not actor.is_busy]
+
+    def ready(self) -> list[Actor]:
+        return [actor for actor in self.world.actors if actor.can_go]
+
+    def start(self, op: Op, at_once: bool) -> None:
+        """In a session that has nothing to do: up to its end, or only its beginning."""
+        actor = self.idle()[0]
+        self.run(self.world.do(op, actor) if at_once else self.world.begin(op, actor))
+
+    # -- turns, faults and time ----------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(self.ready()))
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        ready = self.ready()
+        self.run(self.world.step(ready[data.draw(st.integers(0, len(ready) - 1))]))
+
+    @precondition(lambda self: bool(self.ready()))
+    @rule(data=st.data())
+    def break_off(self, data: st.DataObject) -> None:
+        ready = self.ready()
+        self.run(self.world.fall(ready[data.draw(st.integers(0, len(ready) - 1))]))
+
+    @rule(seconds=st.sampled_from([1, LEASE / 3, LEASE, LEASE + 1]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.now += seconds * SECOND
+
+    @rule(worker_id=WORKERS)
+    def die(self, worker_id: str) -> None:
+        self.run(self.world.die(worker_id))
+
+    @rule(worker_id=WORKERS)
+    def live(self, worker_id: str) -> None:
+        self.run(self.world.live(worker_id))
+
+    # -- workers -------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
+    def register(self, worker_id: str, at_once: bool) -> None:
+        self.start(Register(worker_id), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
+    def deregister(self, worker_id: str, at_once: bool) -> None:
+        self.start(Deregister(worker_id), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
+    def claim(self, worker_id: str, at_once: bool) -> None:
+        self.start(ExchangeOp(worker_id), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(
+        worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, attempt=st.integers(1, 4), limit=st.sampled_from([0, 10])
+    )
+    def exchange(self, worker_id: str, at_once: bool, attempt: int, limit: int) -> None:
+        claims = [claim for claim in self.world.claims_of(worker_id) if claim.attempt == attempt]
+        self.start(ExchangeOp(worker_id, claims, limit), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
+    def renew(self, worker_id: str, at_once: bool) -> None:
+        held = {claim.job_id: claim.attempt for claim in self.world.claims_of(worker_id)}
+        self.start(Renew(worker_id, held), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, outcome=OUTCOMES, data=st.data())
+    def finish(self, worker_id: str, at_once: bool, outcome: Outcome, data: st.DataObject) -> None:
+        claims = self.world.claims_of(worker_id)
+        if claims:  # also tokens of long ago
+            some = data.draw(
+                st.lists(st.sampled_from(claims), min_size=1, unique_by=lambda claim: claim.job_id)
+            )
+            self.start(self.world.finish(worker_id, outcome, *some), at_once)
+
+    # -- everybody else ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT, grace=GRACES)
+    def insert(self, job_id: str, at_once: bool, grace: int | None) -> None:
+        self.start(self.world.insert(job_id, misfire_grace_time=grace), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT, grace=GRACES, delay=st.sampled_from([0, 1, 61]))
+    def replace(self, job_id: str, at_once: bool, grace: int | None, delay: int) -> None:
+        due = self.world.now + delay * SECOND
+        self.start(self.world.replace(job_id, misfire_grace_time=grace, execution_time=due), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT)
+    def cancel(self, job_id: str, at_once: bool) -> None:
+        self.start(Cancel(job_id), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT)
+    def retry_job(self, job_id: str, at_once: bool) -> None:
+        self.start(RetryJob(job_id), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT, status=st.sampled_from(JobStatus))
+    def set_status(self, job_id: str, at_once: bool, status: JobStatus) -> None:
+        self.start(SetStatus(job_id, status), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(at_once=AT_ONCE_OR_NOT, silent=st.sets(WORKERS))
+    def rescue(self, at_once: bool, silent: set[str]) -> None:
+        self.start(self.world.rescue(*sorted(silent)), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(at_once=AT_ONCE_OR_NOT)
+    def expire(self, at_once: bool) -> None:
+        self.start(Expire(), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(at_once=AT_ONCE_OR_NOT)
+    def vacuum(self, at_once: bool) -> None:
+        self.start(Vacuum(), at_once)
+
+
+@pytest.mark.timeout(1800 if LONG else 60)
+def test_long_stories(dsn: str) -> None:
+    settings = hypothesis.settings(
+        max_examples=2000 if LONG else 40,
+        stateful_step_count=80 if LONG else 40,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        context = World.on(dsn, 3)
+
+        class Told(Story):
+            world = runner.run(context.__aenter__())
+
+        Told.runner = runner
+        try:
+            run_state_machine_as_test(Told, settings=settings)
+        finally:
+            runner.run(context.__aexit__(None, None, None))
