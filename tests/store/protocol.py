@@ -1,5 +1,5 @@
-"""The protocol of claims, leases and fences, twice: as plain rules about rows, and as statements of the store on
-sessions that take turns.
+"""The protocol of claims, leases and fences, twice: as plain rules about rows, and as the store's statements
+on sessions that take turns.
 
 A rule says what one operation makes of a committed state. The ``World`` runs operations of the real store at
 the same time, each in a session and a transaction of its own, a statement or a commit per turn. The server
@@ -492,6 +492,11 @@ class Session(Connections):
         self.news.clear()
         self._turn.set()
 
+    def reset(self) -> None:
+        """It has ended before its turn came."""
+        self.waits = False
+        self._turn.clear()
+
     async def _wait(self) -> None:
         self.waits = True
         self.news.set()
@@ -592,7 +597,13 @@ class World:
         return restore
 
     async def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything, also what a failed test has left."""
+        while busy := [actor for actor in self.actors if actor.task]:
+            for actor in busy:
+                if actor.session.waits or actor.task is None or actor.task.done():
+                    await self._cancel(actor)
+                else:
+                    await self._settle(actor)
         await self._watch.execute(CLEAR)
         self.now = NOW
         self.definitions.clear()
@@ -624,9 +635,10 @@ class World:
         return [claim for owner, claim in self.claims if owner == worker_id]
 
     async def live(self, worker_id: str) -> None:
-        """The worker's process holds its lock."""
-        if worker_id not in self.state.locked:
-            await self._watch.fetchval("SELECT pg_advisory_lock($1)", LIVENESS[worker_id])
+        """The worker's process holds its lock, unless somebody who declares it dead has that now."""
+        if worker_id not in self.state.locked and await self._watch.fetchval(
+            "SELECT pg_try_advisory_lock($1)", LIVENESS[worker_id]
+        ):
             self._committed(self.state._replace(locked=self.state.locked | {worker_id}))
 
     async def die(self, worker_id: str) -> None:
@@ -677,14 +689,16 @@ class World:
 
     async def fall(self, actor: Actor) -> None:
         """End the session's transaction as a lost connection does: nothing of it happened."""
-        assert actor.task is not None
-        actor.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await actor.task
-        actor.task, actor.session.waits = None, False
-        actor.session._turn.clear()
+        await self._cancel(actor)
         await self._expect_no_change()
         await self.look_after()
+
+    async def _cancel(self, actor: Actor) -> None:
+        task, actor.task = actor.task, None
+        assert task is not None
+        task.cancel()
+        await asyncio.wait([task])
+        actor.session.reset()
 
     async def _settle(self, actor: Actor) -> None:
         """Until it waits for a turn, waits for a lock, or has ended."""
