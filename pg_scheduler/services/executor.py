@@ -27,7 +27,7 @@ from pg_scheduler.domain.outcome import (
 from pg_scheduler.domain.payload import decode
 from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
-from pg_scheduler.errors import NotRunningError, PayloadError, TransientFault
+from pg_scheduler.errors import ConfigurationError, NotRunningError, PayloadError, TransientFault
 from pg_scheduler.events import (
     BY_CALLER,
     EventBus,
@@ -255,6 +255,8 @@ class Executor:
         except TransientFault:
             # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
             return result or Interrupted()
+        except ConfigurationError as error:  # no lock can be had here at all
+            return Unrunnable(error)
         return result
 
     async def _attempt(self, run: _Run) -> Result:

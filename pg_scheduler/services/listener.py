@@ -1,9 +1,9 @@
 """Hears what other nodes say, and keeps on hearing.
 
 A LISTEN connection can be deaf without an error: behind PgBouncer in transaction mode it listens on a
-server connection that is not ours, and half-open it waits for ever. So each new connection must hear a
-message of its own before it counts. Then it is lent to upkeep, whose answers show that it lives; when there
-was none for a while, it is asked for one.
+server connection that is not ours, and half-open it waits for ever. So there is no LISTEN where a pooler
+answers, and each new connection must hear a message of its own before it counts. Then it is lent to upkeep,
+whose answers show that it lives; when there was none for a while, it is asked for one.
 """
 
 from __future__ import annotations
@@ -75,12 +75,7 @@ class Listener(Service):
             self._events.publish(ListenerLost(TOO_SMALL))
             return NEVER
         self._subscription = Subscription(self._store, self._received, self._broken)
-        await self._subscription.open()
-        await self._store.notify([self._hello])
-        try:
-            async with asyncio.timeout(HELLO_TIMEOUT):
-                await self._heard.wait()
-        except TimeoutError:
+        if not await self._subscription.open() or not await self._hears_itself():
             await self.drain()
             self._events.publish(ListenerLost(DEAF))
             return DEAF_INTERVAL
@@ -88,6 +83,14 @@ class Listener(Service):
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._on_connected()
         return CHECK_INTERVAL
+
+    async def _hears_itself(self) -> bool:
+        await self._store.notify([self._hello])
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                return await self._heard.wait()
+        except TimeoutError:
+            return False
 
     async def drain(self) -> None:
         """Stop listening."""

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.lent import end
-from pg_scheduler.store.pool import CALL_TIMEOUT, PoolConnection, is_open
+from pg_scheduler.store.pool import CALL_TIMEOUT, PoolConnection, is_open, is_own_session
 from pg_scheduler.store.store import Store
 
 __all__ = ["CHECK", "DUE", "PERIODIC", "Subscription"]
@@ -51,14 +51,17 @@ class Subscription:
         """Whether messages can arrive, as far as is known."""
         return self._connection is not None and is_open(self._connection)
 
-    async def open(self) -> None:
-        """Connect and listen."""
+    async def open(self) -> bool:
+        """Connect and listen; False behind a pooler: LISTEN would stay with a session that others use."""
         self.channel = await self._store.channel()
         connection = await self._stack.enter_async_context(self._store.connections.hold())
         with translated():
+            if not await is_own_session(connection):
+                return False
             connection.add_termination_listener(self._terminated)
             await asyncio.wait_for(connection.add_listener(self.channel, self._received), CALL_TIMEOUT)
         self._connection = connection
+        return True
 
     def lend(self) -> None:
         """Let upkeep use the connection: messages arrive on it, so it is a session of its own."""

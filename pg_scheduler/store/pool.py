@@ -18,7 +18,7 @@ import asyncpg
 from pg_scheduler.errors import ConfigurationError, TransientFault
 from pg_scheduler.store.faults import is_lock_timeout, translated
 
-__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open"]
+__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open", "is_own_session"]
 
 CALL_TIMEOUT: Final = 30.0
 """Seconds one call, or the wait for a connection, may take: nothing here waits for ever."""
@@ -88,6 +88,13 @@ async def _connect(dsn: str) -> PoolConnection:
         ) from None
 
 
+async def is_own_session(connection: PoolConnection) -> bool:
+    """Whether the connection's session is its own. A pooler's is not, and tells another process id."""
+    told: int = await connection.fetchval("SELECT pg_backend_pid()", timeout=CALL_TIMEOUT)
+    greeted: int = connection.get_server_pid()
+    return told == greeted
+
+
 class Connections:
     """Connections for statements, for transactions and for long use.
 
@@ -106,6 +113,7 @@ class Connections:
         self._kept = _Kept(pool) if pool.get_max_size() > SPARE + 2 else None
         self._steady: PoolConnection | None = None
         self._steady_turn = asyncio.Lock()
+        self._sessions_are_own = False
         size = pool.get_max_size()
         self._may_hold_a_steady = size > SPARE + 1
         held = 1 + (size > SPARE) + self._may_hold_a_steady  # one to work, LISTEN, the hot path
@@ -192,8 +200,7 @@ class Connections:
         with translated():
             self._steady = connection = await pool.acquire(timeout=CALL_TIMEOUT)
             try:
-                pid = await connection.fetchval("SELECT pg_backend_pid()", timeout=CALL_TIMEOUT)
-                if pid == connection.get_server_pid():
+                if await is_own_session(connection):
                     await connection.execute(STEADY_SETTINGS, timeout=CALL_TIMEOUT)
                     return connection
             except BaseException:  # without its settings nobody may have it
@@ -224,11 +231,24 @@ class Connections:
 
     @asynccontextmanager
     async def hold_for_a_lock(self) -> AsyncIterator[PoolConnection]:
-        """The same for a whole run of a job, once that leaves the pool one for LISTEN and one to work."""
+        """The same for a whole run of a job, once that leaves the pool one for LISTEN and one to work.
+
+        Raises:
+            ConfigurationError: A pooler answers.
+        """
         async with AsyncExitStack() as stack:
             if self._direct_dsn is None:
                 await stack.enter_async_context(self._lock_holders)
-            yield await stack.enter_async_context(self.hold())
+            connection = await stack.enter_async_context(self.hold())
+            if not self._sessions_are_own:
+                with translated():
+                    self._sessions_are_own = await is_own_session(connection)
+                if not self._sessions_are_own:
+                    raise ConfigurationError(
+                        "an advisory lock cannot be held behind a pooler in transaction mode, such as "
+                        "PgBouncer: it would stay with a session that others use. Pass direct_dsn=."
+                    )
+            yield connection
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[PoolConnection]:

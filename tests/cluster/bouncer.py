@@ -1,0 +1,81 @@
+"""A PgBouncer of the tests' own, in transaction mode."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+SERVERS = 3
+"""Connections to PostgreSQL, which all clients share."""
+
+FOLDER = Path(os.environ.get("PG_SCHEDULER_PGBOUNCER") or Path(sys.prefix, "pgbouncer"))
+"""Where ``dev.py test`` puts them."""
+
+SETTINGS = """\
+[databases]
+* = {target}
+
+[pgbouncer]
+unix_socket_dir = {folder}
+listen_port = 6432
+auth_type = any
+pool_mode = transaction
+default_pool_size = {servers}
+max_client_conn = 100
+log_connections = 0
+log_disconnections = 0
+log_stats = 0
+{more}
+"""
+
+
+def program(suite: str) -> Path | None:
+    """The one from that release of Debian, if it could be had."""
+    found = FOLDER / suite / "pgbouncer"
+    return found if found.exists() else None
+
+
+@contextmanager
+def bouncer(program: Path, dsn: str, more: str = "") -> Iterator[str]:
+    """Run one in front of a database; yields the address of the database through it."""
+    is_root = os.geteuid() == 0
+    with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
+        if is_root:  # it refuses to run as root
+            os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
+        settings = Path(folder, "pgbouncer.ini")
+        settings.write_text(SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVERS, more=more))
+        command = [str(program), *(["-u", "nobody"] if is_root else []), str(settings)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            said = ""
+            for line in process.stderr:
+                said += line
+                if "process up" in line:
+                    break
+            else:
+                raise AssertionError(f"PgBouncer did not start: {said}")
+            try:
+                name = urlsplit(dsn).path
+                yield f"postgresql://nobody@{name}?host={folder}&port=6432"
+            finally:
+                process.terminate()
+                process.communicate(timeout=20)
+
+
+def _target(dsn: str) -> str:
+    parts = urlsplit(dsn)
+    query = parse_qs(parts.query)
+    values = {
+        "host": parts.hostname or query["host"][0],
+        "port": parts.port or query["port"][0],
+        "user": unquote(parts.username or "postgres"),
+        "password": unquote(parts.password or ""),
+    }
+    return " ".join(f"{name}={value}" for name, value in values.items() if value)
