@@ -237,6 +237,8 @@ class ExchangeOp(Op):
 
     def check(self, before: State, now: State) -> None:
         answer: Exchange = self.answer
+        if answer.jobs:
+            assert self.worker_id in before.workers, "who was declared dead claims nothing"
         for claim in answer.jobs:
             row = now.jobs[claim.job_id]
             assert row.token == (self.worker_id, claim.attempt)
@@ -567,17 +569,17 @@ class World:
         """A world with so many sessions."""
         # Once it is known to wait for a lock, a session need not wait long to learn of a deadlock.
         settings = {"deadlock_timeout": "10ms", "synchronous_commit": "off"}
-        async with asyncpg.create_pool(
-            dsn, min_size=count + 1, max_size=count + 1, server_settings=settings
-        ) as pool:
-            connections = [await pool.acquire() for _ in range(count + 1)]
+        size = count + 1
+        pool = await asyncpg.create_pool(dsn, min_size=size, max_size=size, server_settings=settings)
+        try:
+            connections = [await pool.acquire() for _ in range(size)]
             actors = []
             for connection in connections[1:]:
                 session, clock = Session(pool, connection), FakeClock(NOW)
                 actors.append(Actor(session, Store(session, schema="public", clock=clock), clock))
             yield cls(pool, connections[0], actors)
-            for connection in connections:
-                await pool.release(connection)
+        finally:
+            pool.terminate()  # a test that failed has left transactions open, and locks
 
     async def save(self) -> Callable[[], Awaitable[None]]:
         """Keep everything as it is; returns what brings it back."""

@@ -132,6 +132,13 @@ async def late(world: World) -> None:
     world.now += SECOND
 
 
+async def twice(world: World) -> None:
+    """The same worker holds it for the second time, and has not forgotten the first."""
+    await running(world)
+    await world.do(SetStatus("a", JobStatus.PENDING))
+    await world.do(ExchangeOp("w1"))
+
+
 async def two(world: World) -> None:
     """One runs, one waits."""
     await running(world)
@@ -155,6 +162,16 @@ SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
         },
     ),
     "late": (late, {**EXPIRE, **CLAIMS, **CANCEL, **REPLACE}),
+    "twice": (
+        twice,
+        {
+            "complete the old": lambda world: world.finish("w1", Completed(), first(world)),
+            "exchange the old": lambda world: ExchangeOp("w1", [first(world)]),
+            "renew the old": lambda _: Renew("w1", {"a": 1}),
+            "complete": WORK["complete"],
+            **REPLACE,
+        },
+    ),
     "two": (two, {"exchange": exchange, "claim by w2": CLAIMS["claim by w2"], **CANCEL, **REPLACE, **RESCUE}),
 }
 
