@@ -351,8 +351,9 @@ class RescueOp(Op):
             return row
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
-        crashes = row.crashes + (lease is None)
-        if lease is None and crashes >= MAX_CRASHES:
+        died = row.worker in dead
+        crashes = row.crashes + died
+        if died and crashes >= MAX_CRASHES:
             return ended(row, "failed", self.now, crashes=crashes)
         return pending(row, self.now, crashes=crashes)
 
@@ -476,7 +477,7 @@ class Session(Connections):
         self._turn = asyncio.Event()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[PoolConnection]:
+    async def transaction(self, settings: str = "") -> AsyncIterator[PoolConnection]:
         with translated():
             async with self._connection.transaction():
                 yield self
