@@ -40,6 +40,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   types   mypy --strict
   docs    build the documentation into docs/_build/html, warnings are errors
   bench   the benchmarks
+  chaos   faults on purpose, under load, and a proof that nothing was lost (--minutes N, --seed S)
   shell   an asyncio prompt beside a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use that interpreter, in an environment of its own: --python python3.13
@@ -352,6 +353,7 @@ def main(words: list[str]) -> int:
     commands: dict[str, Callable[[], int]] = {
         "demo": lambda: become([python, "-m", "examples.demo", *arguments]),
         "bench": lambda: become([python, "-m", "benchmarks", *arguments]),
+        "chaos": lambda: become([python, "-m", "chaos", *arguments]),
         "types": lambda: become([*checks(python)["types"], *arguments]),
         "docs": lambda: become([*sphinx(python), *arguments]),
         "shell": lambda: become([*embedded, *arguments, "--", python, "-m", "asyncio"]),

@@ -20,6 +20,7 @@ import asyncpg
 import hypothesis
 import pytest
 
+from chaos.proxy import Proxy
 from pg_scheduler import embedded
 
 # A shell's background jobs inherit an ignored Ctrl-C, and so would the programs that tests send one to.
@@ -111,6 +112,16 @@ def empty_dsn(server: embedded.Server) -> Iterator[str]:
     """An empty database of the test's own."""
     with database(server) as name:
         yield server.dsn(name)
+
+
+@pytest.fixture
+async def proxied(server: embedded.Server, dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy to the test's database, which can do what networks do, and the DSN that leads through it."""
+    if not isinstance(server, embedded.EmbeddedPostgres):
+        pytest.skip("the proxy leads to a socket of this machine")
+    proxy = Proxy(dsn)
+    yield proxy, await proxy.start()
+    proxy.close()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 import dev
 
 ROOT = Path(dev.__file__).parent
-COMMANDS = {"bench", "demo", "docs", "lint", "shell", "test", "types"}
+COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "shell", "test", "types"}
 
 
 def run_dev(*words: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ class TestCommandLine:
     def test_an_unknown_command_names_the_known(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
-        assert "no command 'tset', only bench, demo" in shown.stderr
+        assert "no command 'tset', only bench, chaos, demo" in shown.stderr
 
     def test_the_makefile_forwards_every_command(self) -> None:
         makefile = (ROOT / "Makefile").read_text()

@@ -331,7 +331,7 @@ class _Kept:
                 self._timer = loop.call_at(self._until, self._give_back_soon)
             else:
                 self._timer = None
-                with translated():
+                with suppress(TransientFault), translated():  # nobody waits for this one; the pool closes it
                     await self._give_back()
 
     async def _give_back(self) -> None:

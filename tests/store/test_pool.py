@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
+from chaos.proxy import Proxy
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store import pool as module
 from pg_scheduler.store.notifications import Subscription
@@ -432,6 +433,34 @@ async def test_a_kept_connection_that_broke_is_not_used_again(dsn: str) -> None:
             await ended.wait()
         async with connections.kept() as connection:
             assert await connection.fetchval("SELECT pg_backend_pid()") != pid
+
+
+async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP", 0)
+    proxy, dsn = proxied
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=5) as pool:
+        connections = Connections(pool)
+        async with connections.kept() as connection:
+            await connection.execute("SELECT 1")
+            proxy.stall()  # the pool's reset gets no answer
+        kept = connections._kept
+        assert kept is not None
+        while kept._giving_back is None or kept._connection is not None:  # noqa: ASYNC110 - nothing will tell
+            await asyncio.sleep(0)
+        giving_back = kept._giving_back
+        proxy.reset()
+        async with asyncio.timeout(5):
+            await asyncio.wait([giving_back])
+        assert giving_back.exception() is None
+        proxy.heal()
+        async with connections.kept() as connection:
+            assert await connection.fetchval("SELECT 1") == 1
+        await connections.release_held()
+    assert not faults
 
 
 async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:

@@ -1,0 +1,1 @@
+"""Faults on purpose, under load, and the proof that nothing is lost, doubled or forgotten."""

@@ -1,0 +1,205 @@
+"""The enqueuers: a steady stream of jobs of every kind, and a record of what they were told of each.
+
+A call that raised leaves open whether the database has the job: such a job must end well only if it
+is there. Nobody waits for calls that hang; a tick whose calls before are still under way in great number
+is left out, so an outage makes the load smaller and not longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from chaos import jobs
+from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
+from pg_scheduler.errors import TransientFault
+
+__all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Wish"]
+
+PLAIN: Final = "plain"
+BROKEN: Final = "broken"
+EXPIRING: Final = "expiring"
+REPLACED: Final = "replaced"
+CANCELLED: Final = "cancelled"
+
+TICK: Final = 0.25
+MOST_UNDER_WAY: Final = 600
+PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
+
+
+@dataclass(slots=True)
+class Wish:
+    """What was asked for, and what the answers were.
+
+    ``sure`` tells whether schedule() returned; ``cancelled`` what cancel_job() answered, None if it raised
+    or was not called; ``versions`` are those of the arguments that may have the last word.
+    """
+
+    kind: str
+    sure: bool = False
+    cancelled: bool | None = None
+    versions: set[int] = field(default_factory=lambda: {0})
+
+
+class Load:
+    """Schedules so many jobs a second until it is stopped.
+
+    Args:
+        client: A Scheduler that is not started.
+        rate: Jobs a second.
+    """
+
+    def __init__(self, client: Scheduler, rate: int, seed: int) -> None:
+        self._client = client
+        self._rate = rate
+        self._random = random.Random(f"load {seed}")
+        self.wishes: dict[str, Wish] = {}
+        self.faults: Counter[str] = Counter()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._streams: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        shares: list[tuple[Callable[[], Coroutine[Any, Any, None]], float, int]] = [
+            (self._bulk, 0.6, max(self._rate * 6 // 40, 1)),
+            (self._single, 0.3, 1),
+            (self._replace, 0.05, 1),
+            (self._cancel, 0.05, 1),
+        ]
+        for call, share, size in shares:
+            per_tick = self._rate * share * TICK / size
+            self._streams.append(asyncio.create_task(self._stream(call, per_tick)))
+
+    def __str__(self) -> str:
+        return f"{len(self.wishes):,} jobs asked for, {len(self._calls)} calls under way"
+
+    async def stop(self) -> None:
+        """Begin no more calls, and wait for those under way."""
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.wait(self._streams)
+        for stream in self._streams:
+            if not stream.cancelled():
+                stream.result()
+        if self._calls:
+            await asyncio.wait(self._calls)
+
+    async def _stream(self, call: Callable[[], Coroutine[Any, Any, None]], per_tick: float) -> None:
+        due = 0.0
+        while True:
+            due += per_tick
+            while due >= 1:
+                due -= 1
+                if len(self._calls) < MOST_UNDER_WAY:
+                    task = asyncio.create_task(self._guarded(call()))
+                    self._calls.add(task)
+                    task.add_done_callback(self._ended)
+            await asyncio.sleep(TICK)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        task.result()
+
+    async def _guarded(self, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except TransientFault as fault:
+            self.faults[type(fault.__cause__).__name__] += 1
+
+    def _soon(self, most: float) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._random.uniform(0, most))
+
+    def _priority(self) -> JobPriority:
+        return self._random.choices(PRIORITIES, (1, 2, 6, 3))[0]
+
+    def _new_id(self) -> str:
+        return f"own-{uuid.UUID(int=self._random.getrandbits(128))}"
+
+    async def _single(self) -> None:
+        kind, function, retries, grace = self._random.choices(
+            (
+                (PLAIN, jobs.quick, 0, None),
+                (PLAIN, jobs.slow, 0, None),
+                (PLAIN, jobs.flaky, 2, None),
+                (BROKEN, jobs.broken, 1, None),
+                (EXPIRING, jobs.quick, 0, 1),
+            ),
+            (14, 3, 1, 1, 1),
+        )[0]
+        own = self._new_id() if self._random.random() < 0.5 else None
+        wish = Wish(kind)
+        if own:
+            self.wishes[own] = wish
+        job_id = await self._client.schedule(
+            function,
+            execution_time=self._soon(self._random.choice((0, 0, 2))),
+            job_id=own,
+            priority=self._priority(),
+            max_retries=retries,
+            misfire_grace_time=grace,
+        )
+        wish.sure = True
+        self.wishes[job_id] = wish
+
+    async def _bulk(self) -> None:
+        size = max(self._rate * 6 // 40, 1)
+        named = self._random.random() < 0.3
+        specs = [
+            JobSpec(
+                jobs.slow if self._random.random() < 0.05 else jobs.quick,
+                self._soon(self._random.choice((0, 1))),
+                priority=self._priority(),
+                job_id=self._new_id() if named else None,
+                misfire_grace_time=None,
+            )
+            for _ in range(size)
+        ]
+        for spec in specs:
+            if spec.job_id is not None:
+                self.wishes[spec.job_id] = Wish(PLAIN)
+        for job_id in await self._client.schedule_bulk(specs):
+            assert job_id is not None
+            self.wishes.setdefault(job_id, Wish(PLAIN)).sure = True
+
+    async def _replace(self) -> None:
+        """Schedule, and give a new definition before, while or after it runs."""
+        job_id = self._new_id()
+        self.wishes[job_id] = wish = Wish(REPLACED, versions={1, 2})
+        await self._client.schedule(
+            self._random.choice((jobs.quick, jobs.slow)),
+            execution_time=self._soon(0.5),
+            args=(1,),
+            job_id=job_id,
+            misfire_grace_time=None,
+        )
+        wish.sure = True
+        await asyncio.sleep(self._random.uniform(0, 1.5))
+        await self._client.schedule(
+            jobs.quick,
+            execution_time=self._soon(0.5),
+            args=(2,),
+            job_id=job_id,
+            misfire_grace_time=None,
+            conflict_resolution=ConflictResolution.REPLACE,
+        )
+        wish.versions = {2}
+
+    async def _cancel(self) -> None:
+        """Schedule, and cancel before, while or after it runs."""
+        job_id = self._new_id()
+        self.wishes[job_id] = wish = Wish(CANCELLED)
+        await self._client.schedule(
+            self._random.choice((jobs.quick, jobs.slow)),
+            execution_time=self._soon(0.5),
+            job_id=job_id,
+            misfire_grace_time=None,
+        )
+        wish.sure = True
+        await asyncio.sleep(self._random.uniform(0, 1.5))
+        wish.cancelled = await self._client.cancel_job(job_id)

@@ -1,0 +1,209 @@
+"""What goes wrong: a plan made from a seed, carried out on workers, their network and the server.
+
+Two plans run side by side, one for workers and their network and one for the server, so faults of
+both kinds meet. The seed decides what, where, when and for how long; what it then meets, it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+
+from chaos.fleet import Fleet, Seat
+from chaos.proxy import Proxy
+from pg_scheduler.embedded import EmbeddedPostgres
+
+__all__ = ["SERVER", "Fault", "Nemesis", "Plan", "plan"]
+
+SERVER: Final = "server"
+REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+WORKER_FAULTS: Final = {
+    # kind: how often, least and most of a lease that it lasts
+    "worker killed": (3, 0.1, 0.4),
+    "worker stopped, shorter than its lease": (2, 0.2, 0.7),
+    "worker stopped, longer than its lease": (2, 1.2, 1.8),
+    "event loop blocked": (2, 0.3, 1.5),
+    "pool used up": (1, 0.4, 1.0),
+    "connections closed": (1, 0.0, 0.0),
+    "connections reset": (1, 0.0, 0.0),
+    "connections stalled": (2, 0.2, 1.5),
+    "connections dropped": (1, 0.2, 1.5),
+    "connections refused": (2, 0.2, 1.5),
+    "network slow": (1, 0.5, 1.0),
+}
+SERVER_FAULTS: Final = {
+    "server restarted, fast": (1, 0.0, 0.2),
+    "server restarted, immediate": (1, 0.0, 0.2),
+    "server killed": (1, 0.1, 0.8),
+    "server frozen": (1, 0.1, 1.3),
+    "backends terminated": (3, 0.0, 0.0),
+    "max_connections reached": (1, 0.3, 0.8),
+}
+OF_ENQUEUERS: Final = [kind for kind in WORKER_FAULTS if kind.startswith(("connections", "network"))]
+GAPS: Final = {True: (0.2, 2.0), False: (2.0, 9.0)}
+"""Seconds between two faults of a worker, and of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A fault that is to be: so many seconds after the one before, on this seat, for so long."""
+
+    gap: float
+    kind: str
+    seat: int
+    seconds: float
+    chance: float
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault that was, by the monotonic clock."""
+
+    kind: str
+    target: str
+    began: float
+    ended: float
+
+
+def plan(seed: int, *, seats: int, lease: float, of_workers: bool) -> Iterator[Plan]:
+    """Faults without end; the last seat is the enqueuers', who only have a network to lose."""
+    dice = random.Random(f"nemesis {seed} {of_workers}")
+    faults = WORKER_FAULTS if of_workers else SERVER_FAULTS
+    while True:
+        gap = dice.uniform(*GAPS[of_workers])
+        kind = dice.choices(list(faults), [often for often, _, _ in faults.values()])[0]
+        seat = dice.randrange(seats if kind in OF_ENQUEUERS else seats - 1)
+        _, least, most = faults[kind]
+        yield Plan(gap, kind, seat, dice.uniform(least, most) * lease, dice.random())
+
+
+class Nemesis:
+    """Carries plans out.
+
+    Args:
+        dsn: The database's, not through a proxy.
+        enqueuers: The proxy of the enqueuers.
+    """
+
+    def __init__(self, server: EmbeddedPostgres, dsn: str, fleet: Fleet, enqueuers: Proxy) -> None:
+        self._server = server
+        self._dsn = dsn
+        self._fleet = fleet
+        self._seats: Sequence[Seat] = [*fleet.seats, Seat("enqueuers", enqueuers)]
+        self.faults: list[Fault] = []
+
+    async def rage(self, seed: int, lease: float, seconds: float, tell: Callable[[str], None]) -> None:
+        """Do both plans for so long; every fault is over at the end."""
+        end = time.monotonic() + seconds
+        await asyncio.gather(
+            *(
+                self._follow(plan(seed, seats=len(self._seats), lease=lease, of_workers=which), end, tell)
+                for which in (True, False)
+            )
+        )
+
+    async def _follow(self, plans: Iterator[Plan], end: float, tell: Callable[[str], None]) -> None:
+        for one in plans:
+            if time.monotonic() + one.gap + one.seconds > end:
+                return
+            await asyncio.sleep(one.gap)
+            seat = self._seats[one.seat]
+            on_server = one.kind in SERVER_FAULTS
+            fault = Fault(one.kind, SERVER if on_server else seat.name, time.monotonic(), float("inf"))
+            self.faults.append(fault)
+            tell(f"{fault.kind} ({fault.target}, {one.seconds:.1f} s)")
+            await (self._hit_server(one) if on_server else self._hit(seat, one))
+            fault.ended = time.monotonic()
+
+    async def _hit(self, seat: Seat, one: Plan) -> None:
+        proxy = seat.proxy
+        match one.kind:
+            case "worker killed":
+                await self._fleet.kill(seat)
+                await asyncio.sleep(one.seconds)
+                await self._fleet.fill(seat)
+            case "event loop blocked":
+                seat.say(f"block {one.seconds}")
+                await asyncio.sleep(one.seconds)
+            case "pool used up":
+                seat.say(f"hog {one.seconds}")
+                await asyncio.sleep(2 * one.seconds)
+            case "connections closed":
+                proxy.sever()
+            case "connections reset":
+                proxy.reset()
+            case "network slow":
+                proxy.delay = 0.05 + 0.2 * one.chance
+                await self._heal(proxy, one.seconds)
+            case "connections stalled":
+                proxy.stall()
+                await self._heal(proxy, one.seconds)
+            case "connections dropped":
+                proxy.drop()
+                await self._heal(proxy, one.seconds)
+            case "connections refused":
+                proxy.refuse()
+                await self._heal(proxy, one.seconds)
+            case _:
+                seat.signal(signal.SIGSTOP)
+                await asyncio.sleep(one.seconds)
+                seat.signal(signal.SIGCONT)
+
+    @staticmethod
+    async def _heal(proxy: Proxy, after: float) -> None:
+        await asyncio.sleep(after)
+        proxy.heal()
+
+    async def _hit_server(self, one: Plan) -> None:
+        match one.kind:
+            case "server frozen":
+                await self._in_thread(self._server.freeze)
+                await asyncio.sleep(one.seconds)
+                await self._in_thread(self._server.thaw)
+            case "backends terminated":
+                with suppress(*REFUSED):
+                    await self._terminate(one.chance)
+            case "max_connections reached":
+                await self._crowd(one.seconds)
+            case _:
+                if one.kind == "server killed":
+                    await self._in_thread(self._server.kill)
+                else:
+                    mode = "fast" if one.kind.endswith("fast") else "immediate"
+                    await self._in_thread(lambda: self._server.stop(mode))  # type: ignore[arg-type]
+                await asyncio.sleep(one.seconds)
+                await self._in_thread(self._server.start)
+
+    @staticmethod
+    async def _in_thread(call: Callable[[], None]) -> None:
+        await asyncio.to_thread(call)
+
+    async def _terminate(self, share: float) -> None:
+        connection = await asyncpg.connect(self._dsn, timeout=2)
+        try:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() <= $1",
+                share,
+            )
+        finally:
+            await connection.close(timeout=2)
+
+    async def _crowd(self, seconds: float) -> None:
+        """Take every connection the server has."""
+        crowd: list[Awaitable[None]] = []
+        with suppress(*REFUSED):
+            while True:
+                connection = await asyncpg.connect(self._dsn, timeout=2)
+                crowd.append(connection.close(timeout=2))
+        await asyncio.sleep(seconds)
+        await asyncio.gather(*crowd, return_exceptions=True)

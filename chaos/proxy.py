@@ -1,0 +1,181 @@
+"""A TCP proxy before the server's socket, which can do what networks do.
+
+Bytes are never changed or reordered: they come late, all at once after a stall, or never again, and
+connections end in order, with a reset, or without either side being told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from contextlib import suppress
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+__all__ = ["Proxy"]
+
+KEEPALIVE: Final = 60.0
+"""Seconds after which TCP finds out by itself that a connection leads nowhere; often it takes much longer."""
+
+RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """One address of a server, for one client.
+
+    Args:
+        dsn: Where it leads to; a socket of this machine.
+
+    Attributes:
+        delay: Seconds by which each piece of data is late.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = urlsplit(dsn)
+        (folder,) = parse_qs(self._dsn.query)["host"]
+        self.path = f"{folder}/.s.PGSQL.5432"
+        self.delay = 0.0
+        self.is_stalled = False
+        self.is_refusing = False
+        self.is_black = False
+        self.sides: set[_Side] = set()
+        self.errands: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        """Listen; the DSN that leads here."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Side(self), "127.0.0.1", 0)
+        _, port = self._server.sockets[0].getsockname()
+        return self._dsn._replace(netloc=f"postgres@127.0.0.1:{port}", query="sslmode=disable").geturl()
+
+    def close(self) -> None:
+        """End everything."""
+        if self._server is not None:
+            self._server.close()
+        for side in list(self.sides):
+            side.reset()
+
+    def sever(self) -> None:
+        """End every connection in order."""
+        for side in list(self.sides):
+            side.finish()
+
+    def reset(self) -> None:
+        """End every connection with a reset."""
+        for side in list(self.sides):
+            side.reset()
+
+    def refuse(self) -> None:
+        """The same, and for every new one until ``heal()``."""
+        self.is_refusing = True
+        self.reset()
+
+    def stall(self) -> None:
+        """Hold everything back until ``heal()``."""
+        self.is_stalled = True
+
+    def drop(self) -> None:
+        """Lose everything without a word: what is open for ever, what is new until ``heal()``."""
+        self.is_black = True
+        for side in list(self.sides):
+            side.vanish()
+
+    def heal(self) -> None:
+        """Work."""
+        self.is_stalled = self.is_refusing = self.is_black = False
+        self.delay = 0.0
+        for side in list(self.sides):
+            side.flush()
+
+
+class _Side(asyncio.Protocol):
+    """One end of a connection: the client's, or the server's with ``other`` given."""
+
+    def __init__(self, proxy: Proxy, other: _Side | None = None) -> None:
+        self._proxy = proxy
+        self._other = other
+        self._is_ours = other is None
+        self._is_deaf = False
+        self._held: deque[tuple[float, bytes]] = deque()  # b"" = the end
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._proxy.sides.add(self)
+        if self._other is not None:
+            self._other._other = self  # noqa: SLF001 - two of a kind
+            self._other.flush()
+        elif self._proxy.is_refusing:
+            self.reset()
+        elif self._proxy.is_black:
+            self.vanish()
+        else:
+            errand = self._loop.create_task(self._connect())
+            self._proxy.errands.add(errand)
+            errand.add_done_callback(self._proxy.errands.discard)
+
+    async def _connect(self) -> None:
+        try:
+            await self._loop.create_unix_connection(lambda: _Side(self._proxy, self), self._proxy.path)
+        except OSError:  # nobody is there
+            self.reset()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_deaf:
+            self._held.append((self._loop.time() + self._proxy.delay, data))
+            self.flush()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._transport = None
+        if self._is_deaf:
+            self._proxy.sides.discard(self)
+        else:
+            self._held.append((self._loop.time() + self._proxy.delay, b""))
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what its time has come for."""
+        other = self._other
+        while self._held and other is not None and not self._proxy.is_stalled and not self._is_deaf:
+            ready_at, data = self._held[0]
+            if ready_at > self._loop.time():
+                self._loop.call_at(ready_at, self.flush)
+                return
+            self._held.popleft()
+            if data:
+                other.send(data)
+            else:
+                self._proxy.sides.discard(self)
+                other.finish()
+
+    def send(self, data: bytes) -> None:
+        """To whoever is at this end."""
+        if self._transport is not None and not self._is_deaf:
+            self._transport.write(data)
+
+    def finish(self) -> None:
+        """Close this end in order."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Close this end at once; a client gets a reset."""
+        if self._transport is None:
+            return
+        if self._is_ours:
+            with suppress(OSError):
+                self._transport.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE
+                )
+        self._transport.abort()
+
+    def vanish(self) -> None:
+        """Neither end hears of the other again; the sockets stay until TCP gives them up."""
+        self._is_deaf = True
+        self._held.clear()
+        self._loop.call_later(KEEPALIVE, self.reset)

@@ -1,0 +1,170 @@
+"""One run: a server, workers, load and faults, then peace, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from chaos import ledger
+from chaos.checker import Evidence, Row, Verdict, judge
+from chaos.fleet import Fleet
+from chaos.jobs import PERIODIC
+from chaos.load import Load
+from chaos.nemesis import Nemesis
+from chaos.proxy import Proxy
+from pg_scheduler import Scheduler
+from pg_scheduler.embedded import EmbeddedPostgres
+
+__all__ = ["Settings", "run"]
+
+SERVER_SETTINGS: Final = {"max_connections": "60", "max_wal_size": "1GB"}
+ON_MEMORY: Final = {"fsync": "off"}
+WARM_UP: Final = 2.0
+DRAIN: Final = 40.0
+STATUS_EVERY: Final = 10.0
+GOODBYE: Final = 45.0
+
+UNFINISHED: Final = (
+    "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL AND ($1 OR job_name <> ALL ($2))"
+)
+ROWS: Final = """
+    SELECT job_id, job_name, status, worker_id, attempt, retry_count, max_retries, priority,
+        extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
+        extract(epoch FROM started_at)::float8 - $1
+    FROM scheduled_jobs
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How large and how long.
+
+    Attributes:
+        seconds: For which there are faults.
+        calm: Seconds of load after them.
+        scratch: Where the server's data lies; on memory, without fsync.
+        timed: Whether lateness is judged.
+    """
+
+    seed: int
+    seconds: float
+    calm: float
+    workers: int
+    rate: int
+    lease: float
+    folder: Path
+    scratch: Path | None
+    timed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    server: EmbeddedPostgres
+    dsn: str
+    fleet: Fleet
+
+
+async def run(settings: Settings, tell: Callable[[str], None]) -> Verdict:
+    """Do all of it."""
+    server_settings = SERVER_SETTINGS | (ON_MEMORY if settings.scratch else {})
+    with EmbeddedPostgres(settings=server_settings, scratch=settings.scratch) as server:
+        connection = await asyncpg.connect(server.dsn())
+        await connection.execute("CREATE DATABASE chaos")
+        await connection.close()
+        dsn = server.dsn("chaos")
+        names = [f"worker-{number}" for number in range(1, settings.workers + 1)]
+        fleet = Fleet(settings.folder, dsn, settings.lease, names)
+        try:
+            return judge(await _gather(settings, _Stage(server, dsn, fleet), tell))
+        finally:
+            await fleet.close()
+
+
+async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]) -> Evidence:
+    offset = time.time() - time.monotonic()
+    fleet = stage.fleet
+    async with AsyncExitStack() as stack:
+        proxy = Proxy(stage.dsn)
+        stack.callback(proxy.close)
+        pool = await stack.enter_async_context(
+            asyncpg.create_pool(await proxy.start(), min_size=0, max_size=10, timeout=10)
+        )
+        client = Scheduler(pool, misfire_grace_time=None)
+        await client.initialize_db()
+        await fleet.start()
+        load = Load(client, settings.rate, settings.seed)
+        load.start()
+        await asyncio.sleep(WARM_UP)
+        status = asyncio.create_task(_report(load, tell))
+        stack.callback(status.cancel)
+        nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy)
+        await nemesis.rage(settings.seed, settings.lease, settings.seconds, tell)
+        quiet = time.monotonic()
+        tell("no more faults")
+        await asyncio.sleep(settings.calm)
+        await load.stop()
+        raised = ", ".join(f"{count} {kind}" for kind, count in load.faults.items())
+        tell(f"no more load; calls that raised: {raised or 'none'}")
+        await _drained(stage.dsn, periodic=False)
+        await _switch_off(client, stage.dsn)
+        await _drained(stage.dsn, periodic=True)
+        tell("everything has ended")
+        stubborn = await fleet.stop(GOODBYE)
+    return Evidence(
+        wishes=load.wishes,
+        rows=await _rows(stage.dsn, offset),
+        book=ledger.read(settings.folder),
+        faults=nemesis.faults,
+        deaths=fleet.deaths,
+        lease=settings.lease,
+        quiet=quiet,
+        mutinies=[*fleet.mutinies, *(f"{name} did not stop within {GOODBYE:g} s" for name in stubborn)],
+        timed=settings.timed,
+    )
+
+
+async def _report(load: Load, tell: Callable[[str], None]) -> None:
+    while True:
+        await asyncio.sleep(STATUS_EVERY)
+        tell(str(load))
+
+
+async def _drained(dsn: str, *, periodic: bool) -> None:
+    """Wait until nothing waits or runs; what does so for ever is found by the verdict."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        deadline = time.monotonic() + DRAIN
+        while await connection.fetchval(UNFINISHED, periodic, list(PERIODIC)):
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.2)
+    finally:
+        await connection.close()
+
+
+async def _switch_off(client: Scheduler, dsn: str) -> None:
+    """No more windows, on any node."""
+    for key in PERIODIC:
+        assert client.disable_periodic_job(key)
+    connection = await asyncpg.connect(dsn)
+    try:
+        while await connection.fetchval("SELECT bool_or(enabled) FROM scheduler_periodic_jobs"):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
+    await asyncio.sleep(1)  # for a planner that is in the middle of a pass
+
+
+async def _rows(dsn: str, offset: float) -> dict[str, Row]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return {row[0]: Row(*row) for row in await connection.fetch(ROWS, offset)}
+    finally:
+        await connection.close()
