@@ -16,7 +16,7 @@ import asyncpg
 
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.pool import FAREWELL, STEADY_RESET, STEADY_SETTINGS, PoolConnection, is_open
+from pg_scheduler.store.pool import FAREWELL, STEADY_RESET, STEADY_SETTINGS, PoolConnection, end, is_open
 
 __all__ = ["ANSWER_TIMEOUT", "Lent"]
 
@@ -85,9 +85,3 @@ class Lent:
                         await connection.execute(STEADY_RESET, timeout=FAREWELL)
                 except TransientFault:
                     end(connection)
-
-
-def end(connection: PoolConnection) -> None:
-    """Give up a connection that does not answer any more."""
-    if is_open(connection):
-        connection.terminate()

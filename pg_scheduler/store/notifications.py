@@ -16,8 +16,7 @@ from contextlib import AsyncExitStack
 
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.lent import end
-from pg_scheduler.store.pool import CALL_TIMEOUT, PoolConnection, is_open, is_own_session
+from pg_scheduler.store.pool import CALL_TIMEOUT, PoolConnection, end, is_open, is_own_session
 from pg_scheduler.store.store import Store
 
 __all__ = ["CHECK", "DUE", "PERIODIC", "Subscription"]

@@ -8,8 +8,14 @@ has one to spare.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from types import TracebackType
 from typing import Any, Final
 
@@ -18,7 +24,15 @@ import asyncpg
 from pg_scheduler.errors import ConfigurationError, TransientFault
 from pg_scheduler.store.faults import is_lock_timeout, translated
 
-__all__ = ["CALL_TIMEOUT", "Connections", "PoolConnection", "check_connection", "is_open", "is_own_session"]
+__all__ = [
+    "CALL_TIMEOUT",
+    "Connections",
+    "PoolConnection",
+    "check_connection",
+    "end",
+    "is_open",
+    "is_own_session",
+]
 
 CALL_TIMEOUT: Final = 30.0
 """Seconds one call, or the wait for a connection, may take: nothing here waits for ever."""
@@ -95,6 +109,23 @@ async def is_own_session(connection: PoolConnection) -> bool:
     return told == greeted
 
 
+def end(connection: PoolConnection) -> None:
+    """Give up a connection that does not answer any more."""
+    if is_open(connection):
+        connection.terminate()
+
+
+@contextmanager
+def _ended_if_silent(connection: PoolConnection) -> Iterator[None]:
+    """Who gives no answer to a statement gives none to what would come after it, a reset or a ROLLBACK."""
+    try:
+        yield
+    except (TimeoutError, TransientFault) as error:
+        if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
+            end(connection)
+        raise
+
+
 class Connections:
     """Connections for statements, for transactions and for long use.
 
@@ -139,7 +170,8 @@ class Connections:
         """A connection for a moment. Faults inside are translated."""
         with translated():
             async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
-                yield connection
+                with _ended_if_silent(connection):
+                    yield connection
 
     def kept(self) -> AbstractAsyncContextManager[PoolConnection]:
         """A connection for a moment that is likely to be wanted again at once, one user at a time.
@@ -155,9 +187,18 @@ class Connections:
 
         Should this process be frozen within it, the server ends it and frees its locks.
         """
-        async with self.acquire() as connection, connection.transaction():
-            await connection.execute(settings, timeout=CALL_TIMEOUT)
-            yield connection
+        async with self.acquire() as connection:
+            transaction = connection.transaction()
+            await asyncio.wait_for(transaction.start(), CALL_TIMEOUT)
+            try:
+                with _ended_if_silent(connection):
+                    await connection.execute(settings, timeout=CALL_TIMEOUT)
+                    yield connection
+            except BaseException:  # whatever it was, nothing of it is to stay
+                if is_open(connection):
+                    await asyncio.wait_for(transaction.rollback(), CALL_TIMEOUT)
+                raise
+            await asyncio.wait_for(transaction.commit(), CALL_TIMEOUT)
 
     @asynccontextmanager
     async def steady(self) -> AsyncIterator[PoolConnection]:
@@ -172,7 +213,7 @@ class Connections:
             connection = await self._take_steady()
             if connection is not None:
                 try:
-                    with translated():
+                    with translated(), _ended_if_silent(connection):
                         yield connection
                 except TransientFault as fault:  # what broke it may be over with another one
                     if not is_lock_timeout(fault):
@@ -301,6 +342,8 @@ class _Kept:
                 return
             with translated():
                 # Whatever it was, the next one gets a connection that is known to be well.
+                if isinstance(error, TimeoutError):
+                    end(self._connection)
                 await self._give_back()
                 raise error
         finally:

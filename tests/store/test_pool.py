@@ -463,6 +463,35 @@ async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
     assert not faults
 
 
+@pytest.mark.parametrize("when", ["before", "within", "at the end"])
+async def test_a_transaction_that_gets_no_answer_ends(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    proxy, dsn = proxied
+
+    async def use(connections: Connections) -> None:
+        async with connections.transaction() as connection:
+            if when == "within":
+                proxy.drop()
+            await connection.execute("SELECT 1", timeout=module.CALL_TIMEOUT)
+            if when == "at the end":
+                proxy.drop()
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        monkeypatch.setattr(module, "CALL_TIMEOUT", 0.2)  # real time: this is about how long it takes
+        connections = Connections(pool)
+        if when == "before":
+            proxy.drop()
+        using = asyncio.create_task(use(connections))
+        await asyncio.wait([using], timeout=5)
+        assert using.done()
+        assert isinstance(using.exception(), TransientFault)
+        proxy.heal()
+        monkeypatch.undo()
+        async with connections.transaction() as connection:
+            assert await connection.fetchval("SELECT 1") == 1
+
+
 async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
