@@ -20,7 +20,7 @@ from typing import Final
 from chaos.jobs import PERIODIC
 from chaos.ledger import DONE, Book, Try
 from chaos.load import BROKEN, CANCELLED, EXPIRING, PLAIN, REPLACED, Wish
-from chaos.nemesis import SERVER, Fault
+from chaos.nemesis import DROPPED, SERVER, Fault
 
 __all__ = ["Evidence", "Row", "Verdict", "judge"]
 
@@ -34,6 +34,13 @@ two, and one for the job to be committed."""
 AFTERMATH: Final = 10.0
 """Seconds after a fault, beside a lease, in which its consequences still come: a transaction that was cut
 off in its middle keeps its locks for that long."""
+
+SILENCE: Final = 6.0
+"""Seconds within which a worker that has no session any more is declared dead: a poll's two, one and a half
+of patience, and what it takes until its jobs start elsewhere."""
+
+HALF_OPEN: Final = 35.0
+"""Seconds for which a call waits at most for an answer on a connection that leads nowhere."""
 
 NORMAL_AFTER: Final = 5.0
 NORMAL: Final = 1.0
@@ -83,6 +90,7 @@ class Evidence:
         deaths: When processes ended, by process id.
         quiet: When the last fault was over.
         mutinies: Workers that ended by themselves.
+        unhandled: Errors of the driver's process that nobody handled.
         timed: Whether lateness is judged.
     """
 
@@ -94,6 +102,7 @@ class Evidence:
     lease: float
     quiet: float
     mutinies: Sequence[str] = ()
+    unhandled: Sequence[str] = ()
     timed: bool = True
 
 
@@ -125,6 +134,10 @@ def judge(evidence: Evidence) -> Verdict:
         "windows doubled or missed": list(_windows(evidence)),
         "claimed out of order": list(_inversions(evidence)),
         "workers that ended by themselves": list(evidence.mutinies),
+        "errors that nobody handled": [
+            *evidence.unhandled,
+            *(str(word.about) for word in evidence.book.words["Unhandled"]),
+        ],
     }
     verdict.late = sorted(_lateness(evidence))
     if evidence.timed:
@@ -205,11 +218,13 @@ def _overlaps(evidence: Evidence, fenced: list[Try]) -> Iterator[str]:
                 fault
                 for fault in evidence.faults
                 if fault.target in (SERVER, one.seat)
-                and fault.began <= other.started
-                and fault.ended + evidence.lease + AFTERMATH >= one.started
+                and fault.began <= other.started <= _felt_until(fault) + evidence.lease + AFTERMATH
             ]
             was_told = (one.job_id, one.attempt, one.worker_id) in told or one.pid in evidence.deaths
-            broken_off = any(fault.kind.startswith(SESSIONS_END) for fault in causes)
+            broken_off = any(
+                fault.kind.startswith(SESSIONS_END) and other.started <= _felt_until(fault) + SILENCE
+                for fault in causes
+            )
             if (
                 not causes
                 or not was_told
@@ -222,6 +237,10 @@ def _overlaps(evidence: Evidence, fenced: list[Try]) -> Iterator[str]:
                 )
             else:
                 fenced.append(one)
+
+
+def _felt_until(fault: Fault) -> float:
+    return fault.ended + (HALF_OPEN if fault.kind == DROPPED else 0)
 
 
 def _told(book: Book) -> set[tuple[str, int, str]]:

@@ -21,9 +21,10 @@ from chaos.fleet import Fleet, Seat
 from chaos.proxy import Proxy
 from pg_scheduler.embedded import EmbeddedPostgres
 
-__all__ = ["SERVER", "Fault", "Nemesis", "Plan", "plan"]
+__all__ = ["DROPPED", "SERVER", "Fault", "Nemesis", "Plan", "plan"]
 
 SERVER: Final = "server"
+DROPPED: Final = "connections dropped"
 REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 WORKER_FAULTS: Final = {
@@ -36,7 +37,7 @@ WORKER_FAULTS: Final = {
     "connections closed": (1, 0.0, 0.0),
     "connections reset": (1, 0.0, 0.0),
     "connections stalled": (2, 0.2, 1.5),
-    "connections dropped": (1, 0.2, 1.5),
+    DROPPED: (1, 0.2, 1.5),
     "connections refused": (2, 0.2, 1.5),
     "network slow": (1, 0.5, 1.0),
 }

@@ -90,6 +90,7 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> Verdict:
 async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]) -> Evidence:
     offset = time.time() - time.monotonic()
     fleet = stage.fleet
+    unhandled: list[str] = []
     async with AsyncExitStack() as stack:
         proxy = Proxy(stage.dsn)
         stack.callback(proxy.close)
@@ -102,6 +103,9 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         load = Load(client, settings.rate, settings.seed)
         load.start()
         await asyncio.sleep(WARM_UP)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+        )
         status = asyncio.create_task(_report(load, tell))
         stack.callback(status.cancel)
         nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy)
@@ -110,6 +114,7 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         tell("no more faults")
         await asyncio.sleep(settings.calm)
         await load.stop()
+        status.cancel()
         raised = ", ".join(f"{count} {kind}" for kind, count in load.faults.items())
         tell(f"no more load; calls that raised: {raised or 'none'}")
         await _drained(stage.dsn, periodic=False)
@@ -125,6 +130,7 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         deaths=fleet.deaths,
         lease=settings.lease,
         quiet=quiet,
+        unhandled=unhandled,
         mutinies=[*fleet.mutinies, *(f"{name} did not stop within {GOODBYE:g} s" for name in stubborn)],
         timed=settings.timed,
     )

@@ -111,6 +111,9 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: ledger.say("Unhandled", context["message"], repr(context.get("exception")))
+        )
         for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
             scheduler.register(function)
         clerk = Clerk(ledger)

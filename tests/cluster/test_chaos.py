@@ -25,10 +25,10 @@ SHORT = ("--minutes", "0.25", "--workers", "3", "--rate", "120", "--lease", "2",
 def test_nothing_is_lost_or_doubled_under_faults() -> None:
     # Real time: fifteen seconds of faults, and what it takes to get over them. The seed is always the same;
     # what the faults meet is not. Lateness is not judged, since the machine has other tests to run.
-    words = [sys.executable, "-m", "chaos", "--seed", "4", *SHORT, "--untimed"]
+    words = [sys.executable, "-m", "chaos", "--seed", "237", *SHORT, "--untimed"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=140, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("python3 dev.py chaos --seed 4 --minutes 0.25")
+    assert done.stdout.startswith("python3 dev.py chaos --seed 237 --minutes 0.25")
     assert done.stdout.endswith("nothing lost, nothing doubled, nothing forgotten\n")
 
 
@@ -194,6 +194,10 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
         ),
     ),
     "late": ("late after the faults", lambda it: add(it, row("late", due=40.0, created=40.0, started=42.0))),
+    "an exception in a task of nobody": (
+        "errors that nobody handled",
+        lambda it: hear(it, "Unhandled", "a", "Task exception was never retrieved"),
+    ),
     "a worker gave up": (
         "workers that ended by themselves",
         lambda it: setattr(it, "mutinies", ["worker-1 ended"]),
