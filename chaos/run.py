@@ -19,6 +19,7 @@ from chaos.jobs import PERIODIC
 from chaos.load import Load
 from chaos.nemesis import Nemesis
 from chaos.proxy import Proxy
+from chaos.unhandled import listen
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 
@@ -91,6 +92,7 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
     offset = time.time() - time.monotonic()
     fleet = stage.fleet
     unhandled: list[str] = []
+    listen(unhandled.append)
     async with AsyncExitStack() as stack:
         proxy = Proxy(stage.dsn)
         stack.callback(proxy.close)
@@ -103,9 +105,6 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         load = Load(client, settings.rate, settings.seed)
         load.start()
         await asyncio.sleep(WARM_UP)
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: unhandled.append(f"{context['message']}: {context.get('exception')!r}")
-        )
         status = asyncio.create_task(_report(load, tell))
         stack.callback(status.cancel)
         nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy)

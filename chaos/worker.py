@@ -23,6 +23,7 @@ import asyncpg
 
 from chaos import jobs
 from chaos.ledger import Ledger
+from chaos.unhandled import listen
 from pg_scheduler import RetryPolicy, Scheduler, events
 from pg_scheduler.errors import TransientFault
 
@@ -111,9 +112,7 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: ledger.say("Unhandled", context["message"], repr(context.get("exception")))
-        )
+        listen(lambda error: ledger.say("Unhandled", error))
         for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
             scheduler.register(function)
         clerk = Clerk(ledger)
