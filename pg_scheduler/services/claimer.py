@@ -126,6 +126,7 @@ class Claimer(Service):
                 completed=completed,
                 keep=self._completer.keep,
                 since=since,
+                after=self._marks.after,
             )
         except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
             self._completer.claims_follow = False

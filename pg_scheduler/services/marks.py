@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pg_scheduler.domain.job import Claim
-from pg_scheduler.store.store import FROM_THE_START, Since
+from pg_scheduler.store.store import FROM_THE_START, NO_IDS, Since
 
 __all__ = ["Marks"]
 
@@ -25,7 +25,7 @@ LEVELS: Final = {1: 0, 3: 1, 5: 2, 8: 3}
 
 
 class Marks:
-    """The execution time of the last claimed job of each priority.
+    """The execution time and the id of the last claimed job of each priority.
 
     Args:
         longest: Seconds for which a job that nobody told of may be overlooked.
@@ -34,20 +34,23 @@ class Marks:
     def __init__(self, longest: float = LIFETIME) -> None:
         self._longest = longest
         self._since: Since = FROM_THE_START
+        self.after: Sequence[str] = NO_IDS
+        """Of the instants that ``since()`` tells, the id to begin at: many jobs may be due at one."""
         self._began: float | None = None
 
     def since(self) -> Since:
         """Where the next claim begins; ``FROM_THE_START`` itself when nothing is passed over."""
         if self._began is None or time.monotonic() - self._began > min(LIFETIME, self._longest):
-            self._since, self._began = FROM_THE_START, time.monotonic()
+            self._since, self.after, self._began = FROM_THE_START, NO_IDS, time.monotonic()
         return self._since
 
     def advance(self, claims: Sequence[Claim]) -> None:
         """These were claimed, each priority in the order of time."""
-        since = list(self._since)
+        since, after = list(self._since), list(self.after)
         for claim in claims:
-            since[LEVELS[claim.priority]] = claim.execution_time
-        self._since = since
+            level = LEVELS[claim.priority]
+            since[level], after[level] = claim.execution_time, claim.job_id
+        self._since, self.after = since, after
 
     def reset(self) -> None:
         """Begin at the start again, also when a claim is under way that will advance."""

@@ -32,6 +32,7 @@ from pg_scheduler.store.records import job_from, periodic_from, worker_from
 
 __all__ = [
     "FROM_THE_START",
+    "NO_IDS",
     "Ahead",
     "Beat",
     "Exchange",
@@ -75,6 +76,9 @@ Since: TypeAlias = Sequence[datetime | None]
 """For each priority, the most urgent first, the instant before which nothing is left."""
 
 FROM_THE_START: Final[Since] = (None,) * 4
+
+NO_IDS: Final = ("",) * 4
+"""For each priority, the id before which nothing is left at that instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,25 +282,29 @@ class Store:
         completed: Sequence[Claim] = (),
         keep: bool = True,
         since: Since = FROM_THE_START,
+        after: Sequence[str] = NO_IDS,
     ) -> Exchange:
         """Write completions and take at most ``limit`` due jobs of these names, in one round trip.
 
-        The completions are claims of one attempt number, each job once; not kept, their rows are deleted. The
-        search for due jobs begins at ``since``. Nothing of it waits for a row that somebody else has locked.
+        The completions are claims of one attempt number, each job once; not kept, their rows are deleted.
+        The search for due jobs begins at ``since``, and there at the ids of ``after``. Nothing of it waits
+        for long for a row that somebody else has locked.
         """
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
         locked: set[str] = set()
         try:
             rows = await self._fetch(
-                "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep
+                "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep, after
             )
         except TransientFault as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
             done = await self._fetch("complete_unlocked", worker_id, self._now, ids, attempt, keep)
             locked = {*ids} - {row[0] for row in done}
-            rows = await self._fetch("exchange_jobs", worker_id, names, limit, self._now, [], 0, *since, keep)
+            rows = await self._fetch(
+                "exchange_jobs", worker_id, names, limit, self._now, [], 0, *since, keep, after
+            )
         told = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []

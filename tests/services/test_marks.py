@@ -10,7 +10,7 @@ import pytest
 from pg_scheduler.domain.job import Claim
 from pg_scheduler.services import marks as module
 from pg_scheduler.services.marks import LEVELS, LIFETIME, Marks
-from pg_scheduler.store.store import FROM_THE_START
+from pg_scheduler.store.store import FROM_THE_START, NO_IDS
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -41,6 +41,16 @@ def test_each_priority_goes_on_where_its_last_claim_ended(seconds: list[float]) 
     assert marks.since() == [NOON, None, NOON + MINUTE, NOON]
     marks.advance([])
     assert marks.since() == [NOON, None, NOON + MINUTE, NOON]
+
+
+def test_of_one_instant_it_goes_on_at_the_last_id(seconds: list[float]) -> None:
+    marks = Marks()
+    marks.since()
+    marks.advance([claimed(5, NOON), claimed(5, NOON)._replace(job_id="last")])
+    assert list(marks.after) == ["", "", "last", ""]
+    marks.reset()
+    marks.since()
+    assert marks.after is NO_IDS
 
 
 def test_a_reset_begins_at_the_start_once(seconds: list[float]) -> None:

@@ -10,7 +10,7 @@ import asyncpg
 
 from pg_scheduler.domain.job import Claim, NewJob, Worker
 from pg_scheduler.store.pool import PoolConnection
-from pg_scheduler.store.store import FROM_THE_START, Store
+from pg_scheduler.store.store import FROM_THE_START, NO_IDS, Store
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -54,7 +54,7 @@ async def claim_on(
     connection: PoolConnection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
     """Claim on a connection of the test's own; the rows."""
-    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True)
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS)
     *rows, _told = await store._fetch("exchange_jobs", *args, on=connection)
     return rows
 

@@ -180,3 +180,11 @@ async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Sto
     assert await column(pool, "status") == {"a": "running", "b": "running"}
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_check")
     assert await store.finish("w1", [(first[0], Completed()), (second, Completed())]) == {"a", "b"}
+
+
+async def test_a_claim_begins_at_an_id_where_many_are_due_at_one_instant(store: Store) -> None:
+    await store.register(worker(), LEASE)
+    await store.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
+    answer = await store.exchange("w1", [NAME], 2, since=(None, None, NOW, None), after=("", "", "c", ""))
+    assert ids(answer.jobs) == ["c", "d"]
+    assert ids((await store.exchange("w1", [NAME], 4)).jobs) == ["a", "b"]

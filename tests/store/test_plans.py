@@ -33,7 +33,9 @@ DUE = 2_000
 FUTURE = 20_000
 
 TYPES = {
-    "exchange_jobs": "text, text[], integer, timestamptz, text[], integer" + ", timestamptz" * 4 + ", bool",
+    "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
+    + ", timestamptz" * 4
+    + ", bool, text[]",
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
@@ -53,8 +55,11 @@ OUTCOME = {"attempt": 1, "status": "pending", "error": "no", "delay": 1, "retrie
 SETTLED = json.dumps(dict.fromkeys(HELD, OUTCOME))
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
+NONE = """'{"","","",""}'"""
 VALUES = {
-    "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1" + ", '-infinity'" * 4 + ", true",
+    "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1"
+    + ", '-infinity'" * 4
+    + ", true, ARRAY['','','','']",
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",

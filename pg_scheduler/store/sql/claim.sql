@@ -8,7 +8,7 @@
 --
 -- The claims ($3 at most, of the names $2) go by priority, time and id, under a fresh token each; a job past
 -- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
--- to which nothing is left for this worker ($7 to $10), so rows of the future, of other priorities, that
+-- to which nothing is left for this worker ($7 to $10, and of that instant the ids of $12), so rows of the future, of other priorities, that
 -- run, and dead ones that somebody's snapshot keeps, are not walked. The worker's own row is locked FOR KEY
 -- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing; but only when a job is due, since a
 -- lock is written down, and an empty poll should write nothing. The update goes by ctid: a join would be a
@@ -44,12 +44,12 @@ worker AS (
     WHERE worker_id = $1 AND lease_until > coalesce($4, now())
     FOR KEY SHARE
 ),
-level (priority, since) AS (
+level (priority, since, after) AS (
     VALUES
-        (1, coalesce($7::timestamptz, '0001-01-01 00:00:00.000001Z')),
-        (3, coalesce($8::timestamptz, '0001-01-01 00:00:00.000001Z')),
-        (5, coalesce($9::timestamptz, '0001-01-01 00:00:00.000001Z')),
-        (8, coalesce($10::timestamptz, '0001-01-01 00:00:00.000001Z'))
+        (1, coalesce($7::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[1]),
+        (3, coalesce($8::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[2]),
+        (5, coalesce($9::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[3]),
+        (8, coalesce($10::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[4])
 ),
 due AS (
     SELECT job.ctid
@@ -59,7 +59,7 @@ due AS (
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority
-          AND execution_time >= level.since
+          AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
@@ -97,7 +97,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             FROM {schema}scheduled_jobs
             WHERE finished_at IS NULL
               AND priority = level.priority
-              AND execution_time >= level.since
+              AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
               AND status = 'pending'
               AND coalesce(function, job_name) = ANY ($2)
               AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
