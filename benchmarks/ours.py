@@ -21,7 +21,7 @@ __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
 
 TUNED = {"max_concurrent_jobs": 1000, "batch_claim_limit": 500}
 
-CLAIM = re.compile(r"attempt\s*=\s*(\w+\.)?attempt \+ 1")
+CLAIM = re.compile(r"attempt\s*=\s*(\w+\.)?attempt\b")
 """How a claim is recognised among the statements."""
 
 LOOKS = 100
