@@ -112,7 +112,8 @@ class Claimer(Service):
     async def _claim(self) -> float:
         limit = min(self._executor.free, self._batch)
         if limit == 0:
-            self._completer.wake()  # more may run than there are slots: their results wait for no slot
+            if self._completer.has_results:  # of more jobs than there are slots: they wait for none
+                self._completer.wake()
             return self._polling.semaphore_full_interval
         await self._reach_due_time()
         since = self._marks.since()

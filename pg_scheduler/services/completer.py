@@ -103,6 +103,11 @@ class Completer(Service):
             self.wake()
 
     @property
+    def has_results(self) -> bool:
+        """Whether outcomes wait."""
+        return self._waiting > 0
+
+    @property
     def is_full(self) -> bool:
         """Whether too many outcomes wait."""
         return self._waiting >= HIGH_WATER
