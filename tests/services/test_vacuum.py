@@ -103,9 +103,9 @@ async def test_a_walk_takes_one_step_per_pass(
     assert blocks > 3
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), interval_minutes=30))
     delays = [await vacuum.run_once() for _ in range(blocks + 1)]
-    assert delays == [0] * blocks + [1800]
+    assert delays == [module.PAUSE] * blocks + [1800]
     assert seen.events == [JobsVacuumed(completed=30, failed=0, cancelled=0, expired=0)]
-    assert await vacuum.run_once() == 0  # and the next walk begins
+    assert await vacuum.run_once() == module.PAUSE  # and the next walk begins
     assert await left(parts) == set()
 
 
@@ -146,7 +146,7 @@ async def test_a_walk_that_was_broken_off_begins_anew(
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(TransientFault):
             await vacuum.run_once()
-    assert [await vacuum.run_once(), await vacuum.run_once()] == [0, 3600]
+    assert [await vacuum.run_once(), await vacuum.run_once()] == [module.PAUSE, 3600]
     assert seen.of(JobsVacuumed) == [JobsVacuumed(completed=1, failed=0, cancelled=0, expired=0)]
 
 
@@ -156,11 +156,11 @@ async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
     await touchy.insert([new_job("a")])
     await touchy.set_status("a", JobStatus.COMPLETED, 60)
     vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
-    assert await vacuum.run_once() == 0
+    assert await vacuum.run_once() == module.PAUSE
     async with locked(dsn, "vacuum_stats"):
         with pytest.raises(TransientFault):
             await vacuum.run_once()
-    while await vacuum.run_once() == 0:
+    while await vacuum.run_once() == module.PAUSE:
         pass
     assert (await touchy.total_vacuum_stats()).total_completed == 1
 
