@@ -204,11 +204,12 @@ class Executor:
             except asyncio.CancelledError as error:
                 result = self._cancelled(run, error)
             await self._end(run, result)
+        except (asyncio.CancelledError, GeneratorExit):  # all ends, the event loop perhaps too
+            raise
         except BaseException as error:  # ours: what a job raises is a result
-            if not isinstance(error, asyncio.CancelledError):
-                fault = ServiceFaulted("executor", error)
-                self._on_fault(fault)
-                self._events.publish(fault)
+            fault = ServiceFaulted("executor", error)
+            self._on_fault(fault)
+            self._events.publish(fault)
             raise
 
     async def _end(self, run: _Run, result: Result) -> None:

@@ -171,11 +171,15 @@ class Keeper:
                     await self._connect()
             elif blocked > BLOCKED and now > last_beat + self._lease / BEATS_PER_LEASE:
                 await self._beat()
-        except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
+        except (TransientFault, *REFUSALS) as error:
             await self._lose(error)
 
     async def _connect(self) -> None:
-        await self._apart.open()
+        try:
+            await self._apart.open()
+        except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
+            await self._lose(error)
+            return
         await self._beat()
         self._is_lost = False
         self._tell(self._events.publish, KeeperConnected(has_lock=self._apart.key is not None))

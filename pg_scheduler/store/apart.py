@@ -16,7 +16,7 @@ from typing import Final
 
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.pool import STEADY_SETTINGS, Connections, PoolConnection, is_open
+from pg_scheduler.store.pool import STEADY_SETTINGS, Connections, PoolConnection, is_open, is_own_session
 from pg_scheduler.store.store import Beat, Store
 
 __all__ = ["Apart"]
@@ -55,8 +55,8 @@ class Apart:
         with translated():
             async with asyncio.timeout(TIMEOUT):
                 self._connection = connection = await self._connections.connect()
-                if await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid():
-                    return  # a pooler: each statement may be another session's
+                if not await is_own_session(connection):
+                    return
                 await connection.execute(f"{STEADY_SETTINGS}; SET lock_timeout = 0")  # it has time to wait
                 key = secrets.randbits(63)
                 await connection.execute(f"SELECT pg_advisory_lock({key})")

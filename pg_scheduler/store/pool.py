@@ -328,7 +328,7 @@ class _Kept:
                 with translated():
                     await self._give_back()
                     self._connection = await self._pool.acquire(timeout=CALL_TIMEOUT)
-        except BaseException:
+        except BaseException:  # whatever it was, the next one has its turn
             self._turn.release()
             raise
         return self._connection

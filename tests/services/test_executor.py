@@ -400,6 +400,19 @@ async def test_what_goes_wrong_outside_of_the_job_is_a_fault_of_ours(
     assert bench.executor.free == 5
 
 
+async def test_a_run_that_is_closed_before_its_end_is_no_fault(bench: Bench) -> None:
+    """As Python does with what is left of an event loop that has ended: there is nobody to tell."""
+    gate = Gate()
+    bench.parts.tasks.register(gate.job, name="test.job")
+    (held,) = await claim(bench.parts.store, new_job("a", timeout_seconds=None))
+    run = bench.executor._run(bench.executor._take_slot(held))
+    run.send(None)
+    assert gate.began.is_set()
+    run.close()
+    assert not bench.parts.faults
+    assert not bench.seen.of(ServiceFaulted)
+
+
 # -- advisory locks ------------------------------------------------------------------------------------
 
 
