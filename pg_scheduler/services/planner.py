@@ -91,7 +91,7 @@ class Planner(Service):
             self._on_switched()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
-        async with self._store.connections.transaction() as connection:
+        async with self._store.connections.transaction(own=True) as connection:
             now = await self._store.now(on=connection)
             rows = await self._store.due_periodic(dedup_keys, on=connection)
             planned = [await self._plan_row(row, now, connection) for row in rows]

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import ConfigurationError, TransientFault
 from pg_scheduler.store.faults import is_lock_timeout, translated
@@ -77,7 +78,7 @@ PoolConnection = Any
 
 def check_connection(connection: object) -> PoolConnection | None:
     """A caller's connection, if it is one."""
-    if connection is None or isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+    if connection is None or isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
         return connection
     raise TypeError(  # its repr could be a DSN with a password
         f"connection must be an asyncpg connection, not {type(connection).__name__}"
@@ -166,8 +167,18 @@ class Connections:
         return self._direct_dsn is not None or self._pool.get_max_size() > 1
 
     @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[PoolConnection]:
-        """A connection for a moment. Faults inside are translated."""
+    async def acquire(self, *, own: bool = False) -> AsyncIterator[PoolConnection]:
+        """A connection for a moment. Faults inside are translated.
+
+        Args:
+            own: For what the Scheduler itself must do. When jobs have used the pool up, it does not wait for
+                them: it has the connection of the hot path, in turn. Its wait for locks is as short as there.
+        """
+        if own and self._is_used_up:
+            async with self._in_turn() as held:
+                if held is not None:
+                    yield held
+                    return
         with translated():
             async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
                 with _ended_if_silent(connection):
@@ -182,12 +193,14 @@ class Connections:
         return self.acquire() if self._kept is None else self._kept
 
     @asynccontextmanager
-    async def transaction(self, settings: str = SETTINGS) -> AsyncIterator[PoolConnection]:
-        """A connection with a transaction that commits when the block ends well.
+    async def transaction(
+        self, settings: str = SETTINGS, *, own: bool = False
+    ) -> AsyncIterator[PoolConnection]:
+        """A connection with a transaction that commits when the block ends well; ``own`` as in ``acquire()``.
 
         Should this process be frozen within it, the server ends it and frees its locks.
         """
-        async with self.acquire() as connection:
+        async with self.acquire(own=own) as connection:
             transaction = connection.transaction()
             await asyncio.wait_for(transaction.start(), CALL_TIMEOUT)
             try:
@@ -209,19 +222,27 @@ class Connections:
         transaction each time instead, and so does one behind a pooler, where a session's settings would be
         left to somebody else. ``release_held()`` gives it back.
         """
-        async with self._steady_turn:
-            connection = await self._take_steady()
+        async with self._in_turn() as connection:
             if connection is not None:
-                try:
-                    with translated(), _ended_if_silent(connection):
-                        yield connection
-                except TransientFault as fault:  # what broke it may be over with another one
-                    if not is_lock_timeout(fault):
-                        await self._drop_steady()
-                    raise
+                yield connection
                 return
         async with self.transaction(HOT_SETTINGS) as connection:
             yield connection
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[PoolConnection | None]:
+        async with self._steady_turn:
+            connection = await self._take_steady()
+            if connection is None:
+                yield None
+                return
+            try:
+                with translated(), _ended_if_silent(connection):
+                    yield connection
+            except TransientFault as fault:  # what broke it may be over with another one
+                if not is_lock_timeout(fault):
+                    await self._drop_steady()
+                raise
 
     async def release_held(self) -> None:
         """Give back the connection of the hot path, and the one that was just used."""
@@ -234,12 +255,10 @@ class Connections:
         if self._steady is not None and is_open(self._steady):
             return self._steady
         await self._drop_steady()
-        pool = self._pool
-        unused = pool.get_max_size() - pool.get_size() + pool.get_idle_size()
-        if not self._may_hold_a_steady or unused <= SPARE:
+        if not self._may_hold_a_steady or 0 < self._unused <= SPARE:
             return None
         with translated():
-            self._steady = connection = await pool.acquire(timeout=CALL_TIMEOUT)
+            self._steady = connection = await self._new_steady()
             try:
                 if await is_own_session(connection):
                     await connection.execute(STEADY_SETTINGS, timeout=CALL_TIMEOUT)
@@ -251,15 +270,35 @@ class Connections:
         await self._drop_steady()
         return None
 
+    async def _new_steady(self) -> PoolConnection:
+        if self._is_used_up:  # one beside it, made as the pool makes its own
+            pool: Any = self._pool
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await pool._get_new_connection()  # noqa: SLF001 - there is no public way
+        return await self._pool.acquire(timeout=CALL_TIMEOUT)
+
+    @property
+    def _unused(self) -> int:
+        pool = self._pool
+        return pool.get_max_size() - pool.get_size() + pool.get_idle_size()
+
+    @property
+    def _is_used_up(self) -> bool:
+        return self._unused == 0
+
     async def _drop_steady(self) -> None:
         connection, self._steady = self._steady, None
-        if connection is not None:
-            with suppress(TransientFault), translated():  # then the pool closes it
-                try:
-                    if is_open(connection):  # the pool's own reset may be one that leaves settings alone
-                        await connection.execute(STEADY_RESET, timeout=FAREWELL)
-                finally:
-                    await self._pool.release(connection, timeout=FAREWELL)
+        if connection is None:
+            return
+        with suppress(TransientFault), translated():  # then it is closed all the same
+            if not isinstance(connection, PoolConnectionProxy):
+                await connection.close(timeout=FAREWELL)
+                return
+            try:
+                if is_open(connection):  # the pool's own reset may be one that leaves settings alone
+                    await connection.execute(STEADY_RESET, timeout=FAREWELL)
+            finally:
+                await self._pool.release(connection, timeout=FAREWELL)
 
     async def connect(self) -> PoolConnection:
         """A connection beside the pool, in the event loop of the caller, to the place the pool leads to."""

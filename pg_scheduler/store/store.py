@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from functools import partial
 from hashlib import md5
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -67,6 +68,15 @@ free and answers."""
 
 PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs"})
 """Statements that need planner settings, and elsewhere get a transaction of their own for that."""
+
+OWN: Final = PLANNED | {
+    "deregister_worker",
+    "held_claim",
+    "periodic_rows",
+    "register_worker",
+    "silent_workers",
+}
+"""Statements that do not wait for a connection until jobs that use the pool give one back."""
 
 CLAIM_COLUMNS: Final = len(Claim._fields)
 IN_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
@@ -322,7 +332,7 @@ class Store:
             The ids of those that were accepted, as they are or for a new definition that waited.
         """
         settled = {claim.job_id: _settlement(claim, outcome) for claim, outcome in outcomes}
-        async with self.connections.transaction() as connection:
+        async with self.connections.transaction(own=True) as connection:
             return await self._settle(settled, worker_id, connection)
 
     async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
@@ -398,7 +408,7 @@ class Store:
         Dead are those without a lease, and those of ``silent`` whose liveness lock can be had. A job under
         which ``max_crashes`` workers died fails instead.
         """
-        async with self.connections.transaction() as connection:
+        async with self.connections.transaction(own=True) as connection:
             dead = [
                 row[0]
                 for row in await self._fetch("delete_dead_workers", self._now, list(silent), on=connection)
@@ -518,7 +528,7 @@ class Store:
     @asynccontextmanager
     async def periodic_locked(self) -> AsyncIterator[PoolConnection]:
         """A transaction in which nobody else writes schedules."""
-        async with self.connections.transaction() as connection:
+        async with self.connections.transaction(own=True) as connection:
             await self._execute("lock_periodic", on=connection)
             yield connection
 
@@ -678,7 +688,8 @@ class Store:
         if use is None and name in HOT:
             use = self.connections.steady
         elif use is None:
-            use = self.connections.transaction if name in PLANNED else self.connections.acquire
+            way = self.connections.transaction if name in PLANNED else self.connections.acquire
+            use = partial(way, own=name in OWN)
         async with use() as connection:
             return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
 

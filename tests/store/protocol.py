@@ -477,7 +477,7 @@ class Session(Connections):
         self._turn = asyncio.Event()
 
     @asynccontextmanager
-    async def transaction(self, settings: str = "") -> AsyncIterator[PoolConnection]:
+    async def transaction(self, settings: str = "", *, own: bool = False) -> AsyncIterator[PoolConnection]:
         with translated():
             async with self._connection.transaction():
                 yield self

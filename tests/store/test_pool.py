@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import pytest
@@ -38,8 +39,8 @@ async def test_what_a_pool_can_do(dsn: str, size: int, direct: bool, spare: bool
         assert (connections.can_spare_one, connections.can_hold_a_lock) == (spare, lock)
 
 
-async def insert_and_fail(connections: Connections) -> None:
-    async with connections.transaction() as connection:
+async def insert_and_fail(connections: Connections, *, own: bool = False) -> None:
+    async with connections.transaction(own=own) as connection:
         await connection.execute("INSERT INTO mark VALUES (2)")
         await connection.execute("INSERT INTO mark VALUES (1 / 0)")
 
@@ -249,6 +250,79 @@ async def test_a_busy_pool_gives_a_transaction_until_there_is_one_to_spare(
     assert not await transactional(connections)
     for other in others:
         await pool.release(other)
+
+
+@asynccontextmanager
+async def used_up(pool: Pool) -> AsyncIterator[None]:
+    """Jobs hold every connection that is left."""
+    async with AsyncExitStack() as jobs:
+        while pool.get_size() - pool.get_idle_size() < pool.get_max_size():
+            await jobs.enter_async_context(pool.acquire())
+        yield
+
+
+async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
+    connections: Connections, pool: Pool
+) -> None:
+    store = Store(connections)
+    await store.register(worker(), LEASE)
+    assert await pool.execute("CREATE TABLE mark (id int)")
+    pid, _ = await pid_and_settings(connections)
+    async with used_up(pool), asyncio.timeout(10):
+        assert (await store.renew("w1", {}, LEASE)).alive
+        assert await store.finish("w1", []) == set()
+        async with connections.transaction(own=True) as connection:
+            await connection.execute("INSERT INTO mark VALUES (1)")
+            assert await pid_of(connection) == pid
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await insert_and_fail(connections, own=True)
+        assert await pid_and_settings(connections) == (pid, STEADY)
+    assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
+    async with connections.acquire(own=True) as connection:
+        assert await pid_of(connection) != pid, "it is the hot path's again"
+
+
+async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
+    dsn: str, pool: Pool, connections: Connections
+) -> None:
+    pid, _ = await pid_and_settings(connections)
+    async with used_up(pool), asyncio.timeout(10):
+        with pytest.raises(TransientFault):
+            async with connections.steady() as connection:
+                await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        async with used_up(pool):  # a job was waiting for the place that this left
+            beside, settings = await pid_and_settings(connections)
+            assert (beside != pid, settings) == (True, STEADY)
+            async with connections.transaction(own=True) as connection:
+                assert await pid_of(connection) == beside
+            assert pool.get_size() - pool.get_idle_size() == pool.get_max_size()
+    assert (await pid_and_settings(connections))[0] == beside
+    await connections.release_held()
+    async with asyncio.timeout(10):
+        while await pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", beside):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert (await pid_and_settings(connections))[0] != beside
+
+
+async def test_a_connection_beside_the_pool_is_made_in_its_way(dsn: str) -> None:
+    async def init(connection: asyncpg.Connection) -> None:
+        await connection.execute("SET application_name = 'as the owner wants'")
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=init) as pool:
+        connections = Connections(pool)
+        async with used_up(pool), connections.steady() as connection:
+            assert await connection.fetchval("SHOW application_name") == "as the owner wants"
+        await connections.release_held()
+
+
+async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=3) as pool:
+        connections = Connections(pool)
+        async with used_up(pool):
+            with pytest.raises(TransientFault, match="TimeoutError"):
+                async with connections.acquire(own=True):
+                    raise AssertionError
 
 
 async def test_behind_a_pooler_settings_are_left_to_nobody(
