@@ -106,7 +106,10 @@ class Keeper:
             self._question = _Question()
             self._loop.call_soon(self._answer, self._question)
             # A daemon: it must not keep a process alive whose loop has ended without a shutdown.
-            self._thread = threading.Thread(target=self._main, name="pg_scheduler keeper", daemon=True)
+            # It gets its events: when it sets the last one, there may be a next thread with others.
+            self._thread = threading.Thread(
+                target=self._main, args=(self._ready, self._ended), name="pg_scheduler keeper", daemon=True
+            )
             self._thread.start()
         await self._ready.wait()
 
@@ -124,27 +127,27 @@ class Keeper:
 
     # -- in the thread ---------------------------------------------------------------------------------
 
-    def _main(self) -> None:
+    def _main(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
         try:
             with suppress(asyncio.CancelledError):
-                asyncio.run(self._keep())
+                asyncio.run(self._keep(ready, ended))
         except Exception as error:  # noqa: BLE001 - a mistake of ours: nobody else would hear of it
             self._tell(self._broken, ServiceFaulted("keeper", error))
         finally:
-            self._tell(self._ready.set)
-            self._tell(self._ended.set)
+            self._tell(ready.set)
+            self._tell(ended.set)
 
-    async def _keep(self) -> None:
+    async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
         self._task = asyncio.current_task()
         try:
             while not self._stopping and self._ask():
                 await self._look()
-                if not self._ready.is_set():
-                    self._tell(self._ready.set)
+                if not ready.is_set():
+                    self._tell(ready.set)
                 await asyncio.sleep(TICK)
         finally:
             await self._apart.close()
-            self._tell(self._ended.set)  # the rest is the thread's own: it may wait for a name server
+            self._tell(ended.set)  # the rest is the thread's own: it may wait for a name server
 
     def _ask(self) -> bool:
         """Ask the event loop once more, if it has answered; whether there is anybody to answer."""
