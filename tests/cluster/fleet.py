@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -42,6 +43,7 @@ class Node:
         self.worker_id = ""
 
     def say(self, command: str) -> None:
+        """Give an order; ``done`` says when it has been obeyed."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n".encode())
 
@@ -60,6 +62,11 @@ class Node:
         self.process.send_signal(signal.SIGCONT)
 
 
+def environment(library: Path) -> dict[str, str]:
+    """Of a process that imports the library from a folder, and everything else from here."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, dict.fromkeys([library, ROOT])))}
+
+
 class Fleet:
     """All worker processes of a test, and all they said, in the order in which it was heard."""
 
@@ -70,11 +77,12 @@ class Fleet:
         self._ears: list[asyncio.Task[None]] = []
         self._news = asyncio.Condition()
 
-    async def start(self, *options: str) -> Node:
-        """Start a node; returns when it claims jobs."""
+    async def start(self, *options: str, library: Path = ROOT) -> Node:
+        """Start a node, with the library of that folder; returns when it claims jobs."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.cluster.node", self.dsn, *options),
+            *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
             cwd=ROOT,
+            env=environment(library),
             stdin=PIPE,
             stdout=PIPE,
         )

@@ -1,7 +1,8 @@
 """A real worker process for the tests of this folder.
 
-It says what happens in lines of JSON on its standard output, takes commands (``enable KEY``, ``disable KEY``)
-on its standard input, and ends in peace when that is closed: it cannot outlive the test.
+It says what happens in lines of JSON on its standard output, takes commands (see ``Orders``) on its standard
+input, and ends in peace when that is closed: it cannot outlive the test. It also runs with the library as it
+was (see ``previous.py``), so it asks for what is new only when an option says so.
 """
 
 from __future__ import annotations
@@ -14,14 +15,26 @@ import signal
 import sys
 import time
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 
-from pg_scheduler import PeriodicJobConfig, Scheduler, current_job, job, periodic
+from pg_scheduler import (
+    ConflictResolution,
+    JobPriority,
+    PeriodicJobConfig,
+    RetryPolicy,
+    Scheduler,
+    current_job,
+    job,
+    periodic,
+)
 from pg_scheduler.events import Event, PassFinished
 from tests.cluster.fleet import TICK, TOCK
+
+NOTHING: dict[str, Any] = {"args": [], "kwargs": {}}
+SOON = RetryPolicy(base=timedelta(milliseconds=50), maximum=timedelta(milliseconds=50))
 
 
 def say(event: str, **about: Any) -> None:
@@ -69,6 +82,14 @@ async def block() -> None:
     say_of_job("ran")
 
 
+@job(name="cluster.stumble")
+async def stumble() -> None:
+    """Fails at the first try."""
+    say_of_job("ran")
+    if current_job().attempt == 1:
+        raise RuntimeError("the first try fails")
+
+
 @job(name="cluster.die")
 async def die() -> None:
     """Takes its process with it, each time."""
@@ -105,18 +126,50 @@ class Mouth:
             say("switched", key=key, enabled=config.enabled)
 
 
-async def obey(scheduler: Scheduler) -> None:
-    """Do what comes on the standard input until its end."""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := (await reader.readline()).decode().split():
-        switch, key = line
-        known = {"enable": scheduler.enable_periodic_job, "disable": scheduler.disable_periodic_job}[switch](
-            key
+class Orders:
+    """The commands: ``COMMAND ARGUMENT...`` each."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def obey(self) -> None:
+        """Do what comes on the standard input until its end."""
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        while line := (await reader.readline()).decode().split():
+            command, *arguments = line
+            await getattr(self, command)(*arguments)
+            say("done", line=" ".join(line))
+        transport.close()
+
+    async def enable(self, key: str) -> None:
+        assert self._scheduler.enable_periodic_job(key), key
+
+    async def disable(self, key: str) -> None:
+        assert self._scheduler.disable_periodic_job(key), key
+
+    async def enqueue(self, name: str, prefix: str, first: str, end: str) -> None:
+        """One by one, with a retry each."""
+        for number in range(int(first), int(end)):
+            await self._put(name, f"{prefix}-{number}", ConflictResolution.RAISE)
+
+    async def replace(self, name: str, job_id: str) -> None:
+        await self._put(name, job_id, ConflictResolution.REPLACE)
+
+    async def cancel(self, job_id: str) -> None:
+        assert await self._scheduler.cancel_job(job_id), job_id
+
+    async def vacuum(self) -> None:
+        await self._scheduler.run_vacuum()
+
+    async def rescue(self) -> None:
+        await self._scheduler.recover_orphaned_jobs()
+
+    async def _put(self, name: str, job_id: str, resolution: ConflictResolution) -> None:
+        await self._scheduler.schedule_job(
+            name, datetime.now(UTC), NOTHING, JobPriority.NORMAL, 1, job_id, resolution
         )
-        assert known, key
-    transport.close()
 
 
 async def main() -> None:
@@ -124,7 +177,7 @@ async def main() -> None:
     parser.add_argument("dsn")
     parser.add_argument("--lease", type=float, default=60)
     parser.add_argument("--slots", type=int, default=25)
-    parser.add_argument("--max-loop-block", type=float, default=600)
+    parser.add_argument("--max-loop-block", type=float)
     parser.add_argument("--tick", type=float, help="seconds between two ticks")
     parser.add_argument("--tock", action="store_true", help="every second by cron")
     options = parser.parse_args()
@@ -137,15 +190,17 @@ async def main() -> None:
         LEASE_DURATION = options.lease
 
     async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4) as pool:
+        settings = {"max_loop_block": options.max_loop_block} if options.max_loop_block else {}
         scheduler = Node(
             pool,
             max_concurrent_jobs=options.slots,
-            max_loop_block=options.max_loop_block,
             shutdown_timeout=1,
+            retry_policy=SOON,
+            **settings,
         )
         scheduler.subscribe(Mouth(scheduler).tell)
         async with scheduler:
-            await obey(scheduler)
+            await Orders(scheduler).obey()
 
 
 if __name__ == "__main__":
