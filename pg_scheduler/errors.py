@@ -10,7 +10,8 @@
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
     ├── SchemaError
     │   ├── SchemaMissingError               the tables are not there: call initialize_db() or start()
-    │   ├── SchemaTooNewError                the database was migrated by a newer version
+    │   ├── SchemaForbiddenError             the role lacks a right: grant it, or migrate as the owner
+    │   ├── SchemaTooNewError                the database was migrated by one this cannot work beside
     │   └── MigrationChangedError            an applied migration differs from the shipped one
     └── TransientFault                       the database could not be reached or asked to try again
 
@@ -28,6 +29,7 @@ __all__ = [
     "PayloadError",
     "SchedulerError",
     "SchemaError",
+    "SchemaForbiddenError",
     "SchemaMissingError",
     "SchemaTooNewError",
     "TransientFault",
@@ -80,8 +82,12 @@ class SchemaMissingError(SchemaError):
     """The tables are not there: call ``await scheduler.initialize_db()`` or ``start()`` first."""
 
 
+class SchemaForbiddenError(SchemaError):
+    """The database role may not do what was asked of the tables: grant it, or migrate as their owner."""
+
+
 class SchemaTooNewError(SchemaError):
-    """A newer version of the library has migrated this database: upgrade the code."""
+    """A newer version of the library took away what this one uses: upgrade the code."""
 
 
 class MigrationChangedError(SchemaError):

@@ -44,6 +44,7 @@ NAMES = [
     "Scheduler",
     "SchedulerError",
     "SchemaError",
+    "SchemaForbiddenError",
     "SchemaMissingError",
     "SchemaTooNewError",
     "TransientFault",

@@ -8,10 +8,13 @@ work, and the others find nothing to do.
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 from .plan import Migration, plan, qualify, quote_identifier, shipped_migrations
-from .verify import applied_checksums, home_schema
+from .verify import applied_migrations, home_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +25,7 @@ __all__ = ["apply", "migrate"]
 
 _LOCK_CLASS = 0x70677363  # "pgsc"; the second half of the key is derived from the schema's name
 _PATIENCE_SECONDS = 3600.0
+_ATTEMPTS = 5
 
 _LOCK = "SELECT pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)"
 _SCHEMA_EXISTS = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
@@ -35,6 +39,7 @@ _CREATE_RECORDS = """
     )
 """
 _RECORD = "INSERT INTO {schema}scheduler_migrations (version, name, checksum) VALUES ($1, $2, $3)"
+_RECORD_NEEDS = "UPDATE {schema}scheduler_migrations SET needs = $2 WHERE version = $1"
 _FORGET = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
 
 
@@ -43,7 +48,9 @@ async def migrate(
 ) -> list[int]:
     """Bring the tables to a version, up or down: all of it or nothing.
 
-    Any number of nodes may call this at once. The schema is created if its name was given and it is missing.
+    Any number of nodes may call this at once, also while others work. The schema is created if its name was
+    given and it is missing. One that a newer release has migrated, and that this one can work with, is left
+    as it is.
 
     An upgrade may lock ``scheduled_jobs`` exclusively until it is done, and the first one rewrites the rows
     of a pg-scheduler 0.2.x database. The session's ``lock_timeout`` and ``statement_timeout`` apply: set
@@ -63,7 +70,8 @@ async def migrate(
     Raises:
         ConfigurationError: The target is no version of this release, or the schema's name is impossible.
         SchemaMissingError: No schema was given and the search path names none that exists.
-        SchemaTooNewError: A newer release has migrated this database; nothing was changed.
+        SchemaTooNewError: A newer release has migrated this database, to what this one cannot work with, or
+            would have to take back; nothing was changed.
         MigrationChangedError: A migration was applied in another form than the one shipped; nothing was
             changed.
 
@@ -83,12 +91,22 @@ async def apply(
 ) -> list[int]:
     """Do what ``migrate`` does, with migrations of the caller's choice."""
     home = await home_schema(connection, schema)
+    for _ in range(0 if connection.is_in_transaction() else _ATTEMPTS - 1):
+        # Nodes that work meanwhile lock the same tables in orders of their own.
+        with suppress(asyncpg.DeadlockDetectedError):
+            return await _apply(connection, shipped, home, target)
+    return await _apply(connection, shipped, home, target)
+
+
+async def _apply(
+    connection: AnyConnection, shipped: Iterable[Migration], home: str, target: int | None
+) -> list[int]:
     # In a stricter isolation level the snapshot would be older than the lock, and what the node before us
     # committed would be invisible.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(_LOCK, *_lock_key(home), timeout=_PATIENCE_SECONDS)
         await _prepare(connection, home)
-        steps = plan(await applied_checksums(connection, home), shipped, target)
+        steps = plan(await applied_migrations(connection, home), shipped, target)
         for step in steps:
             migration = step.migration
             script = migration.up if step.up else migration.down
@@ -96,6 +114,8 @@ async def apply(
             if step.up:
                 record = (migration.version, migration.name, migration.checksum)
                 await connection.execute(qualify(_RECORD, home), *record)
+                if migration.needs is not None:  # from 0006 on, which makes the column
+                    await connection.execute(qualify(_RECORD_NEEDS, home), migration.version, migration.needs)
             else:
                 await connection.execute(qualify(_FORGET, home), migration.version)
     if steps:

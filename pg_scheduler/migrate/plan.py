@@ -4,6 +4,10 @@ A migration is a pair of files ``NNNN_name.up.sql`` and ``NNNN_name.down.sql``, 
 What a database has applied is remembered with a checksum of the up file. A migration that was edited after
 it had been applied somewhere would leave two kinds of databases that both say "version 3", so it is refused
 rather than skipped.
+
+Expand first, contract later: the first line of an up file says which it is. ``-- expand`` takes nothing away
+that a release uses, so nodes of older releases go on, and may start, on what it makes. ``-- contract 0007``
+takes away what releases use that know no migration 0007: they are refused from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigurationError, MigrationChangedError, SchemaTooNewError
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 __all__ = [
+    "Applied",
     "Migration",
     "Step",
     "check",
@@ -34,7 +39,20 @@ __all__ = [
 ]
 
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.up\.sql")
+_MARK = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")
 _LONGEST_IDENTIFIER_BYTES = 63
+
+
+class Applied(NamedTuple):
+    """A migration as a database remembers it.
+
+    Attributes:
+        checksum: Of the up file.
+        needs: The lowest schema version a release must know to work on what it made; None if nobody said.
+    """
+
+    checksum: str
+    needs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,12 @@ class Migration:
         """SHA-256 of the up file, the same whatever line endings a checkout gave it."""
         return hashlib.sha256("\n".join(self.up.splitlines()).encode()).hexdigest()
 
+    @property
+    def needs(self) -> int | None:
+        """The lowest schema version a release must know to work on what it makes, as its first line says."""
+        mark = _MARK.match("\n".join(self.up.splitlines()))
+        return int(mark["needs"] or 0) if mark else None
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -67,11 +91,13 @@ class Step:
     up: bool
 
 
-def plan(applied: Mapping[int, str], shipped: Iterable[Migration], target: int | None = None) -> list[Step]:
+def plan(
+    applied: Mapping[int, Applied], shipped: Iterable[Migration], target: int | None = None
+) -> list[Step]:
     """Say which migrations lead from what is applied to the target.
 
     Args:
-        applied: Checksums by version, as the database remembers them.
+        applied: By version, what the database remembers.
         shipped: All migrations of this release.
         target: The version to end at; None for the newest, 0 for none.
 
@@ -80,44 +106,54 @@ def plan(applied: Mapping[int, str], shipped: Iterable[Migration], target: int |
 
     Raises:
         ConfigurationError: The target is no version of this release.
-        SchemaTooNewError: The database has a migration this release does not know.
+        SchemaTooNewError: The database has a migration this release does not know and cannot work with, or
+            would have to take back.
         MigrationChangedError: A migration was applied in another form than the one shipped.
     """
     known = {migration.version: migration for migration in shipped}
-    head = max(known, default=0)
-    if target is None:
-        target = head
-    if not 0 <= target <= head:
+    head, newest = max(known, default=0), max(applied, default=0)
+    if target is not None and not 0 <= target <= head:
         raise ConfigurationError(f"target is {target}, but this release has the versions 0 to {head}")
     check(applied, known.values())
-    wanted = range(1, target + 1)
+    if target is None:
+        target = max(head, newest)
+    if newest > max(head, target):
+        raise _too_new(newest, head)
+    wanted = range(1, min(head, target) + 1)
     down = [Step(known[version], up=False) for version in sorted(applied, reverse=True) if version > target]
     up = [Step(known[version], up=True) for version in wanted if version not in applied]
     return down + up
 
 
-def check(applied: Mapping[int, str], shipped: Iterable[Migration]) -> None:
+def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
     """Refuse a database this release must not touch.
 
+    One that a newer release has migrated is in order as long as each of those migrations says so.
+
     Raises:
-        SchemaTooNewError: The database has a migration this release does not know.
+        SchemaTooNewError: The database has a migration this release cannot work with.
         MigrationChangedError: A migration was applied in another form than the one shipped.
     """
     known = {migration.version: migration for migration in shipped}
-    newest, head = max(applied, default=0), max(known, default=0)
-    if newest > head:
-        raise SchemaTooNewError(
-            f"the database is at schema version {newest}, this release of pg_scheduler knows versions up to "
-            f"{head}. Upgrade pg_scheduler here, or migrate down to {head} with the newer release."
-        )
-    for version, checksum in sorted(applied.items()):
-        migration = known[version]
-        if checksum != migration.checksum:
+    head = max(known, default=0)
+    for version, (checksum, needs) in sorted(applied.items()):
+        migration = known.get(version)
+        if migration is None:
+            if needs is None or needs > head:
+                raise _too_new(max(applied), head)
+        elif checksum != migration.checksum:
             raise MigrationChangedError(
                 f"migration {version:04} ({migration.name}) was applied with the checksum {checksum}, but "
                 f"this release ships it with {migration.checksum}. Install the release that applied it; if "
                 "the file was edited, undo the edit and put the change into a new migration."
             )
+
+
+def _too_new(newest: int, head: int) -> SchemaTooNewError:
+    return SchemaTooNewError(
+        f"the database is at schema version {newest}, this release of pg_scheduler knows versions up to "
+        f"{head}. Upgrade pg_scheduler here, or migrate down to {head} with the newer release."
+    )
 
 
 @cache

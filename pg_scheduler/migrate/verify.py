@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 
 from ..errors import SchemaMissingError
-from .plan import check, qualify, shipped_migrations
+from .plan import Applied, check, qualify, shipped_migrations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-__all__ = ["applied_checksums", "home_schema", "verify"]
+__all__ = ["applied_migrations", "home_schema", "verify"]
 
 _HOME_SCHEMA = """
     SELECT coalesce(
@@ -30,7 +30,11 @@ _HOME_SCHEMA = """
         pg_catalog.current_schema()
     )
 """
-_APPLIED = "SELECT version, checksum FROM {schema}scheduler_migrations"
+# The column came late; a record as JSON has it or not.
+_APPLIED = """
+    SELECT version, checksum, (to_jsonb(record) ->> 'needs')::integer AS needs
+    FROM {schema}scheduler_migrations AS record
+"""
 
 
 async def home_schema(connection: AnyConnection, schema: str | None = None) -> str:
@@ -60,7 +64,9 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
 
 
 async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:
-    """Check that the database has exactly the migrations of this release; change nothing.
+    """Check that the database has the migrations of this release; change nothing.
+
+    It may have more, of a newer release, as long as those take nothing away that this one needs.
 
     Give ``schema`` (from ``home_schema``) to spend one query only. That the tables are missing is learned
     from a failed query, so a transaction of the caller's is aborted by it.
@@ -71,13 +77,13 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
 
     Raises:
         SchemaMissingError: The tables, or some migrations, are not there yet.
-        SchemaTooNewError: A newer release has migrated this database.
+        SchemaTooNewError: A newer release has migrated this database to what this one cannot work with.
         MigrationChangedError: A migration was applied in another form than the one shipped.
     """
     home = await home_schema(connection, schema)
     remedy = "Call await scheduler.initialize_db() or start(), which create and upgrade them."
     try:
-        applied = await applied_checksums(connection, home)
+        applied = await applied_migrations(connection, home)
     except asyncpg.UndefinedTableError as error:
         raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler. {remedy}") from error
     shipped = shipped_migrations()
@@ -90,7 +96,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         )
 
 
-async def applied_checksums(connection: AnyConnection, schema: str) -> Mapping[int, str]:
-    """The migrations the schema remembers: checksums by version."""
+async def applied_migrations(connection: AnyConnection, schema: str) -> Mapping[int, Applied]:
+    """The migrations the schema remembers, by version."""
     rows = await connection.fetch(qualify(_APPLIED, schema))
-    return {row["version"]: row["checksum"] for row in rows}
+    return {row["version"]: Applied(row["checksum"], row["needs"]) for row in rows}

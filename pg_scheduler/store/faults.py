@@ -13,11 +13,11 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import SchemaMissingError, TransientFault
+from pg_scheduler.errors import SchemaError, SchemaForbiddenError, SchemaMissingError, TransientFault
 
 __all__ = ["REFUSALS", "is_lock_timeout", "is_transient", "translated"]
 
-REFUSALS: Final = (asyncpg.PostgresError, SchemaMissingError)
+REFUSALS: Final = (asyncpg.PostgresError, SchemaError)
 """What a statement raises that the database understood and would not do."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
@@ -58,7 +58,7 @@ def is_lock_timeout(fault: TransientFault) -> bool:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise TransientFault and SchemaMissingError for what they stand for; let everything else through.
+    """Raise TransientFault and SchemaError for what they stand for; let everything else through.
 
     What is let through may end in a log, so the values of rows are taken out of it.
     """
@@ -72,6 +72,11 @@ def translated() -> Iterator[None]:
         raise SchemaMissingError(
             f"the scheduler's tables are missing or old ({error}). "
             "Call await scheduler.initialize_db() or start()."
+        ) from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SchemaForbiddenError(
+            f"this database role lacks a right on the scheduler's tables ({error}). Grant it as their owner; "
+            "the page on the database lists, under Roles, what a worker and an enqueuer need."
         ) from error
     except (
         asyncpg.PostgresError,

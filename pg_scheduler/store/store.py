@@ -22,7 +22,7 @@ from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.domain.job import Claim, FreshJob, Job, JobCounts, JobStatus, NewJob, Worker
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
 from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
-from pg_scheduler.errors import SchemaMissingError, TransientFault
+from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError, TransientFault
 from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import is_lock_timeout, translated
@@ -218,8 +218,14 @@ class Store:
         async with self.connections.acquire() as connection:
             try:
                 await verify(connection, schema=schema)
-            except SchemaMissingError:
-                await migrate(connection, schema=schema)
+            except SchemaMissingError as missing:
+                try:
+                    await migrate(connection, schema=schema)
+                except asyncpg.InsufficientPrivilegeError as error:
+                    raise SchemaForbiddenError(
+                        f"{missing} This database role may not do that ({error}): call initialize_db() as "
+                        "the role that owns the tables, before the workers start."
+                    ) from error
 
     async def channel(self, *, on: PoolConnection | None = None) -> str:
         """The notification channel: one per schema, short enough for any schema's name."""

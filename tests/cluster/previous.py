@@ -25,7 +25,7 @@ def unpack(folder: Path) -> Path:
             assert member.isdir() or member.isfile(), member.name
             assert not Path(member.name).is_absolute(), member.name
             assert ".." not in Path(member.name).parts, member.name
-        archive.extractall(folder)  # noqa: S202 - looked at above; filter= is not in every 3.11
+        archive.extractall(folder)
     return folder
 
 

@@ -7,6 +7,9 @@ it in working order is tested by that: a migration that takes away what it uses 
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
+from asyncio.subprocess import PIPE
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +17,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobStatus, Scheduler
-from pg_scheduler.migrate import shipped_migrations
-from tests.cluster.fleet import TICK, Fleet, Node
+from pg_scheduler import ConflictResolution, JobSpec, JobStatus, Scheduler, SchemaMissingError
+from pg_scheduler.migrate import Migration, migrate, shipped_migrations
+from pg_scheduler.migrate.apply import apply
+from tests.cluster.fleet import ROOT, Fleet, Node, environment
 from tests.cluster.previous import head, unpack
 
 SCHEDULES = ("--tick", "0.5")
@@ -66,7 +70,9 @@ async def all_is_well(fleet: Fleet, pool: asyncpg.Pool) -> None:
     """Nobody was stopped by an error, and no row says anything but how its job ended."""
     for trouble in ("ServiceFaulted", "LeaseLost", "JobLost", "JobFailed", "PeriodicJobBroken"):
         assert fleet.seen(trouble) == []
-    assert await pool.fetch("SELECT * FROM scheduled_jobs WHERE status NOT IN ('completed', 'cancelled')") == []
+    assert (
+        await pool.fetch("SELECT * FROM scheduled_jobs WHERE status NOT IN ('completed', 'cancelled')") == []
+    )
     assert await pool.fetch("SELECT * FROM scheduled_jobs WHERE lease_until IS NOT NULL") == []
     assert await pool.fetch("SELECT * FROM scheduler_workers") == []
 
@@ -127,9 +133,7 @@ async def test_nodes_of_two_versions_work_side_by_side(
     holds = [f"old-hold-{n}" for n in range(1, 5)]
     assert ran == Counter(notes + holds + 2 * stumbles)
     done = Counter(seen.job_id for seen in fleet.seen("JobCompleted"))
-    assert done == Counter(
-        [*notes, *holds, *stumbles, *(seen.job_id for seen in fleet.seen("ticked"))]
-    )
+    assert done == Counter([*notes, *holds, *stumbles, *(seen.job_id for seen in fleet.seen("ticked"))])
     assert {seen.node for seen in fleet.seen("JobCompleted") if seen.job_id in notes} == {old, new}
     windows_are_whole(fleet)
     await all_is_well(fleet, pool)
@@ -188,3 +192,66 @@ async def test_each_version_gives_back_what_a_killed_node_of_the_other_ran(
     counts = Counter(seen.job_id for seen in fleet.seen("ran"))
     assert counts == Counter(f"{side}-{number}" for side in ("old", "new") for number in (1, 2, 3))
     await all_is_well(fleet, pool)
+
+
+async def test_new_code_on_the_old_schema_migrates_it_or_says_who_should(
+    client: Scheduler, pool: asyncpg.Pool, previous: Path
+) -> None:
+    async with pool.acquire() as connection:
+        await migrate(connection, target=head(previous / "migrations"))
+    for name in ("x", "y"):
+        await client.schedule_job(name, datetime.now(UTC), NOTHING, job_id=name)  # it can be enqueued already
+    assert await client.cancel_job("x")
+    with pytest.raises(SchemaMissingError, match=r'"crash_count".* Call await scheduler.initialize_db\(\)'):
+        await client.retry_job("x")
+    async with client:
+        assert await version(pool) == HEAD
+        assert await client.retry_job("x")
+
+
+async def test_old_code_that_starts_late_is_refused_with_the_remedy(
+    client: Scheduler, empty_dsn: str, previous: Path
+) -> None:
+    """The previous version knows no marks of migrations; see the next test for what comes after it."""
+    await client.initialize_db()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "tests.cluster.node", empty_dsn),
+        cwd=ROOT,
+        env=environment(previous),
+        stderr=PIPE,
+    )
+    _, complaint = await process.communicate()
+    assert process.returncode == 1
+    assert re.search(rf"SchemaTooNewError: .*schema version {HEAD}.*Upgrade", complaint.decode())
+
+
+async def test_this_version_starts_beside_the_next(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await client.initialize_db()
+    tomorrow = Migration(
+        HEAD + 1,
+        "tomorrow",
+        "-- expand\n"
+        "ALTER TABLE {schema}scheduled_jobs ADD COLUMN more text NOT NULL DEFAULT 'x';"
+        "ALTER TABLE {schema}scheduler_workers ADD COLUMN more text NOT NULL DEFAULT 'x';"
+        "ALTER TABLE {schema}scheduler_periodic_jobs ADD COLUMN more text NOT NULL DEFAULT 'x';"
+        "ALTER TABLE {schema}vacuum_stats ADD COLUMN more text NOT NULL DEFAULT 'x';"
+        "ALTER TABLE {schema}scheduler_migrations ADD COLUMN more text NOT NULL DEFAULT 'x';",
+        "SELECT 1;",
+    )
+    async with pool.acquire() as connection:
+        await apply(connection, [*shipped_migrations(), tomorrow])
+    node = await fleet.start(*SCHEDULES)
+    node.say("enqueue cluster.stumble stumble 0 5")
+    await fleet.sees("JobCompleted", node=node, job_id="stumble-4")
+    await fleet.sees("ticked", count=2)
+    node.say("vacuum")
+    await fleet.sees("done", line="vacuum")
+    assert await client.schedule_bulk([JobSpec(nothing, datetime.now(UTC)) for _ in range(200)])
+    assert (await client.workers())[0].worker_id == node.worker_id
+    await node.stop()
+    assert fleet.seen("ServiceFaulted") == []
+
+
+async def nothing() -> None: ...

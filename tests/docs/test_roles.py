@@ -17,10 +17,12 @@ from pg_scheduler import (
     JobSpec,
     NotRunningError,
     Scheduler,
+    SchemaForbiddenError,
     VacuumConfig,
     periodic,
 )
 from pg_scheduler.events import JobCompleted, ListenerConnected
+from pg_scheduler.migrate import migrate
 from tests.docs.test_files import FILES
 from tests.services.kit import Recorder
 
@@ -154,8 +156,46 @@ async def test_the_worker_cannot_change_what_there_is(roles: Roles) -> None:
 
 async def test_the_worker_does_not_migrate(roles: Roles) -> None:
     pool = await roles.connect(WORKER)
-    with pytest.raises(DENIED):
+    refusal = r"'elsewhere' has no tables .*permission denied for database .* initialize_db\(\) as the role"
+    with pytest.raises(SchemaForbiddenError, match=refusal) as caught:
         await Scheduler(pool, schema="elsewhere").start()
+    assert isinstance(caught.value.__cause__, DENIED)
+
+
+async def test_the_worker_on_an_older_schema_is_told_whose_turn_it_is(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    async with owner.acquire() as connection:
+        await migrate(connection, schema="jobs", target=5)
+    pool = await roles.connect(WORKER)
+    for call in (Scheduler.start, Scheduler.initialize_db):
+        with pytest.raises(SchemaForbiddenError, match=r"lack the migrations 0006.*must be owner of table"):
+            await call(Scheduler(pool, schema="jobs"))
+
+
+async def test_a_role_without_any_right_is_told_where_to_read(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    await owner.execute(
+        f"REVOKE ALL ON jobs.scheduled_jobs, jobs.scheduler_migrations FROM {roles.name(WORKER)}"
+    )
+    pool = await roles.connect(WORKER)
+    scheduler = Scheduler(pool, schema="jobs")
+    with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduler_migrations.* under Roles"):
+        await scheduler.start()
+    with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
+        await scheduler.schedule(work, execution_time=now())
+
+
+async def test_a_right_that_is_taken_away_stops_the_worker_with_a_reason(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    pool = await roles.connect(WORKER)
+    scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
+    await scheduler.start()
+    await owner.execute(f"REVOKE UPDATE ON jobs.scheduled_jobs FROM {roles.name(WORKER)}")
+    scheduler._engine.wake_claimer()  # type: ignore[union-attr]
+    async with asyncio.timeout(20):
+        with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
+            await scheduler.wait()
+    assert not scheduler.is_running
 
 
 async def test_the_enqueuer_can_schedule(roles: Roles) -> None:
@@ -219,7 +259,7 @@ async def test_the_enqueuer_can_do_nothing_else(roles: Roles) -> None:
     scheduler = Scheduler(pool, schema="jobs")
     await scheduler.schedule(work, execution_time=now(), job_id="other", args=("secret",))
     for call in CALLS:
-        with pytest.raises(DENIED):
+        with pytest.raises(SchemaForbiddenError, match="under Roles"):
             await call(scheduler)  # type: ignore[misc]
     for statement in (
         "SELECT task_data FROM jobs.scheduled_jobs",

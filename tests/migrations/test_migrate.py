@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import asyncpg
 import pytest
@@ -99,6 +100,43 @@ async def test_a_newer_schema_is_refused_untouched(connection: asyncpg.Connectio
 
     assert await apply(connection, [*SHIPPED, newer], target=HEAD) == [HEAD + 1]
     await verify(connection)
+
+
+async def test_a_newer_schema_that_only_has_more_is_worked_on(connection: asyncpg.Connection) -> None:
+    more = Migration(HEAD + 1, "more", "-- expand\nCREATE TABLE {schema}more ();", "DROP TABLE {schema}more;")
+    less = Migration(HEAD + 2, "less", f"-- contract {HEAD:04}\nSELECT 1;", "SELECT 1;")
+    too_much = replace(less, up=f"-- contract {HEAD + 1:04}\nSELECT 1;")
+    await apply(connection, [*SHIPPED, more, less])
+    await verify(connection)
+    assert await migrate(connection) == []
+    with pytest.raises(SchemaTooNewError, match=f"migrate down to {HEAD} with the newer release"):
+        await migrate(connection, target=HEAD)
+    assert await apply(connection, [*SHIPPED, more, less], target=HEAD + 1) == [HEAD + 2]
+
+    await apply(connection, [*SHIPPED, more, too_much])
+    with pytest.raises(SchemaTooNewError, match=f"at schema version {HEAD + 2}"):
+        await verify(connection)
+    assert await apply(connection, [*SHIPPED, more, too_much], target=0)
+
+
+async def test_a_deadlock_with_a_node_that_works_is_lost_once(
+    empty_dsn: str, connection: asyncpg.Connection
+) -> None:
+    await migrate(connection, target=2)
+    node = await asyncpg.connect(empty_dsn)
+    try:
+        transaction = node.transaction()
+        await transaction.start()
+        await node.execute("LOCK scheduler_workers IN ROW EXCLUSIVE MODE")
+        migrating = asyncio.create_task(migrate(connection))  # it locks the jobs, then waits for the workers
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+        while not await node.fetchval(waits):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        await node.execute("LOCK scheduled_jobs IN ROW SHARE MODE")
+        await transaction.commit()
+        assert await migrating == ALL[2:]
+    finally:
+        await node.close()
 
 
 async def test_a_changed_migration_is_refused(connection: asyncpg.Connection) -> None:

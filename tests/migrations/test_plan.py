@@ -10,13 +10,13 @@ import pytest
 
 from pg_scheduler.errors import ConfigurationError, MigrationChangedError, SchemaTooNewError
 from pg_scheduler.migrate import Migration, qualify, quote_identifier, shipped_migrations
-from pg_scheduler.migrate.plan import load_migrations, plan
+from pg_scheduler.migrate.plan import Applied, load_migrations, plan
 
 SHIPPED = [Migration(version, f"step_{version}", f"UP {version}", f"DOWN {version}") for version in (1, 2, 3)]
-ALL_APPLIED = {migration.version: migration.checksum for migration in SHIPPED}
+ALL_APPLIED = {migration.version: Applied(migration.checksum) for migration in SHIPPED}
 
 
-def steps(applied: dict[int, str], target: int | None = None) -> list[tuple[int, bool]]:
+def steps(applied: dict[int, Applied], target: int | None = None) -> list[tuple[int, bool]]:
     return [(step.migration.version, step.up) for step in plan(applied, SHIPPED, target)]
 
 
@@ -25,8 +25,8 @@ def test_an_empty_database_takes_every_step_up() -> None:
 
 
 def test_only_what_is_missing_is_run() -> None:
-    assert steps({1: SHIPPED[0].checksum}) == [(2, True), (3, True)]
-    assert steps({1: SHIPPED[0].checksum}, target=2) == [(2, True)]
+    assert steps({1: ALL_APPLIED[1]}) == [(2, True), (3, True)]
+    assert steps({1: ALL_APPLIED[1]}, target=2) == [(2, True)]
     assert steps(ALL_APPLIED) == []
 
 
@@ -45,12 +45,53 @@ def test_an_impossible_target_is_refused(target: int) -> None:
 
 def test_a_newer_database_is_refused_with_both_versions() -> None:
     with pytest.raises(SchemaTooNewError, match=r"at schema version 9.* up to 3\. Upgrade"):
-        steps(ALL_APPLIED | {9: "unknown"}, target=0)
+        steps(ALL_APPLIED | {9: Applied("unknown")}, target=0)
+
+
+def test_a_newer_database_that_only_has_more_is_left_as_it_is() -> None:
+    newer = ALL_APPLIED | {4: Applied("more", 0), 5: Applied("less of what 2 had", 3)}
+    assert steps(newer) == []
+    for target in (0, 3):
+        with pytest.raises(SchemaTooNewError, match=r"at schema version 5.* up to 3\. Upgrade"):
+            steps(newer, target)
+    for late in (Applied("less of what 3 had", 4), Applied("nobody said")):
+        with pytest.raises(SchemaTooNewError, match=r"at schema version 6.* up to 3\. Upgrade"):
+            steps(newer | {6: late})
+        with pytest.raises(SchemaTooNewError, match=r"at schema version 5.* up to 3\. Upgrade"):
+            steps(newer | {4: late})
+
+
+def test_the_first_line_says_what_a_migration_needs() -> None:
+    def needs(up: str) -> int | None:
+        return Migration(7, "name", up, "").needs
+
+    assert needs("-- expand\nALTER") == 0
+    assert needs("-- contract 0007\r\nALTER") == 7
+    assert needs("-- Why.\n-- expand\nALTER") is None
+    assert needs("-- expanded\nALTER") is None
+
+
+TAKES_AWAY = re.compile(
+    r"\b(DROP\s+(TABLE|COLUMN|SCHEMA)|RENAME|TRUNCATE|SET\s+NOT\s+NULL|(ALTER|SET\s+DATA)\s+TYPE"
+    r"|ALTER\s+COLUMN\s+\w+\s+TYPE|DROP\s+DEFAULT)\b",
+    re.IGNORECASE,
+)
+
+
+def test_every_shipped_migration_is_marked_and_one_that_expands_takes_nothing_away() -> None:
+    """A release that was not told keeps off; one that was told wrongly breaks. tests/cluster/test_upgrade.py
+    runs the previous release on what these make."""
+    for migration in shipped_migrations()[5:]:
+        assert migration.needs is not None, f"{migration.name}: no -- expand, no -- contract NNNN"
+        assert migration.needs <= migration.version
+        if migration.needs == 0:
+            code = re.sub(r"--.*", "", migration.up)
+            assert not TAKES_AWAY.search(code), f"{migration.name} contracts: see CONTRIBUTING.md"
 
 
 def test_a_changed_migration_is_refused_with_both_checksums() -> None:
     with pytest.raises(MigrationChangedError, match=f"0002 .step_2.*checksum other.*{SHIPPED[1].checksum}"):
-        steps(ALL_APPLIED | {2: "other"})
+        steps(ALL_APPLIED | {2: Applied("other")})
 
 
 def test_the_checksum_ignores_line_endings_and_nothing_else() -> None:

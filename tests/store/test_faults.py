@@ -8,7 +8,7 @@ import ssl
 import asyncpg
 import pytest
 
-from pg_scheduler.errors import SchemaMissingError, TransientFault
+from pg_scheduler.errors import SchemaError, SchemaForbiddenError, SchemaMissingError, TransientFault
 from pg_scheduler.store.faults import is_transient, translated
 
 TRANSIENT: list[BaseException] = [
@@ -79,7 +79,7 @@ def test_what_goes_away_by_itself(error: BaseException) -> None:
 @pytest.mark.parametrize("error", LASTING, ids=name)
 def test_what_does_not(error: BaseException) -> None:
     assert not is_transient(error)
-    with pytest.raises((type(error), SchemaMissingError)) as caught, translated():
+    with pytest.raises((type(error), SchemaError)) as caught, translated():
         raise error
     assert error in (caught.value, caught.value.__cause__)
 
@@ -97,6 +97,12 @@ def test_tables_that_are_not_there(error: asyncpg.PostgresError) -> None:
     with pytest.raises(SchemaMissingError, match=r"missing or old \(x\)") as caught, translated():
         raise error
     assert caught.value.__cause__ is error
+
+
+def test_a_right_that_is_missing() -> None:
+    with pytest.raises(SchemaForbiddenError, match=r"\(x\)\. Grant it") as caught, translated():
+        raise asyncpg.InsufficientPrivilegeError("x")
+    assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
 
 
 def test_a_fault_is_translated_once() -> None:

@@ -1,0 +1,2 @@
+ALTER TABLE {schema}scheduler_migrations
+    DROP COLUMN needs;
