@@ -36,6 +36,7 @@ _WEEKDAY: Final = 4
 _SPAN: Final = re.compile(r"(?P<low>\d+|[a-z]{3})(-(?P<high>\d+|[a-z]{3}))?(?P<step>/\d+)?(#.*)?")
 _RANDOM: Final = re.compile(r"[hr](\(.*\))?(/.*)?")
 _NEAREST_WEEKDAY: Final = re.compile(r"\d+w|w\d+")
+_LONGEST: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
 
 
@@ -124,6 +125,10 @@ def parse_cron(expression: str) -> CronFields:
     given: object = expression
     if not isinstance(given, str) or not given.isascii():
         raise _refusal(given, "is no plain text", "Write five fields, like '30 4 * * *'")
+    if len(expression) > _LONGEST:
+        raise _refusal(
+            f"{expression[:40]}...", f"has {len(expression)} characters", f"At most {_LONGEST} make sense"
+        )
     lowered = expression.strip().lower()
     if lowered.startswith("@") and lowered not in ALIASES:
         raise _refusal(expression, "is an unknown alias", f"Known are {', '.join(sorted(ALIASES))}")

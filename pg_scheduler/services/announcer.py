@@ -25,6 +25,9 @@ __all__ = ["Announcer"]
 GAP: Final = 0.005
 """Seconds between two notifications."""
 
+LONGEST: Final = 7000
+"""Bytes of a message; PostgreSQL takes no more than 8,000."""
+
 PATIENCE: Final = 0.003
 """Seconds more in which an insert may come that takes it along; timers may be a millisecond early."""
 
@@ -97,7 +100,9 @@ class Announcer(Service):
 
     async def check(self, worker_id: str) -> None:
         """A job that this worker runs was changed."""
-        await self._say(f"{CHECK} {worker_id}")
+        message = f"{CHECK} {worker_id}"
+        if len(message.encode()) <= LONGEST:  # an id that was written by hand: nobody listens for it
+            await self._say(message)
 
     async def periodic(self) -> None:
         """A schedule was switched on or off."""

@@ -30,6 +30,10 @@ BUSY: Final = 0.05
 LOOK_AGAIN_DEAF: Final = 0.5
 """The same while they do not: what is switched elsewhere counts here within a second all the same."""
 
+UNUSABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError)
+"""How a schedule ends that the arithmetic of times cannot follow: its row was changed by hand, or by a newer
+version."""
+
 
 class Planner(Service):
     """Enqueue the windows that are due.
@@ -107,18 +111,21 @@ class Planner(Service):
     ) -> PeriodicJobPlanned | PeriodicJobBroken | None:
         try:
             trigger = row.trigger()
-        except (ValueError, TypeError) as error:  # from the table: changed by hand, or by a newer version
+            if row.next_fire_at is None:
+                window, following = None, trigger.next_after(now, anchor=row.anchor)
+            else:
+                move = step(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
+                window, following = move.window, move.next_fire_at
+        except UNUSABLE as error:
             self._broken[row.dedup_key] = row
             return PeriodicJobBroken(row.dedup_key, error)
-        if row.next_fire_at is None:
-            following = trigger.next_after(now, anchor=row.anchor)
-            await self._store.move_periodic(row.dedup_key, None, following, on=connection)
-            return None
-        move = step(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
-        job = self._jobs.window_job(row, move.window, now)
-        await self._store.insert([job], connection=connection)
-        await self._store.move_periodic(row.dedup_key, move.window, move.next_fire_at, on=connection)
-        return PeriodicJobPlanned(row.dedup_key, job.job_id, move.next_fire_at)
+        planned = None
+        if window is not None:
+            job = self._jobs.window_job(row, window, now)
+            await self._store.insert([job], connection=connection)
+            planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
+        await self._store.move_periodic(row.dedup_key, window, following, on=connection)
+        return planned
 
     def _is_live(self, row: PeriodicRow) -> bool:
         return row.enabled and self._broken.get(row.dedup_key) != row  # unless somebody has mended it

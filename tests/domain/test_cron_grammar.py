@@ -93,3 +93,12 @@ def test_what_could_take_for_ever(expression: str) -> None:
     except ValueError:
         return
     rises(trigger)
+
+
+def test_what_is_too_long_is_refused_unread() -> None:
+    everything = " ".join(",".join(map(str, numbers)) for numbers in (range(60), range(24), range(1, 32)))
+    rises(CronTrigger(f"{everything} * *", UTC))
+    with pytest.raises(
+        ValueError, match=r"'0,0,0,[0,]+\.\.\.' has 1010 characters\. At most 1000 make sense"
+    ):
+        CronTrigger("0," * 500 + "0 * * * *" + " ", UTC)

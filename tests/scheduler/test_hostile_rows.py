@@ -19,12 +19,26 @@ from hypothesis import strategies as st
 from pg_scheduler import JobPriority, PollingConfig, Scheduler
 from pg_scheduler.events import JobCompleted
 from tests.scheduler.conftest import Make
+from tests.scheduler.hostile import (
+    COUNTS,
+    FINITE,
+    FIRST,
+    INSTANTS,
+    LAST,
+    MOST,
+    NAME,
+    NAMES,
+    OTHERS,
+    column,
+    instants,
+    write_row,
+)
 from tests.services.kit import Recorder, now
 
-NAME = "hostile.work"
 BATCH = 10
 
 TYPES = {
+    "job_id": "text",
     "job_name": "text",
     "function": "text",
     "execution_time": "timestamptz",
@@ -40,6 +54,7 @@ TYPES = {
     "retry_count": "integer",
     "max_retries": "integer",
     "attempt": "integer",
+    "crash_count": "integer",
     "misfire_grace_time": "integer",
     "timeout_seconds": "double precision",
     "lock_key": "bigint",
@@ -48,20 +63,6 @@ TYPES = {
     "replacement": "jsonb",
 }
 
-MOST = str(2**31 - 1)
-FIRST = "4713-01-01 00:00:00 BC"
-LAST = "294276-12-31 23:59:59.999999"
-INSTANTS = [
-    "infinity",
-    "-infinity",
-    FIRST,
-    LAST,
-    "0001-01-01 00:00:00Z",
-    "9999-12-31 23:59:59.999999Z",
-    "now",
-]
-FINITE = [each for each in INSTANTS if "infinity" not in each]
-COUNTS = ["0", "1", "2147483646", MOST]
 ARGUMENTS = [
     "{}",
     '{"kwargs": {"": 1, "a b": 2, "self": 3}}',
@@ -80,15 +81,6 @@ NO_ARGUMENTS = [
     '{"args": [' + "9" * 5000 + "]}",
     "[" * 5000 + "]" * 5000,
 ]
-NAMES = [
-    NAME,
-    "nobody.knows",
-    "",
-    "'; DROP TABLE scheduled_jobs; --",
-    "os.system",
-    "🦉" * 3000,
-    "\u202e$1 %s",
-]
 REPLACEMENTS = [
     "null",
     "[]",
@@ -103,14 +95,7 @@ REPLACEMENTS = [
     '{"job_name": "' + NAME + '", "execution_time": "now", "task_data": [], "priority": 1, "max_retries": 0}',
 ]
 DUE: dict[str, str | None] = {"job_name": NAME, "execution_time": "now", "priority": "1"}
-OTHERS = ["somebody", "", "'", "x" * 5000]
 
-
-def column(*values: str | None) -> st.SearchStrategy[str | None]:
-    return st.sampled_from(values)
-
-
-instants = column(None, *INSTANTS)
 rows = st.fixed_dictionaries(
     {
         "job_name": st.sampled_from(NAMES)
@@ -130,6 +115,7 @@ rows = st.fixed_dictionaries(
         "retry_count": st.sampled_from(COUNTS),
         "max_retries": st.sampled_from(COUNTS),
         "attempt": st.sampled_from(COUNTS),
+        "crash_count": st.sampled_from([*COUNTS, "-1", "-2147483648"]),
         "misfire_grace_time": column(None, *COUNTS),
         "timeout_seconds": column(None, "1e308", "5e-324", "Infinity", "NaN", "0.000001"),
         "lock_key": column(None, str(-(2**63)), str(2**63 - 1), "0"),
@@ -141,15 +127,7 @@ rows = st.fixed_dictionaries(
 
 async def write(pool: asyncpg.Pool, job_id: str, row: dict[str, str | None]) -> bool:
     """Write a row as it is; False if the table refuses it."""
-    marks = [f"${place}::text::{TYPES[name]}" for place, name in enumerate(row, 2)]
-    statement = (
-        f"INSERT INTO scheduled_jobs ({', '.join(['job_id', *row])}) VALUES ({', '.join(['$1', *marks])})"
-    )
-    try:
-        await pool.execute(statement, job_id, *row.values())
-    except asyncpg.CheckViolationError:
-        return False
-    return True
+    return await write_row(pool, "scheduled_jobs", "job_id", TYPES, {"job_id": job_id, **row})
 
 
 async def work(*args: Any, **kwargs: Any) -> None: ...

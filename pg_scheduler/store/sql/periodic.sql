@@ -3,9 +3,17 @@
 SELECT coalesce($1, now());
 
 -- name: periodic_rows
--- Every schedule, and what time it is.
-SELECT dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
-    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at, coalesce($1, now()) AS now
+-- Every schedule, and what time it is. What somebody wrote by hand must not keep us from reading the others: the
+-- calendar of Python, within which the next time is to be found, ends in the year 9999, and no schedule has
+-- an interval of 4,000 days. A last time beyond it is none.
+SELECT dedup_key, derived_key, job_name, function,
+    CASE WHEN every > '4000 days' THEN '4000 days' ELSE every END AS every, cron, timezone, use_advisory_lock,
+    priority, max_retries, enabled, enabled_in_code,
+    least(greatest(anchor, '0001-01-02'), '9000-01-01') AS anchor,
+    CASE WHEN last_fire_at BETWEEN '0001-01-02' AND '9000-01-01' THEN last_fire_at END AS last_fire_at,
+    CASE WHEN next_fire_at IS NOT NULL
+        THEN least(greatest(next_fire_at, '0001-01-02'), '9000-01-01') END AS next_fire_at,
+    coalesce($1, now()) AS now
 FROM {schema}scheduler_periodic_jobs;
 
 -- name: lock_periodic
@@ -44,14 +52,19 @@ WHERE finished_at IS NULL
 
 -- name: due_periodic
 -- Schedules of this process whose time has come, or whose next time is to be computed; locked until the
--- transaction that moves them on. Another node that plans the same ones now is not waited for.
-SELECT dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
-    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at
-FROM {schema}scheduler_periodic_jobs
+-- transaction that moves them on. Another node that plans the same ones now is not waited for. Values as above.
+SELECT dedup_key, derived_key, job_name, function,
+    CASE WHEN every > '4000 days' THEN '4000 days' ELSE every END AS every, cron, timezone, use_advisory_lock,
+    priority, max_retries, enabled, enabled_in_code,
+    least(greatest(anchor, '0001-01-02'), '9000-01-01') AS anchor,
+    CASE WHEN last_fire_at BETWEEN '0001-01-02' AND '9000-01-01' THEN last_fire_at END AS last_fire_at,
+    CASE WHEN next_fire_at IS NOT NULL
+        THEN least(greatest(next_fire_at, '0001-01-02'), '9000-01-01') END AS next_fire_at
+FROM {schema}scheduler_periodic_jobs AS schedule
 WHERE enabled
   AND dedup_key = ANY ($1)
-  AND (next_fire_at IS NULL OR next_fire_at <= coalesce($2, now()))
-ORDER BY next_fire_at
+  AND (schedule.next_fire_at IS NULL OR schedule.next_fire_at <= coalesce($2, now()))
+ORDER BY schedule.next_fire_at
 LIMIT 100
 FOR UPDATE SKIP LOCKED;
 

@@ -10,8 +10,8 @@ ON CONFLICT (worker_id) DO UPDATE SET
 
 -- name: silent_workers
 -- Workers whose liveness lock can be had: their session has ended. Not in the first $2 seconds after a start of
--- the server, which ended everybody's.
-SELECT worker_id, liveness_key, last_beat
+-- the server, which ended everybody's. The beat is a text, since it may be one that Python has no word for.
+SELECT worker_id, liveness_key, last_beat::text
 FROM {schema}scheduler_workers
 WHERE worker_id <> $1
   AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => $2)
@@ -65,11 +65,14 @@ SELECT
 DELETE FROM {schema}scheduler_workers WHERE worker_id = $1;
 
 -- name: list_workers
--- Every worker with a row, and whether its lease still runs.
-SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs, started_at, last_beat,
-    lease_until, lease_until > coalesce($1, now()) AS is_alive
-FROM {schema}scheduler_workers
-ORDER BY started_at, worker_id;
+-- Every worker with a row, and whether its lease still runs. Instants beyond the calendar of Python are its ends.
+SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
+    least(greatest(started_at, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS started_at,
+    least(greatest(last_beat, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS last_beat,
+    least(greatest(lease_until, '0001-01-01 00:00:00.000001Z'), '9999-12-31 23:59:59.999998Z') AS lease_until,
+    lease_until > coalesce($1, now()) AS is_alive
+FROM {schema}scheduler_workers AS worker
+ORDER BY worker.started_at, worker_id;
 
 -- name: delete_dead_workers
 -- First half of a rescue: workers whose lease is over lose their row, and those of $2, found silent, whose
