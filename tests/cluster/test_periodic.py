@@ -18,6 +18,14 @@ async def test_three_nodes_run_every_window_once(fleet: Fleet, client: Scheduler
     nodes = [await fleet.start("--tick", "1", "--tock") for _ in range(3)]
     # Real time: four windows of each take some four seconds.
     await fleet.hears(lambda: all(len(fleet.seen(event)) >= 4 for event in ("ticked", "tocked")))
+    for key in (
+        TICK,
+        TOCK,
+    ):  # a window that is planned right before the last node's end would be left to nobody
+        nodes[0].say(f"disable {key}")
+        for node in nodes:
+            await fleet.sees("switched", node=node, key=key, enabled=False)
+    await fleet.hears(lambda: len(fleet.seen("PeriodicJobPlanned")) <= len(fleet.seen("JobCompleted")))
     for node in nodes:
         await node.stop()
 

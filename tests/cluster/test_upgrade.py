@@ -20,11 +20,11 @@ import pytest
 from pg_scheduler import ConflictResolution, JobSpec, JobStatus, Scheduler, SchemaMissingError
 from pg_scheduler.migrate import Migration, migrate, shipped_migrations
 from pg_scheduler.migrate.apply import apply
-from tests.cluster.fleet import ROOT, Fleet, Node, environment
+from tests.cluster.fleet import ROOT, TICK, Fleet, Node, environment
 from tests.cluster.previous import head, unpack
 
 SCHEDULES = ("--tick", "0.5")
-SHORT = ("--lease", "2")
+SHORT = ("--lease", "3")
 NOTHING: dict[str, object] = {"args": [], "kwargs": {}}
 HEAD = shipped_migrations()[-1].version
 
@@ -59,6 +59,10 @@ async def hold(fleet: Fleet, client: Scheduler, node: Node, *job_ids: str) -> No
         await fleet.sees("JobStarted", node=node, job_id=job_id)
 
 
+def job_ids(fleet: Fleet, event: str) -> set[str]:
+    return {seen.job_id for seen in fleet.seen(event)}
+
+
 def windows_are_whole(fleet: Fleet) -> None:
     """Every window of the schedule was planned once and ran once."""
     due = sorted(datetime.fromisoformat(seen.about["due"]) for seen in fleet.seen("ticked"))
@@ -90,7 +94,6 @@ async def test_nodes_of_two_versions_work_side_by_side(
     await fleet.sees("JobCompleted", node=old, job_id="before-20")
     await client.initialize_db()
     assert await version(pool) == HEAD
-    assert len(fleet.seen("JobCompleted")) < 300, "it was migrated in the middle of the load"
     old.say("enqueue cluster.stumble stumble 0 20")
     await fleet.sees("done", line="enqueue cluster.stumble stumble 0 20")
 
@@ -123,6 +126,9 @@ async def test_nodes_of_two_versions_work_side_by_side(
     for number in (1, 2, 3, 4):
         await fleet.sees("JobCompleted", node=new, job_id=f"old-hold-{number}")
     await fleet.sees("ticked", node=new, count=ticked + 2)
+    new.say(f"disable {TICK}")  # a window that is planned right before the end would be left to nobody
+    await fleet.sees("switched", node=new, key=TICK, enabled=False)
+    await fleet.hears(lambda: job_ids(fleet, "PeriodicJobPlanned") <= job_ids(fleet, "JobCompleted"))
     await new.stop()
 
     ran = Counter(seen.job_id for seen in fleet.seen("ran"))
