@@ -36,14 +36,19 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _replay(words: argparse.Namespace, seed: int) -> str:
+    flags = "".join(f" --{name}" for name in ("memory", "untimed") if getattr(words, name))
+    return (
+        f"python3 dev.py chaos --seed {seed} --minutes {words.minutes:g} --workers {words.workers} "
+        f"--rate {words.rate} --lease {words.lease:g} --calm {words.calm:g}{flags}"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once; 1 if a promise was broken."""
     words = options(arguments)
     seed = secrets.randbelow(1_000_000) if words.seed is None else words.seed
-    replay = (
-        f"python3 dev.py chaos --seed {seed} --minutes {words.minutes:g} --workers {words.workers} "
-        f"--rate {words.rate} --lease {words.lease:g}"
-    )
+    replay = _replay(words, seed)
     print(replay, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     settings = Settings(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from chaos.clock import Clock
 from chaos.proxy import Proxy
 
 __all__ = ["Fleet", "Seat"]
@@ -22,9 +23,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 class Seat:
     """A worker's place."""
 
-    def __init__(self, name: str, proxy: Proxy) -> None:
+    def __init__(self, name: str, proxy: Proxy, clock: Clock | None = None) -> None:
         self.name = name
         self.proxy = proxy
+        self.clock = clock
         self.dsn = ""
         self.process: Process | None = None
 
@@ -46,16 +48,19 @@ class Fleet:
         folder: Where the ledgers and logs lie.
         dsn: The database's, to which each seat gets a proxy.
         lease: Seconds.
+        library: What moves clocks, if it is here.
 
     Attributes:
         deaths: When processes ended, by process id.
         mutinies: Processes that ended by themselves.
     """
 
-    def __init__(self, folder: Path, dsn: str, lease: float, names: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, dsn: str, lease: float, names: Sequence[str], *, library: Path | None = None
+    ) -> None:
         self._folder = folder
         self._lease = lease
-        self.seats = [Seat(name, Proxy(dsn)) for name in names]
+        self.seats = [Seat(name, Proxy(dsn), Clock(library) if library else None) for name in names]
         self.deaths: dict[int, float] = {}
         self.mutinies: list[str] = []
         self._watchers: list[asyncio.Task[None]] = []
@@ -73,7 +78,12 @@ class Fleet:
         try:
             words = ("-m", "chaos.worker", seat.dsn, str(self._folder), seat.name, str(self._lease))
             seat.process = process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *words), cwd=ROOT, stdin=PIPE, stderr=log, start_new_session=True
+                *(sys.executable, *words),
+                cwd=ROOT,
+                env=os.environ | (seat.clock.environment if seat.clock else {}),
+                stdin=PIPE,
+                stderr=log,
+                start_new_session=True,
             )
         finally:
             os.close(log)
@@ -105,6 +115,8 @@ class Fleet:
         for seat in self.seats:
             await self.kill(seat)
             seat.proxy.close()
+            if seat.clock is not None:
+                seat.clock.close()
 
     async def _watch(self, seat: Seat, process: Process) -> None:
         code = await process.wait()

@@ -12,7 +12,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ class Wish:
     kind: str
     sure: bool = False
     cancelled: bool | None = None
-    versions: set[int] = field(default_factory=lambda: {0})
+    versions: frozenset[int] = frozenset({0})
 
 
 class Load:
@@ -170,7 +170,7 @@ class Load:
     async def _replace(self) -> None:
         """Schedule, and give a new definition before, while or after it runs."""
         job_id = self._new_id()
-        self.wishes[job_id] = wish = Wish(REPLACED, versions={1, 2})
+        self.wishes[job_id] = wish = Wish(REPLACED, versions=frozenset({1, 2}))
         await self._client.schedule(
             self._random.choice((jobs.quick, jobs.slow)),
             execution_time=self._soon(0.5),
@@ -188,7 +188,7 @@ class Load:
             misfire_grace_time=None,
             conflict_resolution=ConflictResolution.REPLACE,
         )
-        wish.versions = {2}
+        wish.versions = frozenset({2})
 
     async def _cancel(self) -> None:
         """Schedule, and cancel before, while or after it runs."""

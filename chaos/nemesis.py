@@ -17,14 +17,33 @@ from typing import Final
 
 import asyncpg
 
+from chaos.clock import Clock
 from chaos.fleet import Fleet, Seat
 from chaos.proxy import Proxy
 from pg_scheduler.embedded import EmbeddedPostgres
 
-__all__ = ["DROPPED", "SERVER", "Fault", "Nemesis", "Plan", "plan"]
+__all__ = [
+    "DROPPED",
+    "LEAST_STEP",
+    "SERVER",
+    "SERVER_CLOCK",
+    "WORKER_CLOCK",
+    "Fault",
+    "Nemesis",
+    "Plan",
+    "plan",
+]
 
 SERVER: Final = "server"
 DROPPED: Final = "connections dropped"
+SERVER_CLOCK: Final = "server clock stepped"
+WORKER_CLOCK: Final = "worker clock stepped"
+LEAST_STEP: Final = 60.0
+MOST_STEP: Final = 120.0
+FORWARD: Final = 0.3
+"""How often a clock goes forward first. Periodic jobs have no windows until a clock that went forward and
+back has caught up, so it goes back first more often."""
+
 REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 WORKER_FAULTS: Final = {
@@ -40,6 +59,7 @@ WORKER_FAULTS: Final = {
     DROPPED: (1, 0.2, 1.5),
     "connections refused": (2, 0.2, 1.5),
     "network slow": (1, 0.5, 1.0),
+    WORKER_CLOCK: (1, 0.5, 2.0),
 }
 SERVER_FAULTS: Final = {
     "server restarted, fast": (1, 0.0, 0.2),
@@ -48,6 +68,7 @@ SERVER_FAULTS: Final = {
     "server frozen": (1, 0.1, 1.3),
     "backends terminated": (3, 0.0, 0.0),
     "max_connections reached": (1, 0.3, 0.8),
+    SERVER_CLOCK: (1, 0.5, 2.0),
 }
 OF_ENQUEUERS: Final = [kind for kind in WORKER_FAULTS if kind.startswith(("connections", "network"))]
 GAPS: Final = {True: (0.2, 2.0), False: (2.0, 9.0)}
@@ -64,15 +85,25 @@ class Plan:
     seconds: float
     chance: float
 
+    @property
+    def step(self) -> float:
+        """Seconds by which a clock is moved, for clocks."""
+        if self.kind not in (SERVER_CLOCK, WORKER_CLOCK):
+            return 0
+        if self.chance < FORWARD:
+            return LEAST_STEP + (MOST_STEP - LEAST_STEP) * self.chance / FORWARD
+        return -LEAST_STEP - (MOST_STEP - LEAST_STEP) * (self.chance - FORWARD) / (1 - FORWARD)
+
 
 @dataclass(slots=True)
 class Fault:
-    """A fault that was, by the monotonic clock."""
+    """A fault that was, by the monotonic clock. ``step`` are the seconds by which it moved a clock."""
 
     kind: str
     target: str
     began: float
     ended: float
+    step: float = 0.0
 
 
 def plan(seed: int, *, seats: int, lease: float, of_workers: bool) -> Iterator[Plan]:
@@ -93,10 +124,14 @@ class Nemesis:
     Args:
         dsn: The database's, not through a proxy.
         enqueuers: The proxy of the enqueuers.
+        clock: The server's, if it can be moved; then the workers' can.
     """
 
-    def __init__(self, server: EmbeddedPostgres, dsn: str, fleet: Fleet, enqueuers: Proxy) -> None:
+    def __init__(
+        self, server: EmbeddedPostgres, dsn: str, fleet: Fleet, enqueuers: Proxy, clock: Clock | None
+    ) -> None:
         self._server = server
+        self._clock = clock
         self._dsn = dsn
         self._fleet = fleet
         self._seats: Sequence[Seat] = [*fleet.seats, Seat("enqueuers", enqueuers)]
@@ -117,17 +152,35 @@ class Nemesis:
             if time.monotonic() + one.gap + one.seconds > end:
                 return
             await asyncio.sleep(one.gap)
+            if one.step and self._clock is None:
+                continue
             seat = self._seats[one.seat]
             on_server = one.kind in SERVER_FAULTS
-            fault = Fault(one.kind, SERVER if on_server else seat.name, time.monotonic(), float("inf"))
+            target = SERVER if on_server else seat.name
+            fault = Fault(one.kind, target, time.monotonic(), float("inf"), one.step)
             self.faults.append(fault)
-            tell(f"{fault.kind} ({fault.target}, {one.seconds:.1f} s)")
+            by = f" by {one.step:+.0f} s" if one.step else ""
+            tell(f"{fault.kind}{by} ({fault.target}, {one.seconds:.1f} s)")
             await (self._hit_server(one) if on_server else self._hit(seat, one))
             fault.ended = time.monotonic()
+
+    def catch_up(self) -> None:
+        """Put the server's clock forward for good.
+
+        A retry whose delay was added to a clock that was then put back is due when the clock is there again,
+        and nobody wants to wait for that.
+        """
+        if self._clock is not None:
+            now = time.monotonic()
+            self.faults.append(Fault(SERVER_CLOCK, SERVER, now, float("inf"), MOST_STEP))
+            self._clock.set(MOST_STEP)
 
     async def _hit(self, seat: Seat, one: Plan) -> None:
         proxy = seat.proxy
         match one.kind:
+            case "worker clock stepped":
+                assert seat.clock is not None
+                await self._move(seat.clock, one)
             case "worker killed":
                 await self._fleet.kill(seat)
                 await asyncio.sleep(one.seconds)
@@ -160,12 +213,21 @@ class Nemesis:
                 seat.signal(signal.SIGCONT)
 
     @staticmethod
+    async def _move(clock: Clock, one: Plan) -> None:
+        clock.set(one.step)
+        await asyncio.sleep(one.seconds)
+        clock.set(0)
+
+    @staticmethod
     async def _heal(proxy: Proxy, after: float) -> None:
         await asyncio.sleep(after)
         proxy.heal()
 
     async def _hit_server(self, one: Plan) -> None:
         match one.kind:
+            case "server clock stepped":
+                assert self._clock is not None
+                await self._move(self._clock, one)
             case "server frozen":
                 await self._in_thread(self._server.freeze)
                 await asyncio.sleep(one.seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from chaos.checker import Verdict
+from chaos.evidence import Verdict
 
 __all__ = ["render", "table"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,9 @@ from typing import Final
 import asyncpg
 
 from chaos import ledger
-from chaos.checker import Evidence, Row, Verdict, judge
+from chaos.checker import judge
+from chaos.clock import Clock, find_library
+from chaos.evidence import Evidence, Row, Verdict
 from chaos.fleet import Fleet
 from chaos.jobs import PERIODIC
 from chaos.load import Load
@@ -31,6 +34,11 @@ WARM_UP: Final = 2.0
 DRAIN: Final = 40.0
 STATUS_EVERY: Final = 10.0
 GOODBYE: Final = 45.0
+SOON: Final = 3.0
+"""Seconds in which everything is due that the load asked for."""
+
+AT_ONCE: Final = 5000
+"""Rows that are read at once."""
 
 UNFINISHED: Final = (
     "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL AND ($1 OR job_name <> ALL ($2))"
@@ -70,22 +78,37 @@ class _Stage:
     server: EmbeddedPostgres
     dsn: str
     fleet: Fleet
+    clock: Clock | None
 
 
 async def run(settings: Settings, tell: Callable[[str], None]) -> Verdict:
     """Do all of it."""
     server_settings = SERVER_SETTINGS | (ON_MEMORY if settings.scratch else {})
-    with EmbeddedPostgres(settings=server_settings, scratch=settings.scratch) as server:
+    library = find_library()
+    if library is None:
+        tell("libfaketime is not here, so no clock is moved")
+    with ExitStack() as stack:
+        clock = Clock(library) if library else None
+        if clock is not None:
+            stack.callback(clock.close)
+        server = stack.enter_context(
+            EmbeddedPostgres(
+                settings=server_settings,
+                scratch=settings.scratch,
+                environment=clock.environment if clock else None,
+            )
+        )
         connection = await asyncpg.connect(server.dsn())
         await connection.execute("CREATE DATABASE chaos")
         await connection.close()
         dsn = server.dsn("chaos")
         names = [f"worker-{number}" for number in range(1, settings.workers + 1)]
-        fleet = Fleet(settings.folder, dsn, settings.lease, names)
+        fleet = Fleet(settings.folder, dsn, settings.lease, names, library=library)
         try:
-            return judge(await _gather(settings, _Stage(server, dsn, fleet), tell))
+            evidence = await _gather(settings, _Stage(server, dsn, fleet, clock), tell)
         finally:
             await fleet.close()
+    return judge(evidence)
 
 
 async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]) -> Evidence:
@@ -107,7 +130,7 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         await asyncio.sleep(WARM_UP)
         status = asyncio.create_task(_report(load, tell))
         stack.callback(status.cancel)
-        nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy)
+        nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy, stage.clock)
         await nemesis.rage(settings.seed, settings.lease, settings.seconds, tell)
         quiet = time.monotonic()
         tell("no more faults")
@@ -116,6 +139,8 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         status.cancel()
         raised = ", ".join(f"{count} {kind}" for kind, count in load.faults.items())
         tell(f"no more load; calls that raised: {raised or 'none'}")
+        await asyncio.sleep(SOON)
+        nemesis.catch_up()
         await _drained(stage.dsn, periodic=False)
         await _switch_off(client, stage.dsn)
         await _drained(stage.dsn, periodic=True)
@@ -168,8 +193,14 @@ async def _switch_off(client: Scheduler, dsn: str) -> None:
 
 
 async def _rows(dsn: str, offset: float) -> dict[str, Row]:
+    """All of them, of which there may be millions: a part at a time, and each string once."""
+    rows: dict[str, Row] = {}
     connection = await asyncpg.connect(dsn)
     try:
-        return {row[0]: Row(*row) for row in await connection.fetch(ROWS, offset)}
+        async with connection.transaction():
+            async for record in connection.cursor(ROWS, offset, prefetch=AT_ONCE):
+                row = Row(*(sys.intern(value) if isinstance(value, str) else value for value in record))
+                rows[row.job_id] = row
     finally:
         await connection.close()
+    return rows

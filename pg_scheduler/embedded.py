@@ -88,6 +88,8 @@ class EmbeddedPostgres:
         binaries: The folder that holds ``postgres`` and ``initdb``; looked for if None.
         scratch: Where to make the temporary folder; None for the system's usual place. On ``/dev/shm``,
             where there is room, creating a database is fifty times as fast as on many disks.
+        environment: Variables for the server's processes, e.g. ``{"LD_PRELOAD": ...}``. Of ours they get none
+            but ``PATH`` and ``LD_LIBRARY_PATH``.
 
     Attributes:
         pid: The process id of the running postmaster, None before the first start.
@@ -100,11 +102,13 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         binaries: str | os.PathLike[str] | None = None,
         scratch: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = Path(data).absolute() if data is not None else None
         self.settings = dict(settings or {})
         self.binaries = Path(binaries) if binaries is not None else None
         self.scratch = Path(scratch) if scratch is not None else None
+        self.environment = dict(environment or {})
         self.pid: int | None = None
         self._home: str | None = None
         self._temporary: list[str] = []
@@ -202,6 +206,7 @@ class EmbeddedPostgres:
             "data": str(self.data) if self.data else None,
             "scratch": str(self.scratch) if self.scratch else None,
             "settings": self.settings,
+            "environment": self.environment,
         }
 
     def _ask(self, **order: Any) -> dict[str, Any]:

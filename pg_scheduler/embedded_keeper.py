@@ -48,12 +48,16 @@ class KeeperError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What kind of server: its binaries, its data (None = temporary, made in scratch) and its settings."""
+    """What kind of server: its binaries, its data (None = temporary, made in scratch) and its settings.
+
+    The environment is what it gets beside the little that is always there.
+    """
 
     binaries: str
     data: str | None
     scratch: str | None
     settings: dict[str, str]
+    environment: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Keeper:
                     stdout=log,
                     stderr=log,
                     cwd="/",
-                    env=environment(),
+                    env=environment() | self.order.environment,
                     start_new_session=True,
                     preexec_fn=die_with_keeper if LINUX else None,  # noqa: PLW1509 - there are no threads
                     **self.account.popen_arguments(),

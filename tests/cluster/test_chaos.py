@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checker import Evidence, Row, judge
+from chaos.checker import judge
+from chaos.evidence import Evidence, Row
 from chaos.ledger import DONE, Book, Ledger, Try, Word, read
 from chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Wish
 from chaos.nemesis import Fault, plan
@@ -59,7 +60,7 @@ def test_a_ledger_says_what_was_written(tmp_path: Path) -> None:
     assert one.ended is not None
     assert one.started <= one.ended
     assert book.tries["cut off"][0].ended is None
-    assert [word.about for word in book.words["JobLost"]] == [["job", 2]]
+    assert [word.about for word in book.words["JobLost"]] == [("job", 2)]
 
 
 def row(
@@ -115,7 +116,7 @@ def sound() -> Evidence:
         "never heard of again": Wish(PLAIN),
         "broken": Wish(BROKEN, sure=True),
         "cancelled": Wish(CANCELLED, sure=True, cancelled=True),
-        "replaced": Wish(REPLACED, sure=True, versions={2}),
+        "replaced": Wish(REPLACED, sure=True, versions=frozenset({2})),
         "taken over": Wish(PLAIN, sure=True),
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
@@ -142,8 +143,9 @@ def without(evidence: Evidence, job_id: str) -> None:
 def add(evidence: Evidence, *rows: Row) -> None:
     evidence.rows = {**evidence.rows, **{each.job_id: each for each in rows}}
     for each in rows:
+        assert each.started is not None
         evidence.book.tries[each.job_id] = [
-            Try(each.job_id, 1, "worker-1", "a", 1, 0, started=10.1, ended=10.2, how=DONE)
+            Try(each.job_id, 1, "worker-1", "a", 1, 0, each.started, each.started + 0.1, DONE)
         ]
 
 
@@ -178,7 +180,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     ),
     "a window twice": (
         "windows doubled or missed",
-        lambda it: add(it, row("again", job_name="chaos.tick", due=11.0)),
+        lambda it: add(it, row("again", job_name="chaos.tick", due=11.0, created=11.0, started=11.1)),
     ),
     "planned twice": (
         "windows doubled or missed",

@@ -1,0 +1,60 @@
+"""A clock that can be moved: libfaketime in front of a process, and a file that says where its clock stands.
+
+Only the time of day moves. The monotonic clock, by which ledgers are written, faults are noted and event
+loops sleep, stays what it is, as it does when an administrator or NTP sets a clock.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+__all__ = ["Clock", "find_library"]
+
+LIBRARY: Final = "usr/lib/*/faketime/libfaketimeMT.so.1"
+FOLDERS: Final = (Path(sys.prefix, "debian", "libfaketime"), Path("/"))
+"""Where dev.py unpacks it, and where the system's package manager does."""
+
+
+def find_library() -> Path | None:
+    """libfaketime, if it is here."""
+    return next((found for folder in FOLDERS for found in folder.glob(LIBRARY)), None)
+
+
+class Clock:
+    """The clock of one program and all of its processes; it shows the right time to begin with.
+
+    Args:
+        library: What ``find_library()`` found.
+    """
+
+    def __init__(self, library: Path) -> None:
+        # The server may run as another user, who must be able to read both.
+        self._folder = Path(tempfile.mkdtemp(prefix="clock-"))
+        self._folder.chmod(0o755)
+        self._file = self._folder / "offset"
+        copy = self._folder / library.name
+        shutil.copy(library, copy)
+        copy.chmod(0o755)
+        self.environment: Final = {
+            "LD_PRELOAD": str(copy),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",  # all processes of a server agree
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }
+        self.set(0)
+
+    def set(self, offset: float) -> None:
+        """Let it show so many seconds more than there are."""
+        new = self._folder / "new"
+        new.write_text(f"{offset:+.3f}\n", encoding="ascii")
+        new.chmod(0o644)
+        new.rename(self._file)
+
+    def close(self) -> None:
+        """Remove the files; what runs under it has ended."""
+        shutil.rmtree(self._folder, ignore_errors=True)
