@@ -62,12 +62,9 @@ def too_early(evidence: Evidence) -> Iterator[str]:
 def by_a_steady_clock(evidence: Evidence, row: Row) -> bool:
     """Whether the server's clock was right when this one was claimed: its first try says when that was."""
     tries = evidence.book.tries.get(row.job_id)
-    return (
-        bool(tries)
-        and row.started is not None
-        and row.created <= row.started
-        and abs(row.started - tries[0].started) < LEAST_STEP / 2
-    )
+    if not tries or row.started is None:
+        return False
+    return row.created <= row.started and abs(row.started - tries[0].started) < LEAST_STEP / 2
 
 
 def inversions(evidence: Evidence) -> Iterator[str]:

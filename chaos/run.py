@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
@@ -193,14 +193,19 @@ async def _switch_off(client: Scheduler, dsn: str) -> None:
 
 
 async def _rows(dsn: str, offset: float) -> dict[str, Row]:
-    """All of them, of which there may be millions: a part at a time, and each string once."""
+    """All of them, of which there may be millions: a part at a time."""
     rows: dict[str, Row] = {}
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
             async for record in connection.cursor(ROWS, offset, prefetch=AT_ONCE):
-                row = Row(*(sys.intern(value) if isinstance(value, str) else value for value in record))
+                row = Row(*map(_shared, record))
                 rows[row.job_id] = row
     finally:
         await connection.close()
     return rows
+
+
+def _shared(value: Any) -> Any:
+    """Each string once, also those that the ledgers have."""
+    return sys.intern(value) if isinstance(value, str) else value

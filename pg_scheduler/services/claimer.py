@@ -48,6 +48,7 @@ class Claimer(Service):
         batch: Jobs per claim.
         on_claimed: Called when jobs were taken.
         on_silence: Called when another worker's process seems to have ended.
+        on_refused: Called when a job is due and could not be had: locked by somebody, or our lease is over.
         trusted_until: Tells until when the lease surely runs, by the monotonic clock.
     """
 
@@ -68,6 +69,7 @@ class Claimer(Service):
         polling: PollingConfig,
         on_claimed: Callable[[], None],
         on_silence: Callable[[], None],
+        on_refused: Callable[[], None],
         trusted_until: Callable[[], float],
     ) -> None:
         super().__init__(events)
@@ -80,6 +82,7 @@ class Claimer(Service):
         self._polling = polling
         self._on_claimed = on_claimed
         self._on_silence = on_silence
+        self._on_refused = on_refused
         self._trusted_until = trusted_until
         self._idle = polling.idle_start_interval
         self._due_at = 0.0
@@ -181,7 +184,8 @@ class Claimer(Service):
         if due_in is None:
             return poll
         if due_in <= 0:
-            return polling.min_interval  # due, but somebody has locked it
+            self._on_refused()
+            return polling.min_interval
         # By the server's clock, when it began; and the next question will take as long to get there.
         due_at = asked + due_in + GUARD
         left = due_at - time.monotonic()

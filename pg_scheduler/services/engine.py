@@ -155,6 +155,7 @@ class Engine:
             polling=config.polling,
             on_claimed=self._claimed,
             on_silence=self.rescuer.listen,
+            on_refused=self.heartbeat.doubt,
             trusted_until=lambda: self.heartbeat.trusted_until,
         )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, take_deleted=self.completer.take_deleted)

@@ -79,6 +79,11 @@ class Heartbeat(Service):
         """The lease was renewed, as asked for then, in whichever thread."""
         self.renewed_at = max(asked, self.renewed_at)
 
+    def doubt(self) -> None:
+        """What is due could not be had: the lease may be over by the server's clock, which can be set."""
+        if time.monotonic() >= self.renewed_at + DEAF_INTERVAL:
+            self.wake()
+
     async def prepare(self) -> None:
         """Register."""
         await self._register()
@@ -103,6 +108,8 @@ class Heartbeat(Service):
         if beat.lost:
             await self._take_away({job_id: held[job_id] for job_id in beat.lost})
         beat_interval = self._lease / BEATS_PER_LEASE
+        if beat.late:
+            return min(beat_interval, DEAF_INTERVAL)
         return beat_interval if self._hears() or not held else min(beat_interval, DEAF_INTERVAL)
 
     async def drain(self) -> None:

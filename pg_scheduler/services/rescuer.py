@@ -1,8 +1,9 @@
 """Gives the jobs of dead workers back: of those whose lease is over, and of those whose process has ended.
 
 The lookout says when a lease is over. That a process has ended shows at once, in its liveness lock, which
-the claimer's polls look at. But a session may also have broken off and come back, so a silent worker is
-asked for a heartbeat first, and is dead if neither that nor a new lock is there a moment later.
+the claimer's polls look at. But a session may also have broken off and come back, and a clock that is put
+forward ends every lease at once. So nobody is dead unheard: such a worker is asked for a heartbeat first, and
+is dead if neither that nor a new lock is there a moment later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SHORTLY: Final = 1.0
 BATCH: Final = 1000
 
 PATIENCE: Final = 1.5
-"""Seconds that a silent worker gets to answer."""
+"""Seconds that a worker in doubt gets to answer."""
 
 
 class Rescuer(Service):
@@ -58,7 +59,7 @@ class Rescuer(Service):
         self._ask = ask
         self._on_rescued = on_rescued
         self._listens = False
-        self._silent: dict[str, tuple[object, float]] = {}
+        self._doubtful: dict[str, tuple[object, float]] = {}
 
     def listen(self) -> None:
         """Somebody's liveness lock can be had."""
@@ -70,9 +71,10 @@ class Rescuer(Service):
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
         if not self._is_trusted():
             return SHORTLY
-        dead = await self._find_dead() if self._listens else []
+        await self._store.restart_leases(BATCH)
+        suspects = await self._find_suspects()
         rescue = await self._store.rescue(
-            self._heartbeat_threshold, BATCH, silent=dead, max_crashes=self._max_crashes
+            self._heartbeat_threshold, BATCH, suspects=suspects, max_crashes=self._max_crashes
         )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsRescued(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
@@ -84,20 +86,21 @@ class Rescuer(Service):
             self._on_rescued()
         if len(rescue.job_ids) + len(rescue.quarantined) == BATCH:
             return 0
-        return PATIENCE if self._silent else NEVER
+        return PATIENCE if self._doubtful else NEVER
 
-    async def _find_dead(self) -> list[str]:
+    async def _find_suspects(self) -> list[str]:
         now = time.monotonic()
-        before, self._silent = self._silent, {}
-        dead = []
-        for worker_id, sign in (await self._store.silent_workers(self._worker_id)).items():
+        before, self._doubtful = self._doubtful, {}
+        suspects = []
+        doubtful = await self._store.doubtful_workers(self._worker_id, silence=self._listens)
+        for worker_id, sign in doubtful.items():
             last_sign, since = before.get(worker_id, (None, now))
             if sign != last_sign:
-                self._silent[worker_id] = (sign, now)
+                self._doubtful[worker_id] = (sign, now)
                 await self._ask(worker_id)
             elif now - since < PATIENCE:
-                self._silent[worker_id] = (sign, since)
+                self._doubtful[worker_id] = (sign, since)
             else:
-                dead.append(worker_id)
-        self._listens = bool(self._silent)
-        return dead
+                suspects.append(worker_id)
+        self._listens = self._listens and bool(self._doubtful)
+        return suspects

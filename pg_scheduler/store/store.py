@@ -111,10 +111,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a renewal found: whether the worker's row is still there, and jobs that are no longer its own."""
+    """What a renewal found.
+
+    Attributes:
+        alive: Whether the worker's row is still there.
+        lost: Jobs that are no longer its own.
+        late: Whether the lease was over; then the next beat is the first that counts.
+    """
 
     alive: bool
     lost: list[str]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,11 +393,11 @@ class Store:
         """Renew the worker's lease and those of the jobs it holds, by id and attempt; tell its key."""
         args = (worker_id, list(held), json.dumps(held), lease, self._now, liveness_key)
         (row,) = await self._fetch("renew_lease", *args, on=on)
-        return Beat(row["alive"], row["lost"])
+        return Beat(row["alive"], row["lost"], row["late"])
 
-    async def silent_workers(self, worker_id: str) -> dict[str, object]:
-        """Other workers whose session has ended, each with what changes when it comes back."""
-        rows = await self._fetch("silent_workers", worker_id, SETTLING)
+    async def doubtful_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
+        """Other workers whose lease is over, or whose session ended; each with what changes if it lives."""
+        rows = await self._fetch("doubtful_workers", worker_id, SETTLING, silence, self._now)
         return {row[0]: (row[1], row[2]) for row in rows}
 
     async def deregister(self, worker_id: str) -> None:
@@ -401,23 +408,26 @@ class Store:
         """Every worker with a row, the oldest first."""
         return [worker_from(row) for row in await self._fetch("list_workers", self._now)]
 
+    async def restart_leases(self, limit: int = 1000) -> None:
+        """Let leases begin now that were given by a clock which has been put back since."""
+        await self._fetch("restart_leases", self._now, limit)
+
     async def rescue(
         self,
         heartbeat_threshold: float,
         limit: int = 1000,
         *,
-        silent: Sequence[str] = (),
+        suspects: Sequence[str] | None = None,
         max_crashes: int | None = None,
     ) -> Rescue:
         """Declare workers dead, and release running jobs that nobody holds any more.
 
-        Dead are those without a lease, and those of ``silent`` whose liveness lock can be had. A job under
-        which ``max_crashes`` workers died fails instead.
+        Dead are those of ``suspects`` without a lease, or whose liveness lock can be had; None for all
+        without a lease. A job under which ``max_crashes`` workers died fails instead.
         """
         async with self.connections.transaction(own=True) as connection:
             dead = [
-                row[0]
-                for row in await self._fetch("delete_dead_workers", self._now, list(silent), on=connection)
+                row[0] for row in await self._fetch("delete_dead_workers", self._now, suspects, on=connection)
             ]
             orphans = await self._fetch(
                 "lock_orphans", dead, self._now, heartbeat_threshold, limit, on=connection

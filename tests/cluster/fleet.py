@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,12 +77,14 @@ class Fleet:
         self._ears: list[asyncio.Task[None]] = []
         self._news = asyncio.Condition()
 
-    async def start(self, *options: str, library: Path = ROOT) -> Node:
-        """Start a node, with the library of that folder; returns when it claims jobs."""
+    async def start(
+        self, *options: str, library: Path = ROOT, variables: Mapping[str, str] | None = None
+    ) -> Node:
+        """Start a node, with the library of that folder and these variables; returns when it claims jobs."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
             cwd=ROOT,
-            env=environment(library),
+            env=environment(library) | (variables or {}),
             stdin=PIPE,
             stdout=PIPE,
         )

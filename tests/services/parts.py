@@ -98,6 +98,7 @@ class Parts:
             polling=PollingConfig(**polling),
             on_claimed=self._notes("claimed"),
             on_silence=self._notes("silence"),
+            on_refused=self._notes("refused"),
             trusted_until=lambda: trusted_until,
         )
 

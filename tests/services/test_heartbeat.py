@@ -122,7 +122,7 @@ async def test_a_late_beat_does_not_take_back_what_was_rescued(
     parts = Parts(clocked, bus)
     executor = await running(parts, gate, "a")
     clock.advance(timedelta(seconds=61))
-    await parts.rescuer().run_once()
+    await clocked.rescue(120)
     (again,) = await claim(clocked, new_job("a"), worker_id="other")
     await parts.heartbeat(executor).run_once()
     await seen.until(JobLost, job_id="a", attempt=1)

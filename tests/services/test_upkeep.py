@@ -34,6 +34,15 @@ def _without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout_module, "SPREAD", 0.0)
 
 
+async def rescue(parts: Parts, **options: int | None) -> None:
+    """Two passes: those in doubt are asked first, and get no time to answer here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rescuer_module, "PATIENCE", 0.0)
+        rescuer = parts.rescuer(**options)
+        await rescuer.run_once()
+        await rescuer.run_once()
+
+
 # -- rescuer -------------------------------------------------------------------------------------------
 
 
@@ -42,13 +51,12 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(
 ) -> None:
     dead = await claim(parts.store, new_job("a"), new_job("b"), worker_id="dead")
     await claim(parts.store, new_job("c"), worker_id="alive", lease=600)
-    rescuer = parts.rescuer()
-    assert await rescuer.run_once() == NEVER
+    assert await parts.rescuer().run_once() == NEVER
     assert seen.events == []
     clock.advance(timedelta(seconds=61))
-    await rescuer.run_once()
+    await rescue(parts)
     assert seen.events == [JobsRescued(("a", "b"), ("dead",))]
-    assert parts.calls == ["rescued"]
+    assert parts.calls == ["asked dead", "rescued"]
     assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
     assert [worker.worker_id for worker in await parts.store.workers()] == ["alive"]
     job = await parts.store.get_job("a")
@@ -62,16 +70,19 @@ async def test_a_dead_worker_without_jobs_is_told_of_too(
 ) -> None:
     await parts.store.register(new_worker("dead"), 60)
     clock.advance(timedelta(seconds=61))
-    await parts.rescuer().run_once()
+    await rescue(parts)
     assert seen.events == [JobsRescued((), ("dead",))]
-    assert parts.calls == []
+    assert parts.calls == ["asked dead"]
 
 
 async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
     clock.advance(timedelta(seconds=61))
+    await parts.store.renew("alive", {}, 600)
+    await rescue(parts)
+    assert await statuses(parts.store, "a") == ["running"], "the answer may be on its way still"
     await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
-    await parts.rescuer().run_once()
+    await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
 
 
@@ -110,7 +121,7 @@ async def test_a_replacement_waiting_for_a_dead_worker_is_applied(parts: Parts, 
     await claim(parts.store, new_job("a"), worker_id="dead")
     await parts.store.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
     clock.advance(timedelta(seconds=61))
-    await parts.rescuer().run_once()
+    await rescue(parts)
     job = await parts.store.get_job("a")
     assert job is not None
     assert (job.status, job.job_name, job.args, job.replacement) == ("pending", "test.other", (2,), False)
@@ -134,10 +145,10 @@ async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen:
     async with other.transaction():  # another rescuer is at it
         await other.execute("SELECT FROM scheduler_workers FOR UPDATE")
         await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
-        await parts.rescuer().run_once()
-        assert seen.events == []
+        await rescue(parts)
+        assert seen.of(JobsRescued) == []
     await other.close()
-    await parts.rescuer().run_once()
+    await rescue(parts)
     assert len(seen.of(JobsRescued)) == 1
 
 
@@ -234,10 +245,10 @@ async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
     parts: Parts, locks: Locks
 ) -> None:
     await locks.register("back", 1)
-    assert await parts.store.rescue(120, silent=["back"]) == Rescue([], [])
+    assert await parts.store.rescue(120, suspects=["back"]) == Rescue([], [])
     await locks.drop(1)
-    assert await parts.store.rescue(120, silent=["other"]) == Rescue([], [])
-    assert await parts.store.rescue(120, silent=["back"]) == Rescue(["back"], [])
+    assert await parts.store.rescue(120, suspects=["other"]) == Rescue([], [])
+    assert await parts.store.rescue(120, suspects=["back"]) == Rescue(["back"], [])
 
 
 async def test_several_silent_workers_have_their_own_time(
@@ -295,7 +306,7 @@ async def die(parts: Parts, clock: FakeClock) -> None:
     await parts.store.register(new_worker("dying"), LEASE)
     assert (await parts.store.exchange("dying", ["test.job"], 10)).jobs
     clock.advance(timedelta(seconds=LEASE + 1))
-    await parts.rescuer().run_once()
+    await rescue(parts)
 
 
 async def test_a_job_that_kills_its_workers_fails_and_says_why(
@@ -308,7 +319,7 @@ async def test_a_job_that_kills_its_workers_fails_and_says_why(
     error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
     assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
     assert seen.events[-2:] == [JobsRescued((), ("dying",)), *seen.of(JobFailed)]
-    assert parts.calls == ["rescued"] * 2
+    assert parts.calls == ["asked dying", "rescued"] * 2 + ["asked dying"]
     row = await parts.store.get_job("a")
     assert row is not None
     assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
@@ -324,7 +335,7 @@ async def test_a_definition_that_waits_has_killed_nobody(
     await claim(parts.store, worker_id="dying") or await parts.store.exchange("dying", ["test.job"], 1)
     await parts.store.replace([new_job("a")])
     clock.advance(timedelta(seconds=LEASE + 1))
-    await parts.rescuer().run_once()
+    await rescue(parts)
     assert seen.of(JobFailed) == []
     assert seen.of(JobsRescued)[-1] == JobsRescued(("a",), ("dying",))
     assert await statuses(parts.store, "a") == ["pending"]
@@ -344,7 +355,7 @@ async def test_with_no_limit_a_job_may_kill_any_number(
         await parts.store.register(new_worker("dying"), LEASE)
         await parts.store.exchange("dying", ["test.job"], 1)
         clock.advance(timedelta(seconds=LEASE + 1))
-        await parts.rescuer(max_crashes=None).run_once()
+        await rescue(parts, max_crashes=None)
         assert await crashes(pool) == count
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -364,7 +375,8 @@ async def test_what_killed_nobody_does_not_count(
     clock.advance(timedelta(seconds=LEASE + 1))
     if whose == "a living worker's":
         await parts.store.renew("alive", {}, LEASE)
-    await parts.rescuer(max_crashes=1).run_once()
+        await parts.store.renew("alive", {}, LEASE)
+    await rescue(parts, max_crashes=1)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await crashes(pool) == 0
 
@@ -445,16 +457,16 @@ async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock:
 async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: FakeClock) -> None:
     await parts.store.register(new_worker("me"), 600)
     await claim(parts.store, new_job("a"), worker_id="dead")
-    lookout, rescuer = parts.lookout(), parts.rescuer()
+    lookout = parts.lookout()
     clock.advance(timedelta(seconds=40))
     assert await lookout.run_once() == pytest.approx(20)
     clock.advance(timedelta(seconds=20.5))
     assert await lookout.run_once() == lookout_module.AGAIN
     assert parts.calls == ["lapsed"]
-    await rescuer.run_once()
+    await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await lookout.run_once() == lookout_module.INTERVAL
-    assert parts.calls == ["lapsed", "rescued"]
+    assert parts.calls == ["lapsed", "asked dead", "rescued"]
 
 
 async def test_a_running_row_that_nobody_renews_is_seen(
@@ -477,7 +489,9 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     clock.advance(timedelta(seconds=10))
     await rescuer.run_once()
     assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
-    clock.advance(timedelta(seconds=40))
+    clock.advance(timedelta(seconds=38))
+    await parts.store.renew("alive", {}, 600)
+    clock.advance(timedelta(seconds=2))
     await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
     parts.calls.clear()
     await lookout.run_once()
@@ -507,5 +521,5 @@ async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
     )
     assert await parts.lookout().run_once() == lookout_module.AGAIN
-    await parts.rescuer().run_once()
+    await rescue(parts)
     assert await statuses(parts.store, "b") == ["pending"]

@@ -266,12 +266,17 @@ class Renew(Op):
         return row._replace(lease=self.now + LEASE * SECOND)
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
-        return Lease(self.now, self.now + LEASE * SECOND) if lease and worker_id == self.worker_id else lease
+        if not lease or worker_id != self.worker_id:
+            return lease
+        was_over = lease.until < self.now  # such a beat does not count
+        return Lease(lease.beat if was_over else self.now, self.now + LEASE * SECOND)
 
     def check(self, before: State, now: State) -> None:
         beat: Beat = self.answer
         if beat.alive:
-            assert now.workers[self.worker_id].beat == self.now
+            lease = before.workers[self.worker_id]
+            beat_at = lease.beat if lease.until < self.now else self.now
+            assert now.workers[self.worker_id] == Lease(beat_at, self.now + LEASE * SECOND)
         for job_id, attempt in self.held.items():
             row = before.jobs.get(job_id)
             own = row is not None and row.token == (self.worker_id, attempt) and beat.alive
@@ -323,16 +328,18 @@ def defined(row: Row, new: NewJob, now: datetime) -> Row:
 class RescueOp(Op):
     skips: ClassVar[bool] = True
     definitions: Mapping[int, NewJob]
-    silent: Sequence[str] = ()
+    suspects: Sequence[str] = ()
+    """None of them: all whose lease is over."""
 
     async def run(self, store: Store) -> Rescue:
-        return await store.rescue(120, silent=self.silent, max_crashes=MAX_CRASHES)
+        return await store.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
 
     def effects(self, state: State) -> Iterator[State]:
         dead = [
             worker_id
             for worker_id, lease in state.workers.items()
-            if lease.until < self.now or (worker_id in self.silent and worker_id not in state.locked)
+            if (worker_id in self.suspects or not self.suspects)
+            and (lease.until < self.now or (self.suspects and worker_id not in state.locked))
         ]
         some = chain.from_iterable(combinations(dead, count) for count in range(len(dead), -1, -1))
         for found in some:  # those in the middle of a claim are passed over
@@ -630,8 +637,8 @@ class World:
     def finish(self, worker_id: str, outcome: Outcome, *claims: Claim) -> Op:
         return Finish(worker_id, [(claim, outcome) for claim in claims], self.definitions)
 
-    def rescue(self, *silent: str) -> Op:
-        return RescueOp(self.definitions, silent)
+    def rescue(self, *suspects: str) -> Op:
+        return RescueOp(self.definitions, suspects)
 
     def claims_of(self, worker_id: str) -> list[Claim]:
         """What a worker believes it holds, if it never heard of anything."""

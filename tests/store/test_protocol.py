@@ -331,9 +331,9 @@ class Story(RuleBasedStateMachine):
         self.start(SetStatus(job_id, status), at_once)
 
     @precondition(lambda self: bool(self.idle()))
-    @rule(at_once=AT_ONCE_OR_NOT, silent=st.sets(WORKERS))
-    def rescue(self, at_once: bool, silent: set[str]) -> None:
-        self.start(self.world.rescue(*sorted(silent)), at_once)
+    @rule(at_once=AT_ONCE_OR_NOT, suspects=st.sets(WORKERS))
+    def rescue(self, at_once: bool, suspects: set[str]) -> None:
+        self.start(self.world.rescue(*sorted(suspects)), at_once)
 
     @precondition(lambda self: bool(self.idle()))
     @rule(at_once=AT_ONCE_OR_NOT)

@@ -89,8 +89,10 @@ async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Po
 async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [])
+    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [], late=True)
     assert await store.rescue(THRESHOLD) == NOTHING
+    clock.advance(SECOND)
+    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [])
 
 
 # -- rescue --------------------------------------------------------------------------------------------
@@ -144,6 +146,39 @@ async def test_a_row_without_a_lease_goes_by_its_heartbeat(
         None if beat is None else NOW - beat * SECOND,
     )
     assert await store.rescue(THRESHOLD) == Rescue([], ["job"] if orphaned else [])
+
+
+async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
+    store: Store, clock: FakeClock
+) -> None:
+    """Its worker beats as soon as it finds its lease over, and has not heard of the claim yet."""
+    await running(store, new_job())
+    clock.advance(10 * LEASE * SECOND)
+    await store.renew("w1", {}, LEASE)
+    assert await store.rescue(THRESHOLD) == NOTHING
+    clock.advance(SECOND)
+    await store.renew("w1", {"job": 1}, LEASE)
+    assert await store.rescue(THRESHOLD) == NOTHING
+
+
+async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
+    clock.advance(1000 * SECOND)
+    await running(store, new_job("lost", execution_time=NOW), new_job("held", execution_time=NOW))
+    await running(store, new_job("of the dead", execution_time=NOW), worker_id="dead")
+    clock.advance(-900 * SECOND)
+    ahead = await store.look_ahead(30, THRESHOLD)
+    assert ahead.lapse_in == 0
+    await store.restart_leases()
+    assert await store.rescue(THRESHOLD) == NOTHING
+    assert set((await column(pool, "lease_until")).values()) == {clock.now + LEASE * SECOND}
+    ahead = await store.look_ahead(30, THRESHOLD)
+    assert ahead.lapse_in == LEASE
+    clock.advance(LEASE * SECOND)
+    await store.renew("w1", {"held": 1}, LEASE)
+    clock.advance(SECOND)
+    await store.renew("w1", {"held": 1}, LEASE)
+    assert await store.rescue(THRESHOLD) == Rescue(["dead"], ["lost", "of the dead"])
+    assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 
 async def test_a_new_definition_of_an_orphan_takes_the_row(

@@ -8,29 +8,36 @@ VALUES ($1, $2, $3, $4, $5, $8, coalesce($7, now()), coalesce($7, now()),
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key;
 
--- name: silent_workers
--- Workers whose liveness lock can be had: their session has ended. Not in the first $2 seconds after a start of
--- the server, which ended everybody's. The beat is a text, since it may be one that Python has no word for.
-SELECT worker_id, liveness_key, last_beat::text
+-- name: doubtful_workers
+-- Workers that seem to be dead: their lease is over, or (where $3) their liveness lock can be had, so their session
+-- has ended. That says nothing in the first $2 seconds after a start of the server, which ended everybody's. A
+-- server that has started in the future has had its clock put back since. The lease is a text, since it may be one
+-- that Python has no word for.
+SELECT worker_id, liveness_key, lease_until::text
 FROM {schema}scheduler_workers
 WHERE worker_id <> $1
-  AND pg_postmaster_start_time() < clock_timestamp() - make_interval(secs => $2)
-  AND pg_try_advisory_xact_lock_shared(liveness_key);
+  AND (lease_until < coalesce($4, now())
+       OR ($3::boolean
+           AND clock_timestamp() NOT BETWEEN pg_postmaster_start_time()
+               AND pg_postmaster_start_time() + make_interval(secs => $2)
+           AND pg_try_advisory_xact_lock_shared(liveness_key)));
 
 -- name: renew_lease
 -- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts). Returns whether
 -- the worker still has its row, and which of its jobs are no longer its own. A row that somebody has locked
 -- is renewed by a later beat: a transaction that stays open must not cost the worker its lease. $6 is the key
--- of the advisory lock that the process holds, NULL if it holds none: then silence means nothing.
+-- of the advisory lock that the process holds, NULL if it holds none: then silence means nothing. A beat that
+-- comes when the lease was over, as all are at once when the server's clock is put forward, does not count as
+-- one: by it nobody may tell that a claim which is just on its way is unknown to the worker (see lock_orphans).
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
-        last_beat    = coalesce($5, now()),
+        last_beat    = CASE WHEN lease_until < coalesce($5, now()) THEN last_beat ELSE coalesce($5, now()) END,
         lease_until  = coalesce($5, now()) + make_interval(secs => $4),
         running_jobs = cardinality($2::text[]),
         liveness_key = $6
     WHERE worker_id = $1
-    RETURNING lease_until
+    RETURNING lease_until, last_beat < coalesce($5, now()) AS late
 ),
 own AS (
     SELECT job_id
@@ -58,6 +65,7 @@ renewed AS (
 )
 SELECT
     EXISTS (SELECT FROM worker) AS alive,
+    coalesce((SELECT late FROM worker), false) AS late,
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost;
 
 -- name: deregister_worker
@@ -74,15 +82,48 @@ SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
 FROM {schema}scheduler_workers AS worker
 ORDER BY worker.started_at, worker_id;
 
+-- name: restart_leases
+-- A heartbeat that lies in the future was made before the server's clock was put back. The lease that it gave
+-- would last for longer by as much: it begins anew, now. Whoever lives does that by itself with its next beat; this
+-- is for those who died, and for claims whose answer was lost. Not by now(): beats may have come since then.
+WITH worker AS (
+    UPDATE {schema}scheduler_workers SET
+        last_beat   = coalesce($1, clock_timestamp()),
+        lease_until = coalesce($1, clock_timestamp()) + (lease_until - last_beat)
+    WHERE last_beat > coalesce($1, clock_timestamp()) AND last_beat < lease_until AND lease_until < '9999-12-31'
+)
+UPDATE {schema}scheduled_jobs SET
+    last_heartbeat = coalesce($1, clock_timestamp()),
+    lease_until    = coalesce($1, clock_timestamp()) + (lease_until - last_heartbeat)
+WHERE ctid = ANY (ARRAY (
+    SELECT early.ctid
+    FROM (VALUES (1), (3), (5), (8)) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($1, now())
+          AND status = 'running'
+          AND last_heartbeat > coalesce($1, clock_timestamp())
+          AND last_heartbeat < lease_until
+          AND lease_until < '9999-12-31'
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ) AS early
+    LIMIT $2
+));
+
 -- name: delete_dead_workers
--- First half of a rescue: workers whose lease is over lose their row, and those of $2, found silent, whose
--- liveness lock can still be had. A claim of theirs that is under way holds it FOR KEY SHARE: such a worker
--- waits for the next pass.
+-- First half of a rescue: those of $2, found doubtful, whose lease is still over or whose liveness lock can still
+-- be had, lose their row; where $2 is NULL, all whose lease is over. A claim of theirs that is under way holds
+-- it FOR KEY SHARE: such a worker waits for the next pass.
 DELETE FROM {schema}scheduler_workers
 WHERE worker_id = ANY (ARRAY (
     SELECT worker_id FROM {schema}scheduler_workers
-    WHERE lease_until < coalesce($1, now())
-       OR (worker_id = ANY ($2) AND pg_try_advisory_xact_lock(liveness_key))
+    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, now())
+        ELSE worker_id = ANY ($2)
+            AND (lease_until < coalesce($1, now()) OR pg_try_advisory_xact_lock(liveness_key)) END
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING worker_id;
@@ -123,17 +164,20 @@ LIMIT $4;
 -- there is none. A look locks nothing and, with nothing to write, is all that an idle worker does for both.
 -- It walks the claim index over what is due within $2 seconds, so it knows of every job that will expire by
 -- then. Of running rows only those count that are orphans or have no worker (see lock_orphans): of the
--- others the worker's own lease tells. epoch, since infinite instants cannot be subtracted; OFFSET 0, since
+-- others the worker's own lease tells. A heartbeat of the future is looked into at once (see restart_leases).
+-- epoch, since infinite instants cannot be subtracted; OFFSET 0, since
 -- the planner would else turn the join round, when the table is empty, and then walk the future too.
 WITH unfinished AS (
     SELECT
         CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
         CASE WHEN job.status = 'running' AND job.lapse < coalesce(
             (SELECT last_beat FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id),
-            'infinity') THEN job.lapse END AS lapse
+            'infinity') THEN job.lapse END AS lapse,
+        job.status = 'running' AND job.last_heartbeat > coalesce($1, clock_timestamp())
+            AND job.last_heartbeat < job.lease_until AND job.lease_until < '9999-12-31' AS early
     FROM (VALUES (1), (3), (5), (8)) AS level (priority)
     CROSS JOIN LATERAL (
-        SELECT status, worker_id, expires_at,
+        SELECT status, worker_id, expires_at, last_heartbeat, lease_until,
             greatest(execution_time, coalesce(
                 lease_until,
                 CASE WHEN last_heartbeat < '9999-12-31' THEN last_heartbeat + make_interval(secs => $3) END
@@ -146,7 +190,11 @@ WITH unfinished AS (
     ) AS job
 )
 SELECT
-    (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
-        - extract(epoch FROM coalesce($1, now())))::double precision AS lapse_in,
+    CASE WHEN bool_or(early) OR EXISTS (
+        SELECT FROM {schema}scheduler_workers
+        WHERE last_beat > coalesce($1, clock_timestamp()) AND last_beat < lease_until AND lease_until < '9999-12-31'
+    ) THEN 0
+    ELSE (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
+        - extract(epoch FROM coalesce($1, now())))::double precision END AS lapse_in,
     (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in
 FROM unfinished;
