@@ -88,6 +88,13 @@ class TestLife:
         postgres.close()
         postgres.close()
 
+    @ON_LINUX
+    def test_the_server_finds_what_was_given_in_its_environment(self, scratch: Path | None) -> None:
+        given = {"PG_SCHEDULER_TEST": "here"}
+        with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=given) as postgres:
+            found = Path(f"/proc/{postgres.pid}/environ").read_bytes().split(b"\0")
+        assert {b"PG_SCHEDULER_TEST=here", b"LC_ALL=C"} <= set(found)
+
     def test_start_twice_is_one_server(self, postgres: EmbeddedPostgres) -> None:
         pid = postgres.pid
         postgres.start()
