@@ -85,12 +85,13 @@ async def obey(pool: asyncpg.Pool) -> None:
 
 async def hog(pool: asyncpg.Pool, seconds: float) -> None:
     """Take what connections there are, as jobs that use the same pool would."""
-    async with AsyncExitStack() as stack:
-        for _ in range(CONNECTIONS):
-            with suppress(TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                await stack.enter_async_context(pool.acquire(timeout=seconds / 2))
-        await asyncio.sleep(seconds)
-    # A connection that broke meanwhile cannot be given back; the pool has written it off.
+    broken = (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+    with suppress(*broken):  # what broke meanwhile cannot be given back; the pool has written it off
+        async with AsyncExitStack() as stack:
+            for _ in range(CONNECTIONS):
+                with suppress(*broken):
+                    await stack.enter_async_context(pool.acquire(timeout=seconds / 2))
+            await asyncio.sleep(seconds)
 
 
 async def work(options: argparse.Namespace) -> None:
