@@ -33,7 +33,9 @@ ON_MEMORY: Final = {"fsync": "off"}
 WARM_UP: Final = 2.0
 DRAIN: Final = 40.0
 STATUS_EVERY: Final = 10.0
-GOODBYE: Final = 45.0
+GOODBYE: Final = 75.0
+"""Seconds in which a worker stops, also one that waits twice in a row on a connection that leads nowhere."""
+
 SOON: Final = 3.0
 """Seconds in which everything is due that the load asked for."""
 

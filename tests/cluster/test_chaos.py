@@ -25,14 +25,14 @@ SMALL = ("--workers", "3", "--rate", "120", "--lease", "2", "--calm", "1", "--me
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(60 * MINUTES + 135)
+@pytest.mark.timeout(60 * MINUTES + 170)
 def test_nothing_is_lost_or_doubled_under_faults() -> None:
     # Real time: fifteen seconds of faults, or two minutes where CI is set, and what it takes to get over it.
     # The seed is always the same; what the faults meet is not. Lateness is not judged, since the machine has
     # other tests to run. Within the fifteen seconds the server's clock is set forward, and a worker's back.
     options = ["--seed", SEED, "--minutes", f"{MINUTES:g}", *SMALL]
     words = [sys.executable, "-m", "chaos", *options]
-    patience = 60 * MINUTES + 125
+    patience = 60 * MINUTES + 160
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=patience, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"python3 dev.py chaos {' '.join(options)}\n"), "it can be replayed"
