@@ -19,7 +19,7 @@ from chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Wish
 from chaos.nemesis import SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tests.cluster.fleet import ROOT
 
-SEED = "45"
+SEED = "377"
 MINUTES = 2.0 if os.environ.get("CI") else 0.25
 SMALL = ("--workers", "3", "--rate", "120", "--lease", "2", "--calm", "1", "--memory", "--untimed")
 
