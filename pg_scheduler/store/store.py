@@ -71,10 +71,11 @@ PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs"})
 
 OWN: Final = PLANNED | {
     "deregister_worker",
+    "doubtful_workers",
     "held_claim",
     "periodic_rows",
     "register_worker",
-    "silent_workers",
+    "restart_leases",
 }
 """Statements that do not wait for a connection until jobs that use the pool give one back."""
 

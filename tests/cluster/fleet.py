@@ -84,7 +84,7 @@ class Fleet:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
             cwd=ROOT,
-            env=environment(library) | (variables or {}),
+            env={**environment(library), **(variables or {})},
             stdin=PIPE,
             stdout=PIPE,
         )
