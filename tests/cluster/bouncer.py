@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.debian import component
+
 SERVERS = 3
 """Connections to PostgreSQL, which all clients share."""
-
-FOLDER = Path(os.environ.get("PG_SCHEDULER_PGBOUNCER") or Path(sys.prefix, "pgbouncer"))
-"""Where ``dev.py test`` puts them."""
 
 SETTINGS = """\
 [databases]
@@ -36,14 +34,19 @@ log_stats = 0
 """
 
 
-def program(suite: str) -> Path | None:
-    """The one from that release of Debian, if it could be had."""
-    found = FOLDER / suite / "pgbouncer"
-    return found if found.exists() else None
+def program(suite: str) -> list[str] | None:
+    """How to start the one from that release of Debian, with its own libraries, if it could be had."""
+    root = component(f"pgbouncer-{suite}")
+    if root is None:
+        return None
+    libraries = max(root.rglob("libc.so.6")).parent
+    folders = [libraries, *(root / base / libraries.name for base in ("usr/lib", "lib"))]
+    loader = next(libraries.glob("ld-linux*"))
+    return [str(loader), "--library-path", ":".join(map(str, folders)), str(root / "usr/sbin/pgbouncer")]
 
 
 @contextmanager
-def bouncer(program: Path, dsn: str, more: str = "") -> Iterator[str]:
+def bouncer(program: list[str], dsn: str, more: str = "") -> Iterator[str]:
     """Run one in front of a database; yields the address of the database through it."""
     is_root = os.geteuid() == 0
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
@@ -51,7 +54,7 @@ def bouncer(program: Path, dsn: str, more: str = "") -> Iterator[str]:
             os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
         settings = Path(folder, "pgbouncer.ini")
         settings.write_text(SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVERS, more=more))
-        command = [str(program), *(["-u", "nobody"] if is_root else []), str(settings)]
+        command = [*program, *(["-u", "nobody"] if is_root else []), str(settings)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             said = ""
