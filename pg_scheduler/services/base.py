@@ -65,6 +65,7 @@ class Service(ABC):
         self._events = events
         self._wakeup = Wakeup()
         self._halt = Wakeup()
+        self._backs_off = False
         self._task: asyncio.Task[None] | None = None
         self._lifecycle = asyncio.Lock()
         self._stopping = False
@@ -94,6 +95,11 @@ class Service(ABC):
         """Make the next pass now, or right after the one that is under way."""
         self._wakeup.set()
 
+    def retry(self) -> None:
+        """End the wait for a database that was away: it answers somebody."""
+        if self._backs_off:
+            self._halt.set()
+
     async def start(self) -> None:
         """Begin; returns after the first pass that was no transient fault. Twice is a no-op.
 
@@ -106,7 +112,7 @@ class Service(ABC):
             if self.is_running:
                 return
             self._stopping = False
-            self._halt = Wakeup()
+            self._halt, self._backs_off = Wakeup(), False
             try:
                 await self.prepare()
             except BaseException:
@@ -148,10 +154,11 @@ class Service(ABC):
                 delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
                 self._events.publish(ServiceRetrying(self.name, fault, delay))
+                self._backs_off = True
                 sleep = self._halt  # work that comes in does not make the database come back
             else:
                 first_pass.set()
-                backoff = FIRST_BACKOFF
+                self._backs_off, backoff = False, FIRST_BACKOFF
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
             if (delay > 0 or self.gives_way) and not self._stopping:

@@ -112,6 +112,7 @@ class Engine:
             self.heartbeat,
             lease=lease,
             limit=config.max_loop_block,
+            on_connected=self._retry_all,
             on_fault=on_fault,
         )
         self.listener = Listener(
@@ -174,9 +175,9 @@ class Engine:
             self.planner,
             self.claimer,
         ]
-        for part in parts:
-            if isinstance(part, Service):
-                part.on_fault = on_fault
+        self._services = [part for part in parts if isinstance(part, Service)]
+        for service in self._services:
+            service.on_fault = on_fault
         self._supervisor = Supervisor(parts)
 
     async def start(self) -> None:
@@ -233,7 +234,12 @@ class Engine:
         elif kind == PERIODIC:
             self.planner.wake()
 
+    def _retry_all(self) -> None:
+        for service in self._services:
+            service.retry()
+
     def _catch_up(self) -> None:
+        self._retry_all()
         self.claimer.look_at_all()
         self.heartbeat.wake()
         self.planner.wake()

@@ -65,6 +65,7 @@ class Keeper:
         apart: The connection.
         lease: Seconds.
         limit: Seconds of a blocked loop after which the lease is given up.
+        on_connected: Called when it has its connection; after an outage it is the first to know.
         on_fault: Called when it ends with a fault that trying again cannot mend.
     """
 
@@ -77,6 +78,7 @@ class Keeper:
         *,
         lease: float,
         limit: float,
+        on_connected: Callable[[], None],
         on_fault: Callable[[ServiceFaulted], None],
     ) -> None:
         self._apart = apart
@@ -85,6 +87,7 @@ class Keeper:
         self._heartbeat = heartbeat
         self._lease = lease
         self._limit = limit
+        self._on_connected = on_connected
         self._on_fault = on_fault
         self._loop = asyncio.get_running_loop()
         self._loops_thread = threading.get_ident()
@@ -185,6 +188,7 @@ class Keeper:
             return
         await self._beat()
         self._is_lost = False
+        self._tell(self._on_connected)
         self._tell(self._events.publish, KeeperConnected(has_lock=self._apart.key is not None))
 
     async def _beat(self) -> None:

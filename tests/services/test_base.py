@@ -156,6 +156,31 @@ async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_wel
     assert all(isinstance(each.error, TransientFault) for each in retries)
 
 
+async def test_a_database_that_is_back_is_asked_at_once(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
+
+    async def work() -> float:
+        if service.passes in {1, 3}:
+            raise TransientFault("away")
+        return NEVER
+
+    service = Idle(bus, work)
+    starting = asyncio.create_task(service.start())
+    await seen.until(ServiceRetrying)
+    service.wake()  # work that comes in does not bring it back
+    service.retry()
+    await starting
+    service.retry()  # it does not wait for the database: this is forgotten
+    await service.until_passes(3)
+    await seen.until(ServiceRetrying, 2)
+    service.retry()
+    await service.until_passes(4)
+    await service.stop()
+    assert service.passes == 4
+
+
 async def test_any_other_exception_ends_the_loop_and_is_handed_up(bus: EventBus, seen: Recorder) -> None:
     mistake = KeyError("a mistake")
 

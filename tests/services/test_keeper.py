@@ -12,9 +12,20 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+from chaos.proxy import Proxy
 from pg_scheduler import Scheduler
-from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, LoopBlocked, ServiceFaulted
+from pg_scheduler.events import (
+    EventBus,
+    KeeperConnected,
+    KeeperLost,
+    ListenerConnected,
+    LoopBlocked,
+    PassFinished,
+    ServiceFaulted,
+    ServiceRetrying,
+)
 from pg_scheduler.log import EventLog
+from pg_scheduler.services import base
 from pg_scheduler.services import keeper as module
 from pg_scheduler.services.heartbeat import Heartbeat
 from pg_scheduler.services.keeper import Keeper
@@ -45,6 +56,7 @@ class Kept:
             self.heartbeat,
             lease=LEASE,
             limit=limit,
+            on_connected=lambda: None,
             on_fault=parts.faults.append,
         )
 
@@ -277,6 +289,25 @@ async def test_two_schedulers_of_one_process_have_a_lock_each(dsn: str) -> None:
         keys = await one.fetch("SELECT liveness_key FROM scheduler_workers")
         assert len({key[0] for key in keys}) == 2
         assert not any([await can_be_had(one, key[0]) for key in keys])
+
+
+async def test_what_it_finds_back_everybody_tries_again(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
+    proxy, dsn = proxied
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=4) as pool:
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
+            passes = len(seen.of(PassFinished, service="claimer"))
+            proxy.refuse()
+            for name in ("claimer", "listener"):
+                await seen.until(ServiceRetrying, service=name)
+            proxy.heal()
+            await seen.until(KeeperConnected, 2)
+            await seen.until(PassFinished, passes + 1, service="claimer")
+            await seen.until(ListenerConnected, 2)
 
 
 @pytest.mark.skipif(not hasattr(asyncpg.Pool, "_connect"), reason="from asyncpg 0.30 on")
