@@ -1,0 +1,188 @@
+"""A switchover, a killed postmaster and a lost node, under load: whatever was acknowledged comes to its end.
+
+Real time, and most of it is Patroni's: a node that is lost is not missed before its 20 seconds are over. How
+long the outages were is shown (``dev.py test tests/cluster/test_patroni.py -- -s``) and not judged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from chaos import jobs, ledger, report
+from chaos import run as chaos_run
+from chaos.checker import Evidence, judge
+from chaos.load import PLAIN, Load, Wish
+from chaos.nemesis import SERVER, Fault
+from pg_scheduler import Scheduler
+from pg_scheduler.errors import TransientFault
+from tests.cluster import patroni
+from tests.cluster.fleet import ROOT
+
+LEASE = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
+RATE = 300
+WORKERS = ("worker-1", "worker-2")
+CALM = 2.0
+"""Seconds of load before the first fault, and after each."""
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(patroni.missing()), reason=patroni.missing() or ""),
+]
+
+
+class Probe:
+    """Schedules a job each twentieth of a second, and notes when it was told that this was done."""
+
+    def __init__(self, client: Scheduler, load: Load) -> None:
+        self._client = client
+        self._load = load
+        self._calls: set[asyncio.Task[None]] = set()
+        self._told_more = asyncio.Event()
+        self.told: list[float] = []
+
+    async def run(self) -> None:
+        while True:
+            call = asyncio.create_task(self._call())
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            await asyncio.sleep(0.05)
+
+    async def until_told(self, count: int) -> None:
+        """Wait for so many more."""
+        wanted = len(self.told) + count
+        async with asyncio.timeout(patroni.PATIENCE):
+            while len(self.told) < wanted:
+                self._told_more.clear()
+                await self._told_more.wait()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._calls)
+
+    async def _call(self) -> None:
+        try:
+            job_id = await self._client.schedule(jobs.quick, execution_time=datetime.now(UTC))
+        except TransientFault:
+            return
+        self.told.append(time.monotonic())
+        self._told_more.set()
+        self._load.wishes[job_id] = Wish(PLAIN, sure=True)
+
+
+@asynccontextmanager
+async def workers(dsn: str, folder: Path) -> AsyncIterator[None]:
+    """Two processes, which have to end in peace."""
+    running = []
+    for seat in WORKERS:
+        words = [sys.executable, "-m", "chaos.worker", dsn, str(folder), seat, str(LEASE)]
+        log = os.open(folder / f"{seat}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        running.append(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=PIPE, stderr=log))
+        os.close(log)
+    try:
+        yield
+        async with asyncio.timeout(40):
+            for worker in running:
+                await worker.communicate(b"")
+        assert [worker.returncode for worker in running] == [0, 0]
+    finally:
+        for worker in running:
+            if worker.returncode is None:
+                worker.kill()
+                await worker.wait()
+
+
+async def kill_the_postmaster(cluster: patroni.Cluster, _: Probe) -> None:
+    os.kill((await cluster.primary()).postmaster, signal.SIGKILL)
+
+
+async def switch_over(cluster: patroni.Cluster, _: Probe) -> None:
+    await cluster.switch_over()
+
+
+async def lose_a_node(cluster: patroni.Cluster, probe: Probe) -> None:
+    """Its machine is gone; it comes back when the other one has taken over."""
+    primary = await cluster.primary()
+    primary.lose()
+    await probe.until_told(2)
+    primary.start()
+
+
+FAULTS: dict[str, Callable[[patroni.Cluster, Probe], Awaitable[None]]] = {
+    "server: switchover": switch_over,
+    "server: postmaster killed": kill_the_postmaster,
+    "server: node lost": lose_a_node,
+}
+
+
+async def drain(pool: asyncpg.Pool) -> None:
+    """Let everything come to its end; what does so for ever is found by the verdict."""
+    await pool.execute("UPDATE scheduler_periodic_jobs SET enabled = false")
+    deadline = time.monotonic() + LEASE + patroni.PATIENCE
+    while time.monotonic() < deadline:
+        if not await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"):
+            return
+        await asyncio.sleep(0.2)
+
+
+def outage(fault: Fault, instants: Sequence[float]) -> float:
+    """Seconds from one to the next where they were longest, in the wake of a fault."""
+    first = bisect_left(instants, fault.began) - 1
+    last = bisect_left(instants, fault.ended + CALM / 2)
+    return max(later - one for one, later in pairwise(instants[first:last]))
+
+
+async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_debug(False)  # who enqueues is not to be what is slow
+    offset = time.time() - time.monotonic()
+    faults: list[Fault] = []
+    async with (
+        patroni.Cluster(scratch) as cluster,
+        asyncpg.create_pool(cluster.dsn, min_size=0, max_size=10, timeout=10) as pool,
+    ):
+        client = Scheduler(pool, misfire_grace_time=None)
+        await client.initialize_db()
+        async with workers(cluster.dsn, tmp_path):
+            load = Load(client, RATE, seed=7)
+            probe = Probe(client, load)
+            load.start()
+            probing = asyncio.create_task(probe.run())
+            async with asyncio.timeout(patroni.PATIENCE):
+                while len(await client.workers()) < len(WORKERS):  # noqa: ASYNC110 - they are other processes
+                    await asyncio.sleep(0.1)
+            await asyncio.sleep(CALM)
+            for kind, inflict in FAULTS.items():
+                began = time.monotonic()
+                await inflict(cluster, probe)
+                await cluster.settled()
+                faults.append(Fault(kind, SERVER, began, time.monotonic()))
+                await asyncio.sleep(CALM)
+            probing.cancel()
+            await probe.stop()
+            await load.stop()
+            await drain(pool)
+            rows = await chaos_run._rows(cluster.dsn, offset)
+    book = ledger.read(tmp_path)
+    quiet = faults[-1].ended
+    verdict = judge(Evidence(load.wishes, rows, book, faults, {}, LEASE, quiet, timed=False))
+    starts = sorted(one.started for tries in book.tries.values() for one in tries)
+    outages = [
+        f"| {fault.kind} | {outage(fault, probe.told):.1f} s | {outage(fault, starts):.1f} s |"
+        for fault in faults
+    ]
+    head = [f"| lease {LEASE:g} s | nothing enqueued for | nothing started for |", "|---|---|---|"]
+    print("", *head, *outages, "", report.table(verdict, "together"), sep="\n")  # noqa: T201 - for -s
+    assert verdict.holds, report.render(verdict)
