@@ -24,7 +24,8 @@ import pytest
 
 from chaos import jobs, ledger, report
 from chaos import run as chaos_run
-from chaos.checker import Evidence, judge
+from chaos.checker import judge
+from chaos.evidence import Evidence
 from chaos.load import PLAIN, Load, Wish
 from chaos.nemesis import SERVER, Fault
 from pg_scheduler import Scheduler
