@@ -7,8 +7,9 @@ work, and the others find nothing to do.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -17,14 +18,15 @@ from .plan import Migration, plan, qualify, quote_identifier, shipped_migrations
 from .verify import applied_migrations, home_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from .verify import AnyConnection
 
 __all__ = ["apply", "migrate"]
 
 _LOCK_CLASS = 0x70677363  # "pgsc"; the second half of the key is derived from the schema's name
-_PATIENCE_SECONDS = 3600.0
+MIGRATION_TIMEOUT = 3600.0
+"""Seconds that each step may take, be it for the lock or for a table to be rewritten."""
 _ATTEMPTS = 5
 
 _LOCK = "SELECT pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)"
@@ -101,35 +103,56 @@ async def apply(
 async def _apply(
     connection: AnyConnection, shipped: Iterable[Migration], home: str, target: int | None
 ) -> list[int]:
-    # In a stricter isolation level the snapshot would be older than the lock, and what the node before us
-    # committed would be invisible.
-    async with connection.transaction(isolation="read_committed"):
-        await connection.execute(_LOCK, *_lock_key(home), timeout=_PATIENCE_SECONDS)
+    async with _transaction(connection):
+        await connection.execute(_LOCK, *_lock_key(home), timeout=MIGRATION_TIMEOUT)
         await _prepare(connection, home)
         steps = plan(await applied_migrations(connection, home), shipped, target)
         for step in steps:
             migration = step.migration
             script = migration.up if step.up else migration.down
-            await connection.execute(qualify(script, home), timeout=_PATIENCE_SECONDS)
+            await connection.execute(qualify(script, home), timeout=MIGRATION_TIMEOUT)
             if step.up:
                 record = (migration.version, migration.name, migration.checksum)
-                await connection.execute(qualify(_RECORD, home), *record)
+                await connection.execute(qualify(_RECORD, home), *record, timeout=MIGRATION_TIMEOUT)
                 if migration.needs is not None:  # from 0006 on, which makes the column
-                    await connection.execute(qualify(_RECORD_NEEDS, home), migration.version, migration.needs)
+                    needs = (migration.version, migration.needs)
+                    await connection.execute(qualify(_RECORD_NEEDS, home), *needs, timeout=MIGRATION_TIMEOUT)
             else:
-                await connection.execute(qualify(_FORGET, home), migration.version)
+                await connection.execute(qualify(_FORGET, home), migration.version, timeout=MIGRATION_TIMEOUT)
     if steps:
         # Statements prepared on the old columns would fail inside a transaction.
         await connection.reload_schema_state()
     return [step.migration.version for step in steps]
 
 
+@asynccontextmanager
+async def _transaction(connection: AnyConnection) -> AsyncIterator[None]:
+    # In a stricter isolation level the snapshot would be older than the lock, and what the node before us
+    # committed would be invisible.
+    transaction = connection.transaction(isolation="read_committed")
+    async with asyncio.timeout(MIGRATION_TIMEOUT):
+        await transaction.start()
+    try:
+        yield
+    except TimeoutError:  # who gave no answer will not give one to a ROLLBACK either
+        connection.terminate()
+        raise
+    except BaseException:  # whatever it was, nothing of it is to stay
+        if not connection.is_closed():
+            async with asyncio.timeout(MIGRATION_TIMEOUT):
+                await transaction.rollback()
+        raise
+    async with asyncio.timeout(MIGRATION_TIMEOUT):
+        await transaction.commit()
+
+
 async def _prepare(connection: AnyConnection, home: str) -> None:
     # Asked first, because IF NOT EXISTS wants the right to create even when nothing is to be created.
-    if not await connection.fetchval(_SCHEMA_EXISTS, home):
-        await connection.execute(f"CREATE SCHEMA {quote_identifier(home)}")
-    if not await connection.fetchval(_RECORDS_EXIST, qualify("{schema}scheduler_migrations", home)):
-        await connection.execute(qualify(_CREATE_RECORDS, home))
+    records = qualify("{schema}scheduler_migrations", home)
+    if not await connection.fetchval(_SCHEMA_EXISTS, home, timeout=MIGRATION_TIMEOUT):
+        await connection.execute(f"CREATE SCHEMA {quote_identifier(home)}", timeout=MIGRATION_TIMEOUT)
+    if not await connection.fetchval(_RECORDS_EXIST, records, timeout=MIGRATION_TIMEOUT):
+        await connection.execute(qualify(_CREATE_RECORDS, home), timeout=MIGRATION_TIMEOUT)
 
 
 def _lock_key(schema: str) -> tuple[int, int]:

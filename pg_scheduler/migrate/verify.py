@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["applied_migrations", "home_schema", "verify"]
 
+CALL_TIMEOUT = 30.0
+"""Seconds a question may take."""
+
 _HOME_SCHEMA = """
     SELECT coalesce(
         (SELECT namespace.nspname
@@ -53,9 +56,9 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
     """
     if schema is not None:
         return schema
-    home: str | None = await connection.fetchval(_HOME_SCHEMA)
+    home: str | None = await connection.fetchval(_HOME_SCHEMA, timeout=CALL_TIMEOUT)
     if home is None:
-        search_path = await connection.fetchval("SHOW search_path")
+        search_path = await connection.fetchval("SHOW search_path", timeout=CALL_TIMEOUT)
         raise SchemaMissingError(
             f"the search path {search_path!r} names no schema that exists. Create one of them, or say where "
             "the tables shall live with schema=..., which is created when it is missing."
@@ -98,5 +101,5 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
 
 async def applied_migrations(connection: AnyConnection, schema: str) -> Mapping[int, Applied]:
     """The migrations the schema remembers, by version."""
-    rows = await connection.fetch(qualify(_APPLIED, schema))
+    rows = await connection.fetch(qualify(_APPLIED, schema), timeout=CALL_TIMEOUT)
     return {row["version"]: Applied(row["checksum"], row["needs"]) for row in rows}

@@ -27,16 +27,22 @@ from pg_scheduler.store.faults import is_lock_timeout, translated
 
 __all__ = [
     "CALL_TIMEOUT",
+    "HOT_TIMEOUT",
     "Connections",
     "PoolConnection",
     "check_connection",
     "end",
     "is_open",
     "is_own_session",
+    "transact",
 ]
 
 CALL_TIMEOUT: Final = 30.0
 """Seconds one call, or the wait for a connection, may take: nothing here waits for ever."""
+
+HOT_TIMEOUT: Final = 10.0
+"""The same for claims and completions, which take milliseconds: a worker whose connection leads nowhere
+stands still for so long. What was claimed all the same, unheard, comes back when its row's lease is over."""
 
 SETTINGS: Final = (
     "SET LOCAL idle_in_transaction_session_timeout = '10s';"
@@ -103,10 +109,10 @@ async def _connect(dsn: str) -> PoolConnection:
         ) from None
 
 
-async def is_own_session(connection: PoolConnection) -> bool:
+async def is_own_session(connection: PoolConnection, timeout: float | None = None) -> bool:
     """Whether the connection's session is its own. A pooler's is not, and tells another process id."""
-    told: int = await connection.fetchval("SELECT pg_backend_pid()", timeout=CALL_TIMEOUT)
     greeted: int = connection.get_server_pid()
+    told: int = await connection.fetchval("SELECT pg_backend_pid()", timeout=timeout or CALL_TIMEOUT)
     return told == greeted
 
 
@@ -114,6 +120,25 @@ def end(connection: PoolConnection) -> None:
     """Give up a connection that does not answer any more."""
     if is_open(connection):
         connection.terminate()
+
+
+@asynccontextmanager
+async def transact(connection: PoolConnection, timeout: float | None = None) -> AsyncIterator[None]:
+    """A transaction, or a savepoint within one, whose every step is bounded: asyncpg's own are not."""
+    timeout = timeout or CALL_TIMEOUT
+    transaction = connection.transaction()
+    # Not wait_for(): before its task's first step the connection may be ended, and asyncpg minds that.
+    async with asyncio.timeout(timeout):
+        await transaction.start()
+    try:
+        yield
+    except BaseException:  # whatever it was, nothing of it is to stay
+        if is_open(connection):
+            async with asyncio.timeout(timeout):
+                await transaction.rollback()
+        raise
+    async with asyncio.timeout(timeout):
+        await transaction.commit()
 
 
 @contextmanager
@@ -200,18 +225,11 @@ class Connections:
 
         Should this process be frozen within it, the server ends it and frees its locks.
         """
-        async with self.acquire(own=own) as connection:
-            transaction = connection.transaction()
-            await asyncio.wait_for(transaction.start(), CALL_TIMEOUT)
-            try:
-                with _ended_if_silent(connection):
-                    await connection.execute(settings, timeout=CALL_TIMEOUT)
-                    yield connection
-            except BaseException:  # whatever it was, nothing of it is to stay
-                if is_open(connection):
-                    await asyncio.wait_for(transaction.rollback(), CALL_TIMEOUT)
-                raise
-            await asyncio.wait_for(transaction.commit(), CALL_TIMEOUT)
+        timeout = HOT_TIMEOUT if settings == HOT_SETTINGS else CALL_TIMEOUT
+        async with self.acquire(own=own) as connection, transact(connection, timeout):
+            with _ended_if_silent(connection):
+                await connection.execute(settings, timeout=timeout)
+                yield connection
 
     @asynccontextmanager
     async def steady(self) -> AsyncIterator[PoolConnection]:
@@ -260,8 +278,8 @@ class Connections:
         with translated():
             self._steady = connection = await self._new_steady()
             try:
-                if await is_own_session(connection):
-                    await connection.execute(STEADY_SETTINGS, timeout=CALL_TIMEOUT)
+                if await is_own_session(connection, HOT_TIMEOUT):
+                    await connection.execute(STEADY_SETTINGS, timeout=HOT_TIMEOUT)
                     return connection
             except BaseException:  # without its settings nobody may have it
                 await self._drop_steady()

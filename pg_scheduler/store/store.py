@@ -27,7 +27,7 @@ from pg_scheduler.migrate import home_schema, migrate, qualify, verify
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import is_lock_timeout, translated
 from pg_scheduler.store.lent import Lent
-from pg_scheduler.store.pool import CALL_TIMEOUT, Connections, PoolConnection, is_open
+from pg_scheduler.store.pool import CALL_TIMEOUT, HOT_TIMEOUT, Connections, PoolConnection, is_open, transact
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.records import job_from, periodic_from, worker_from
 
@@ -292,7 +292,7 @@ class Store:
                 yield own
         else:
             with translated():
-                async with connection.transaction():
+                async with transact(connection):
                     yield connection
 
     # -- the path of a job -----------------------------------------------------------------------------
@@ -670,7 +670,7 @@ class Store:
         if not tokens:
             return set()
         try:
-            async with connection.transaction():
+            async with transact(connection):
                 return await self._write("apply_replacements", tokens, worker_id, connection)
         except UNUSABLE as error:
             if len(tokens) > 1:  # one of them is to blame
@@ -707,8 +707,9 @@ class Store:
         elif use is None:
             way = self.connections.transaction if name in PLANNED else self.connections.acquire
             use = partial(way, own=name in OWN)
+        timeout = HOT_TIMEOUT if name in HOT else CALL_TIMEOUT
         async with use() as connection:
-            return list(await connection.fetch(query, *args, timeout=CALL_TIMEOUT))
+            return list(await connection.fetch(query, *args, timeout=timeout))
 
     async def _fetch_again(
         self, name: str, *args: Any, on: PoolConnection | None = None, use: Use | None = None

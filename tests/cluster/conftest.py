@@ -3,14 +3,17 @@ and words that travel between nodes. They wait for what the nodes say, never for
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.domain.periodic import PeriodicCatalogue
+from pg_scheduler.embedded import EmbeddedPostgres, server_dsn
 from tests.cluster.fleet import Fleet
+from tests.conftest import FAST, database
 
 
 @pytest.fixture
@@ -31,3 +34,21 @@ def no_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def client(pool: asyncpg.Pool) -> Scheduler:
     """A Scheduler that only enqueues and looks."""
     return Scheduler(pool)
+
+
+@pytest.fixture(scope="module")
+def victim(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
+    """A server that things may be done to."""
+    if server_dsn() is not None:
+        pytest.skip("the server is not ours to break")
+    with EmbeddedPostgres(settings=FAST | {"max_connections": "80"}, scratch=scratch) as server:
+        yield server
+
+
+@pytest.fixture
+def address(victim: EmbeddedPostgres) -> Iterator[str]:
+    """An empty database there."""
+    with database(victim) as name:
+        yield victim.dsn(name)
+        victim.thaw()
+        victim.start()

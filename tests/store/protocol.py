@@ -470,6 +470,41 @@ LEGAL: Mapping[tuple[str | None, str | None], tuple[type[Op], ...]] = {
 """Who may move a job from one status to another; only a hand may do anything else."""
 
 
+class _Transaction:
+    """One of asyncpg's, or a savepoint, which waits for a turn before its commit."""
+
+    def __init__(self, session: Session, own: Any) -> None:
+        self._session = session
+        self._own = own
+
+    async def start(self) -> None:
+        await self._own.start()
+
+    async def commit(self) -> None:
+        try:
+            await self._session.wait()
+        except BaseException:
+            await self.rollback()
+            raise
+        await self._own.commit()
+
+    async def rollback(self) -> None:
+        await self._own.rollback()
+
+    async def __aenter__(self) -> Session:
+        with translated():
+            await self.start()
+        return self._session
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        with translated():
+            if error is None:
+                await self.commit()
+                return
+            await self.rollback()
+            raise error
+
+
 class Session(Connections):
     """One connection. Each statement waits for a turn, and so does the end of the transaction."""
 
@@ -483,18 +518,18 @@ class Session(Connections):
         """It has begun to wait for one, or has ended."""
         self._turn = asyncio.Event()
 
-    @asynccontextmanager
-    async def transaction(self, settings: str = "", *, own: bool = False) -> AsyncIterator[PoolConnection]:
-        with translated():
-            async with self._connection.transaction():
-                yield self
-                await self._wait()
+    def transaction(self, settings: str = "", *, own: bool = False) -> Any:
+        return _Transaction(self, self._connection.transaction())
 
     acquire = steady = transaction
 
     async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
-        await self._wait()
+        await self.wait()
         return list(await self._connection.fetch(query, *args, timeout=timeout))
+
+    def is_closed(self) -> bool:
+        closed: bool = self._connection.is_closed()
+        return closed
 
     def go(self) -> None:
         """Give it a turn."""
@@ -507,7 +542,8 @@ class Session(Connections):
         self.waits = False
         self._turn.clear()
 
-    async def _wait(self) -> None:
+    async def wait(self) -> None:
+        """Until its turn comes."""
         self.waits = True
         self.news.set()
         await self._turn.wait()

@@ -1,0 +1,214 @@
+"""Every call to the database ends, whatever the server does: here it is frozen, and says nothing at all."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
+from pg_scheduler.domain.job import Claim, FreshJob, JobStatus
+from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.domain.periodic_row import Merge
+from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.errors import TransientFault
+from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.services.kit import now
+from tests.store.kit import LEASE, NAME, new_job, worker
+
+BOUND = 0.3
+"""Seconds that a call may take here, instead of thirty."""
+MOST = 10 * BOUND
+"""A call may wait for a connection, for one statement or a few, and for others of its kind."""
+TIMEOUTS = {"CALL_TIMEOUT", "HOT_TIMEOUT", "ANSWER_TIMEOUT", "TIMEOUT", "FAREWELL", "MIGRATION_TIMEOUT"}
+
+Call = Callable[[Any, Any], Awaitable[object]]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bound there is, wherever it is used."""
+    for module in [each for name, each in sys.modules.items() if name.startswith("pg_scheduler.")]:
+        for name in TIMEOUTS & set(vars(module)):
+            monkeypatch.setattr(module, name, BOUND)
+
+
+@asynccontextmanager
+async def frozen(server: EmbeddedPostgres) -> AsyncIterator[None]:
+    await asyncio.to_thread(server.freeze)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(server.thaw)
+
+
+async def all_end(calls: dict[str, Call], subject: Any, address: str, server: EmbeddedPostgres) -> None:
+    """Make all calls at once, each with a connection that it may use."""
+    async with AsyncExitStack() as stack:
+        connections = [await asyncpg.connect(address) for _ in calls]
+        for each in connections:
+            stack.callback(each.terminate)
+        async with frozen(server):
+            tasks = {
+                name: asyncio.ensure_future(call(subject, connection))
+                for (name, call), connection in zip(calls.items(), connections, strict=True)
+            }
+            await asyncio.wait(tasks.values(), timeout=MOST)
+            ends = {name: task.exception() if task.done() else "is not back" for name, task in tasks.items()}
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.wait(tasks.values())
+    assert {name: end for name, end in ends.items() if not isinstance(end, TransientFault)} == {}
+
+
+def due(**about: Any) -> dict[str, Any]:
+    return {"execution_time": now(), **about}
+
+
+FACE: dict[str, Call] = {
+    "schedule": lambda it, _: it.schedule(work, **due()),
+    "schedule, replacing": lambda it, _: it.schedule(
+        work, **due(job_id="a", conflict_resolution=ConflictResolution.REPLACE)
+    ),
+    "schedule, on a connection": lambda it, conn: it.schedule(work, **due(connection=conn)),
+    "schedule_bulk": lambda it, _: it.schedule_bulk([JobSpec(work, now())] * 3),
+    "schedule_bulk, by COPY": lambda it, _: it.schedule_bulk([JobSpec(work, now())] * 300),
+    "schedule_bulk, on a connection": lambda it, conn: it.schedule_bulk(
+        [JobSpec(work, now())] * 300, connection=conn, conflict_resolution=ConflictResolution.RAISE
+    ),
+    "schedule_job": lambda it, _: it.schedule_job("some.name", now(), {"args": [], "kwargs": {}}),
+    "cancel_job": lambda it, _: it.cancel_job("a"),
+    "retry_job": lambda it, _: it.retry_job("a"),
+    "update_job_status": lambda it, _: it.update_job_status("a", "pending"),
+    "get_job": lambda it, _: it.get_job("a"),
+    "list_jobs": lambda it, _: it.list_jobs(),
+    "count_jobs": lambda it, _: it.count_jobs(),
+    "workers": lambda it, _: it.workers(),
+    "recover_orphaned_jobs": lambda it, _: it.recover_orphaned_jobs(),
+    "periodic_orphan_recovery": lambda it, _: it.periodic_orphan_recovery(),
+    "monitor_heartbeats": lambda it, _: it.monitor_heartbeats(),
+    "listen_for_jobs": lambda it, _: it.listen_for_jobs(),
+    "send_heartbeat": lambda it, _: it.send_heartbeat("a"),
+    "load_task_functions": lambda it, _: it.load_task_functions(),
+    "execute_job": lambda it, _: it.execute_job({"job_id": "a"}),
+    "execute_job_with_concurrency_control": lambda it, _: it.execute_job_with_concurrency_control(
+        {"job_id": "a"}
+    ),
+    "run_vacuum": lambda it, _: it.run_vacuum(),
+    "get_vacuum_stats": lambda it, _: it.get_vacuum_stats(),
+    "get_total_vacuum_stats": lambda it, _: it.get_total_vacuum_stats(),
+    "trigger_periodic_job": lambda it, _: it.trigger_periodic_job("hourly"),
+    "start": lambda it, _: Scheduler(it.db_pool).start(),
+    "initialize_db": lambda it, _: it.initialize_db(),
+}
+
+
+async def work() -> None: ...
+
+
+async def test_every_call_of_the_scheduler_ends(victim: EmbeddedPostgres, address: str, short: None) -> None:
+    @periodic(every=timedelta(hours=1), dedup_key="hourly")
+    async def hourly() -> None: ...
+
+    public = {
+        name
+        for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+    assert {name.partition(",")[0] for name in FACE} == public - {"wait", "shutdown"}
+    async with asyncpg.create_pool(address, min_size=32, max_size=32) as pool:
+        scheduler = Scheduler(pool, vacuum_config=VacuumConfig(track_metrics=True), shutdown_timeout=BOUND)
+        await scheduler.start()
+        await all_end(FACE, scheduler, address, victim)
+        async with frozen(victim):
+            with pytest.raises(TransientFault):
+                await asyncio.wait_for(scheduler.shutdown(), 2 * MOST)
+        assert not scheduler.is_running
+
+
+async def enter(block: AbstractAsyncContextManager[object]) -> None:
+    async with block:
+        raise AssertionError("that was an answer")
+
+
+def claimed() -> list[Claim]:
+    return [Claim("a", NAME, NAME, 1, now(), "{}", 5, 0, 0, None, None)]
+
+
+STORE: dict[str, Call] = {
+    "schema": lambda it, _: Store(it.connections).schema(),
+    "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
+    "channel": lambda it, _: Store(it.connections).channel(),
+    "migrate": lambda it, _: it.migrate(),
+    "insert": lambda it, _: it.insert([new_job()]),
+    "insert, with a message": lambda it, conn: it.insert([new_job()], message="due", connection=conn),
+    "insert_small": lambda it, _: it.insert_small([new_job()]),
+    "copy": lambda it, _: it.copy([FreshJob(*new_job())], 1000),
+    "replace": lambda it, _: it.replace([new_job()]),
+    "statuses_of": lambda it, _: it.statuses_of(["a"]),
+    "all_or_nothing": lambda it, _: enter(it.all_or_nothing()),
+    "all_or_nothing, on a connection": lambda it, conn: enter(it.all_or_nothing(conn)),
+    "exchange": lambda it, _: it.exchange("w1", [NAME], 1),
+    "exchange, with completions": lambda it, _: it.exchange("w1", [NAME], 1, completed=claimed()),
+    "finish": lambda it, _: it.finish("w1", [(claimed()[0], Completed())]),
+    "held_claim": lambda it, _: it.held_claim("a", "w1"),
+    "cancel": lambda it, _: it.cancel("a"),
+    "retry": lambda it, _: it.retry("a"),
+    "set_status": lambda it, _: it.set_status("a", JobStatus.PENDING, LEASE),
+    "register": lambda it, _: it.register(worker(), LEASE),
+    "renew": lambda it, _: it.renew("w1", {}, LEASE),
+    "doubtful_workers": lambda it, _: it.doubtful_workers("w1"),
+    "restart_leases": lambda it, _: it.restart_leases(),
+    "deregister": lambda it, _: it.deregister("w1"),
+    "workers": lambda it, _: it.workers(),
+    "rescue": lambda it, _: it.rescue(120),
+    "look_ahead": lambda it, _: it.look_ahead(30, 120),
+    "expire": lambda it, _: it.expire(10),
+    "table_blocks": lambda it, _: it.table_blocks(),
+    "vacuum_blocks": lambda it, _: it.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
+    "vacuum_surplus": lambda it, _: it.vacuum_surplus(JobStatus.FAILED, 1, 10),
+    "record_vacuum": lambda it, _: it.record_vacuum({}, "w1"),
+    "vacuum_stats": lambda it, _: it.vacuum_stats(1),
+    "total_vacuum_stats": lambda it, _: it.total_vacuum_stats(),
+    "get_job": lambda it, _: it.get_job("a"),
+    "list_jobs": lambda it, _: it.list_jobs(
+        after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
+    ),
+    "count_jobs": lambda it, _: it.count_jobs(None),
+    "waiting_names": lambda it, _: it.waiting_names(),
+    "now": lambda it, _: it.now(),
+    "periodic_rows": lambda it, _: it.periodic_rows(),
+    "periodic_rows_and_now": lambda it, _: it.periodic_rows_and_now(),
+    "periodic_locked": lambda it, _: enter(it.periodic_locked()),
+    "chained_runs": lambda it, conn: it.chained_runs(["key"], on=conn),
+    "write_periodic": lambda it, conn: it.write_periodic(Merge((), ("key",)), on=conn),
+    "due_periodic": lambda it, conn: it.due_periodic(["key"], on=conn),
+    "move_periodic": lambda it, conn: it.move_periodic("key", None, now(), on=conn),
+    "enable_periodic": lambda it, _: it.enable_periodic("key", True),
+    "notify": lambda it, _: it.notify(["due"]),
+    "advisory_lock": lambda it, _: enter(it.advisory_lock(1)),
+}
+
+
+@pytest.mark.parametrize("part", range(3))
+async def test_every_method_of_the_store_ends(
+    part: int, victim: EmbeddedPostgres, address: str, short: None
+) -> None:
+    public = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
+    assert {name.partition(",")[0] for name in STORE} == public
+    async with asyncpg.create_pool(address, min_size=20, max_size=20) as pool:
+        await Scheduler(pool).initialize_db()
+        connections = Connections(pool)
+        try:
+            calls = dict(list(STORE.items())[part::3])
+            await all_end(calls, Store(connections, schema="public"), address, victim)
+        finally:
+            await connections.release_held()
