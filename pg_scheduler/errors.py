@@ -14,6 +14,7 @@
     │   ├── SchemaTooNewError                the database was migrated by one this cannot work beside
     │   └── MigrationChangedError            an applied migration differs from the shipped one
     └── TransientFault                       the database could not be reached or asked to try again
+        └── PoolClosedError                  the pool was closed before the Scheduler was shut down
 
 Wrong arguments are plain ``TypeError`` and ``ValueError``. A fault keeps what caused it in ``__cause__``.
 """
@@ -27,6 +28,7 @@ __all__ = [
     "NameConflictError",
     "NotRunningError",
     "PayloadError",
+    "PoolClosedError",
     "SchedulerError",
     "SchemaError",
     "SchemaForbiddenError",
@@ -96,3 +98,7 @@ class MigrationChangedError(SchemaError):
 
 class TransientFault(SchedulerError):
     """The database could not be reached, or asked to try again; the cause is in ``__cause__``."""
+
+
+class PoolClosedError(TransientFault):
+    """The pool was closed or terminated under the Scheduler, which stops: a closed pool never opens again."""

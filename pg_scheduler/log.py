@@ -40,11 +40,13 @@ _LEVELS: Final[dict[type[events.Event], int]] = {
 class EventLog:
     """Writes one line for each event whose level is switched on; what failed comes with its traceback.
 
-    Of an outage, each service gives the traceback once.
+    Of an outage, each service gives the traceback once. Of what ends the Scheduler, the first service to meet
+    it says so; those that meet the same on the way down do not say it again.
     """
 
     def __init__(self) -> None:
         self._retrying: set[str] = set()
+        self._faults: set[type[BaseException]] = set()
 
     def wants(self, kind: type[events.Event]) -> bool:
         """Whether its level is switched on, or it ends an outage."""
@@ -60,5 +62,11 @@ class EventLog:
             if event.service in self._retrying:
                 error = None
             self._retrying.add(event.service)
+        elif isinstance(event, events.ServiceFaulted):
+            if type(event.error) in self._faults:
+                level = logging.DEBUG
+            self._faults.add(type(event.error))
+        elif isinstance(event, events.WorkerStarted | events.WorkerStopped):
+            self._faults.clear()
         if logger.isEnabledFor(level):
             logger.log(level, "%r", event, exc_info=error if isinstance(error, BaseException) else None)

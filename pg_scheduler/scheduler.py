@@ -200,7 +200,7 @@ class Scheduler:
         Raises:
             SchemaError: The database was migrated by a newer version.
             ConfigurationError: A periodic job wants an advisory lock and the pool has one connection.
-            TransientFault: The database cannot be reached.
+            TransientFault: The database cannot be reached, or the pool has been closed.
         """
         if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # it was set since
             self._life.worker_id = self._new_worker_id()
@@ -215,7 +215,8 @@ class Scheduler:
 
         Raises:
             TransientFault: The database was away, so that results could not be written. Everything has
-                stopped all the same; those jobs run again when the lease is over.
+                stopped all the same; those jobs run again when the lease is over. So it is when the pool was
+                closed first.
         """
         if self._errands:
             await asyncio.wait(self._errands)

@@ -180,6 +180,17 @@ def test_an_event_is_one_line(event: Event, level: str, caplog: pytest.LogCaptur
     assert not record.exc_info
 
 
+def test_what_ends_the_scheduler_is_told_once_in_each_life(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    for _ in range(2):
+        log(events.ServiceFaulted("claimer", KeyError("gone")))
+        log(events.ServiceFaulted("completer", KeyError("gone")))
+        log(events.ServiceFaulted("planner", LookupError("another")))
+        log(events.WorkerStopped("w"))
+    told = [record.getMessage().partition("'")[2].partition("'")[0] for record in caplog.records]
+    assert told == ["claimer", "planner"] * 2
+
+
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
 def test_what_nobody_wants_is_not_written(level: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(level, "pg_scheduler")

@@ -40,6 +40,7 @@ NAMES = [
     "PayloadError",
     "PeriodicJobConfig",
     "PollingConfig",
+    "PoolClosedError",
     "RetryPolicy",
     "Scheduler",
     "SchedulerError",

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Final
 
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import PoolClosedError, TransientFault
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 
 __all__ = ["NEVER", "Service", "Wakeup"]
@@ -150,6 +150,8 @@ class Service(ABC):
             sleep = self._wakeup
             try:
                 delay = await self.run_once()
+            except PoolClosedError:
+                raise
             except TransientFault as fault:
                 delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 backoff = min(backoff * 2, LONGEST_BACKOFF)

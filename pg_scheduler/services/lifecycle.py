@@ -93,8 +93,12 @@ class Lifecycle:
     def _begin_shutdown(self) -> asyncio.Task[None]:
         self.is_running = False
         self._stopping = asyncio.create_task(self._shut_down(), name="pg_scheduler shutdown")
-        self._stopping.add_done_callback(log_failure)
+        self._stopping.add_done_callback(self._log_failure)
         return self._stopping
+
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and type(task.exception()) is not type(self.fault):  # which was told
+            log_failure(task)
 
     async def _shut_down(self) -> None:
         try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from pg_scheduler.errors import PoolClosedError
+
 __all__ = ["Part", "Supervisor"]
 
 
@@ -57,6 +59,8 @@ class Supervisor:
                 await part.stop()
             except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must not go on alone
                 faults.append(fault)
+        # That the pool is closed is told already; which results are lost for that is not.
+        faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
         if faults:
             for other in faults[1:]:
                 faults[0].add_note(f"another part could not stop either: {other!r}")

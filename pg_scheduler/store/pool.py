@@ -22,7 +22,7 @@ from typing import Any, Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.errors import ConfigurationError, TransientFault
+from pg_scheduler.errors import ConfigurationError, PoolClosedError, TransientFault
 from pg_scheduler.store.faults import is_lock_timeout, translated
 
 __all__ = [
@@ -89,6 +89,15 @@ def check_connection(connection: object) -> PoolConnection | None:
     raise TypeError(  # its repr could be a DSN with a password
         f"connection must be an asyncpg connection, not {type(connection).__name__}"
     )
+
+
+def check_pool(pool: asyncpg.Pool) -> None:
+    """A pool that was closed never opens again: trying again would only hide it."""
+    if pool.is_closing():
+        raise PoolClosedError(
+            "the pool has been closed, and the Scheduler needs it. Call await scheduler.shutdown() before "
+            "pool.close()."
+        )
 
 
 def is_open(connection: PoolConnection) -> bool:
@@ -205,6 +214,7 @@ class Connections:
                     yield held
                     return
         with translated():
+            check_pool(self._pool)
             async with self._pool.acquire(timeout=CALL_TIMEOUT) as connection:
                 with _ended_if_silent(connection):
                     yield connection
@@ -270,6 +280,7 @@ class Connections:
             await self._kept.release()
 
     async def _take_steady(self) -> PoolConnection | None:
+        check_pool(self._pool)  # its close() waits for what is held
         if self._steady is not None and is_open(self._steady):
             return self._steady
         await self._drop_steady()
@@ -352,6 +363,8 @@ class Connections:
     async def hold(self) -> AsyncIterator[PoolConnection]:
         """A connection for long. What is raised inside is not translated: it may be a job's own error."""
         with translated():
+            if self._direct_dsn is None:
+                check_pool(self._pool)
             connection: PoolConnection = (
                 await self._pool.acquire(timeout=CALL_TIMEOUT)
                 if self._direct_dsn is None
@@ -384,6 +397,7 @@ class _Kept:
             if self._connection is None or not is_open(self._connection):
                 with translated():
                     await self._give_back()
+                    check_pool(self._pool)
                     self._connection = await self._pool.acquire(timeout=CALL_TIMEOUT)
         except BaseException:  # whatever it was, the next one has its turn
             self._turn.release()

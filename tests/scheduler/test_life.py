@@ -15,6 +15,7 @@ from pg_scheduler import (
     JobStatus,
     NotRunningError,
     PollingConfig,
+    PoolClosedError,
     Scheduler,
     SchemaTooNewError,
     TransientFault,
@@ -366,7 +367,7 @@ async def test_a_start_without_the_database_fails_and_can_be_tried_again(dsn: st
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
     scheduler = make(pool)
     await pool.close()
-    with pytest.raises(TransientFault):
+    with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
         await scheduler.start()
     assert not holds(scheduler.is_running)
     scheduler._store.connections._pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)

@@ -345,4 +345,4 @@ async def test_a_failed_switch_is_logged(make: Make, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.ERROR, "pg_scheduler"):
         scheduler.disable_periodic_job(KEY)
         await scheduler.shutdown()
-    assert "TransientFault" in caplog.text
+    assert "PoolClosedError" in caplog.text

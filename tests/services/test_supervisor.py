@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler, SchemaMissingError, TransientFault
+from pg_scheduler import PoolClosedError, Scheduler, SchemaMissingError, TransientFault
 from pg_scheduler.events import PassFinished, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.services.heartbeat import Heartbeat
 from pg_scheduler.services.supervisor import Supervisor
@@ -181,7 +181,7 @@ async def test_shutdown_without_the_database_stops_all_the_same(dsn: str, pool: 
     before = asyncio.all_tasks()
     await scheduler.start()
     pool.terminate()
-    with pytest.raises(TransientFault):
+    with pytest.raises(PoolClosedError):
         await scheduler.shutdown()
     assert not holds(scheduler.is_running)
     assert asyncio.all_tasks() == before

@@ -12,7 +12,7 @@ import pytest
 from asyncpg.pool import PoolConnectionProxy
 
 from chaos.proxy import Proxy
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import PoolClosedError, TransientFault
 from pg_scheduler.store import pool as module
 from pg_scheduler.store.notifications import Subscription
 from pg_scheduler.store.pool import STEADY, Connections, PoolConnection
@@ -64,11 +64,14 @@ async def test_a_pool_without_a_free_connection_is_a_transient_fault(
             await Store(Connections(small)).now()
 
 
-async def test_a_closed_pool_is_a_transient_fault(dsn: str) -> None:
-    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
+@pytest.mark.parametrize("way", ["acquire", "kept", "transaction", "steady", "hold"])
+async def test_a_closed_pool_never_opens_again(dsn: str, way: str) -> None:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
+    connections = Connections(pool)
     await pool.close()
-    with pytest.raises(TransientFault, match="InterfaceError"):
-        await Store(Connections(pool)).now()
+    with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
+        async with getattr(connections, way)():
+            pass
 
 
 async def test_a_connection_that_breaks_is_a_transient_fault(small: Pool) -> None:
