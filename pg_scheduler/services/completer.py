@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.domain.job import Claim
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import PoolClosedError, TransientFault
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
@@ -78,6 +78,7 @@ class Completer(Service):
         self._deleted = 0
         self._completed: dict[int, list[Claim]] = {}  # by attempt, as they are written
         self._others: deque[tuple[Claim, Outcome]] = deque()
+        self._under_way: dict[int, list[Claim]] = {}  # by identity: two batches at most
         self._waiting = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -107,6 +108,12 @@ class Completer(Service):
         """Whether outcomes wait."""
         return self._waiting > 0
 
+    def unwritten(self) -> dict[str, int]:
+        """What has ended and is not known to be in the table: attempts by job id. For any thread."""
+        batches = [*list(self._under_way.values()), *list(self._completed.values())]
+        claims = [claim for batch in batches for claim in list(batch)]
+        return {claim.job_id: claim.attempt for claim in [*claims, *(each for each, _ in list(self._others))]}
+
     @property
     def is_full(self) -> bool:
         """Whether too many outcomes wait."""
@@ -130,6 +137,7 @@ class Completer(Service):
         if len(taken) > BATCH:
             self._completed[attempt] = taken[BATCH:]  # behind those of other numbers
             del taken[BATCH:]
+        self._under_way[id(taken)] = taken
         self._waiting -= len(taken)
         if self._completed:
             self.wake()
@@ -137,6 +145,7 @@ class Completer(Service):
 
     def written(self, completed: Sequence[Claim], refused: Collection[str]) -> None:
         """They are in the database, but for those refused, which are tried again with everything else."""
+        self._under_way.pop(id(completed), None)
         self._make_room()
         if not self.keep:
             self._deleted += len(completed) - len(refused)
@@ -154,6 +163,7 @@ class Completer(Service):
 
     def put_back(self, completed: Sequence[Claim]) -> None:
         """They could not be written; a pass of our own tries again."""
+        self._under_way.pop(id(completed), None)
         if completed:
             attempt = completed[0].attempt
             self._completed[attempt] = [*completed, *self._completed.pop(attempt, ())]
@@ -177,11 +187,14 @@ class Completer(Service):
 
     async def _write_others(self) -> None:
         batch = self._take_others()
+        self._under_way[id(batch)] = [claim for claim, _ in batch]
         try:
             accepted = await self._store.finish(self._worker_id, batch)
         except BaseException:  # the same
             self._put_others_back(batch)
             raise
+        finally:
+            del self._under_way[id(batch)]
         self._make_room()
         for claim, outcome in batch:
             self._events.publish(_event(claim, outcome, accepted=claim.job_id in accepted))
@@ -220,7 +233,7 @@ class Completer(Service):
             try:
                 await self.run_once()
             except TransientFault as fault:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or isinstance(fault, PoolClosedError):
                     self._room.set()
                     completed = [claim for claims in self._completed.values() for claim in claims]
                     lost = ", ".join(

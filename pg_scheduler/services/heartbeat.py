@@ -94,7 +94,10 @@ class Heartbeat(Service):
         asked = time.monotonic()
         try:
             beat = await self._store.renew(
-                self._worker.worker_id, held, self._lease, liveness_key=self._liveness_key()
+                self._worker.worker_id,
+                self._executor.owned(),
+                self._lease,
+                liveness_key=self._liveness_key(),
             )
         except TransientFault:
             if held and not self.is_trusted:
@@ -105,8 +108,8 @@ class Heartbeat(Service):
             await self._register()
             return self._lease / BEATS_PER_LEASE
         self._trust(asked)
-        if beat.lost:
-            await self._take_away({job_id: held[job_id] for job_id in beat.lost})
+        if lost := {job_id: held[job_id] for job_id in beat.lost if job_id in held}:
+            await self._take_away(lost)
         beat_interval = self._lease / BEATS_PER_LEASE
         if beat.late:
             return min(beat_interval, DEAF_INTERVAL)

@@ -193,7 +193,7 @@ class Keeper:
 
     async def _beat(self) -> None:
         self._beat_at = asked = time.monotonic()
-        if (await self._apart.renew(self._executor.held(), self._lease)).alive:
+        if (await self._apart.renew(self._executor.owned(), self._lease)).alive:
             self._heartbeat.renewed(asked)
 
     async def _let_go(self) -> None:

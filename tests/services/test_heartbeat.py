@@ -11,6 +11,7 @@ import pytest
 
 from pg_scheduler import JobStatus, TransientFault
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.domain.outcome import Completed, Failed
 from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost
 from pg_scheduler.services.executor import Executor
 from pg_scheduler.store.store import Store
@@ -62,6 +63,38 @@ async def test_a_beat_renews_the_worker_and_all_it_runs(
         assert job.lease_until == clock.now + timedelta(seconds=60)
     gate.open.set()
     await parts.ended(executor)
+
+
+async def test_a_beat_renews_what_has_ended_until_that_is_written(
+    clocked: Store, clock: FakeClock, bus: EventBus
+) -> None:
+    """Its result may wait for longer than a lease, when only the way of the results is blocked."""
+    parts = Parts(clocked, bus)
+    completer = parts.completer()
+    heartbeat = parts.heartbeat(parts.executor(completer), lease=60)
+    a, b, c = await claim(clocked, *map(new_job, "abc"))
+    for held, outcome in ((a, Completed()), (b, Failed("no"))):
+        completer.put(held, outcome)
+    completer.put(c, Completed())
+    writing = asyncio.create_task(completer.run_once())
+    await asyncio.sleep(0)  # until it waits for the database
+    assert completer.unwritten() == {"a": 1, "b": 1, "c": 1}
+    await writing
+    assert completer.unwritten() == {}
+    assert await statuses(clocked, *"abc") == ["completed", "failed", "completed"]
+    await heartbeat.run_once()
+    (d,) = await claim(clocked, new_job("d"))
+    completer.put(d, Completed())
+    clock.advance(timedelta(seconds=50))
+    await heartbeat.run_once()
+    job = await clocked.get_job("d")
+    assert job is not None
+    assert job.lease_until == clock.now + timedelta(seconds=60)
+    clock.advance(timedelta(seconds=50))
+    await heartbeat.run_once()
+    assert (await clocked.rescue(120)).job_ids == []
+    await completer.run_once()
+    assert await statuses(clocked, "d") == ["completed"]
 
 
 async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts: Parts, gate: Gate) -> None:
