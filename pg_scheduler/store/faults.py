@@ -21,10 +21,12 @@ REFUSALS: Final = (asyncpg.PostgresError, SchemaError)
 """What a statement raises that the database understood and would not do."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
-"""Connection exception, transaction rollback, insufficient resources, operator intervention, system error."""
+"""Connection exception, transaction rollback, insufficient resources (disk, memory, connections), operator
+intervention (shutdown, crash, not ready yet, a cancelled statement), system error."""
 
-TRANSIENT_STATES: Final = frozenset({"25006", "55P03", "55006"})
-"""Read-only transaction (the old primary after a failover), lock not available, object in use."""
+TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"})
+"""Read-only transaction (the old primary after a failover, a standby), a transaction that the server ended
+since we were halted in it for too long, lock not available, object in use."""
 
 
 def is_transient(error: BaseException) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.log import _LEVELS
+from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
 
@@ -46,6 +47,15 @@ def test_log_levels() -> None:
     }
     assert told == loud
     assert all(hasattr(events, name) for name in told)
+
+
+def test_faults_that_pass() -> None:
+    told = {
+        state
+        for row in table("operations/database.md", "| SQLSTATE | What it is |")
+        for state in code(row[0])
+    }
+    assert told == TRANSIENT_CLASSES | TRANSIENT_STATES
 
 
 def test_columns() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 import asyncpg
 import pytest
 
 from pg_scheduler.errors import SchemaError, SchemaForbiddenError, SchemaMissingError, TransientFault
 from pg_scheduler.store.faults import is_transient, translated
+from pg_scheduler.store.pool import Connections
 
 TRANSIENT: list[BaseException] = [
     asyncpg.ConnectionDoesNotExistError("x"),  # 08003
@@ -23,6 +25,7 @@ TRANSIENT: list[BaseException] = [
     asyncpg.CrashShutdownError("x"),
     asyncpg.CannotConnectNowError("x"),
     asyncpg.IdleSessionTimeoutError("x"),
+    asyncpg.IdleInTransactionSessionTimeoutError("x"),  # 25P03: this process was halted in one
     asyncpg.PostgresIOError("x"),  # 58030
     asyncpg.ReadOnlySQLTransactionError("x"),  # 25006
     asyncpg.LockNotAvailableError("x"),  # 55P03
@@ -60,6 +63,43 @@ LASTING: list[BaseException] = [
     KeyError(),
     asyncio.CancelledError(),
 ]
+
+
+BY_STATE = {
+    "08000 08001 08003 08004 08006 08007 08P01": True,  # the connection, or a pooler's word for it
+    "40001 40P01 40003": True,  # lost against another transaction
+    "53000 53100 53200 53300 53400": True,  # disk, memory, connections
+    "57014 57P01 57P02 57P03 57P05": True,  # cancelled, shut down, crashed, starting, idle for too long
+    "58000 58030": True,  # the server's own system
+    "25006 25P03 25P04 55P03 55006": True,
+    "22001 22P02 23505 23514": False,  # data
+    "25P02 26000 42601 42P01 42703 3F000": False,  # a mistake, or another schema than ours
+    "28000 28P01 3D000 42501": False,  # not allowed, not there
+    "54000 P0001 XX000 XX001 XX002": False,  # limits, somebody's trigger, a broken database
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "passes"), [(state, passes) for states, passes in BY_STATE.items() for state in states.split()]
+)
+def test_the_state_decides(state: str, passes: bool) -> None:
+    assert is_transient(asyncpg.PostgresError.new({"C": state, "M": "whatever it says"})) is passes
+
+
+async def test_a_transaction_that_was_halted_for_too_long(pool: asyncpg.Pool) -> None:
+    """The server has ended it. It is chance whether that is told (25P03), the end of the connection is, or
+    asyncpg's confusion: an InternalClientError, as it cannot switch its state."""
+    connections = Connections(pool)
+
+    async def use() -> None:
+        async with connections.transaction() as connection:
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+            time.sleep(0.1)  # noqa: ASYNC251 - the whole process is halted, or its event loop blocked
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(TransientFault):
+        await use()
+    assert await pool.fetchval("SELECT 1") == 1
 
 
 def name(error: BaseException) -> str:
