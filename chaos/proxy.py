@@ -103,6 +103,12 @@ class _Side(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def peer_port(self) -> int | None:
+        """The client's own port, by which it can be told from others."""
+        peer = self._transport.get_extra_info("peername") if self._transport and self._is_ours else None
+        return peer[1] if peer else None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
