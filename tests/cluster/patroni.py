@@ -18,6 +18,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,9 @@ from tests.debian import component
 
 TTL: Final = 20
 """Seconds after which a leader that is silent is not one any more; Patroni takes no less."""
+
+FAILS_OVER: Final = (0, 32)
+"""The first asyncpg that goes on to the next host when one is starting."""
 
 PATIENCE: Final = 60.0
 STOP: Final = 5.0
@@ -50,22 +54,30 @@ POSTGRES: Final = {
 
 def missing() -> str | None:
     """Why there can be no cluster here; None when there can."""
+    return next(_reasons(), None)
+
+
+def _reasons() -> Iterator[str]:
     if sys.platform != "linux":
-        return "a cluster's processes are guarded by means of Linux"
+        yield "a cluster's processes are guarded by means of Linux"
+    if tuple(map(int, asyncpg.__version__.split(".")[:2])) < FAILS_OVER:
+        yield f"asyncpg {asyncpg.__version__} does not look past a host that is starting"
     for name in ("etcd", "patroni"):
         if component(name) is None:
-            return f"there is no {name}: dev.py test fetches it where apt knows Debian's archive"
+            yield f"there is no {name}: dev.py test fetches it where apt knows Debian's archive"
     for module in ("psutil", "psycopg2", "yaml"):
         if importlib.util.find_spec(module) is None:
-            return f"Patroni needs {module}, which is in the lock of dev.py"
+            yield f"Patroni needs {module}, which is in the lock of dev.py"
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        return "root runs PostgreSQL as nobody by means of setpriv, which is not here"
+        yield "root runs PostgreSQL as nobody by means of setpriv, which is not here"
     try:
         programs = find_binaries()
     except EmbeddedError as error:
-        return str(error)
-    lacking = [name for name in ("pg_basebackup", "pg_rewind") if not (programs / name).exists()]
-    return f"there is no {lacking[0]} in {programs}" if lacking else None
+        yield str(error)
+        return
+    for name in ("pg_basebackup", "pg_rewind"):
+        if not (programs / name).exists():
+            yield f"there is no {name} in {programs}"
 
 
 class Node:

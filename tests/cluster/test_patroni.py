@@ -14,7 +14,7 @@ import time
 from asyncio.subprocess import PIPE
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -150,10 +150,9 @@ async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path
     asyncio.get_running_loop().set_debug(False)  # who enqueues is not to be what is slow
     offset = time.time() - time.monotonic()
     faults: list[Fault] = []
-    async with (
-        patroni.Cluster(scratch) as cluster,
-        asyncpg.create_pool(cluster.dsn, min_size=0, max_size=10, timeout=10) as pool,
-    ):
+    async with patroni.Cluster(scratch) as cluster, AsyncExitStack() as stack:
+        pool = await asyncpg.create_pool(cluster.dsn, min_size=0, max_size=10, timeout=10)
+        stack.callback(pool.terminate)  # whatever is still under way
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
         async with workers(cluster.dsn, tmp_path):
