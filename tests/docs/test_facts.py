@@ -13,6 +13,8 @@ from pg_scheduler.log import _LEVELS
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
+OUTAGES = "| Fault | What happens | Back | Test |"
+
 
 def table(page: str, header: str) -> list[list[str]]:
     """The rows of the table with this header, as cells."""
@@ -56,6 +58,17 @@ def test_faults_that_pass() -> None:
         for state in code(row[0])
     }
     assert told == TRANSIENT_CLASSES | TRANSIENT_STATES
+
+
+def test_tests_that_are_named_exist() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    folder = ""
+    for name in re.findall(r"`((?:tests/)?[\w/]*test_[\w*]+\.py)`", page):
+        folder = name.rpartition("/")[0] or folder  # of the one before, where it is left out
+        assert list(ROOT.glob(f"{folder}/{name.rpartition('/')[2]}")), name
+    outages = (ROOT / "tests" / "cluster" / "test_outages.py").read_text(encoding="utf-8")
+    told = {re.sub(r"\W.*", "", row[3].strip("`")) for row in table("reliability.md", OUTAGES)}
+    assert told == set(re.findall(r"def (test_\w+)", outages))
 
 
 def test_columns() -> None:
