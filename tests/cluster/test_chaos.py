@@ -164,6 +164,14 @@ def test_sound_evidence_convinces_the_checker() -> None:
     assert verdict.figures["ran to their end twice"] == 1
 
 
+def test_a_window_less_is_lateness() -> None:
+    evidence = sound()
+    without(evidence, "chaos.tock 1")
+    assert not judge(evidence).holds
+    evidence.timed = False
+    assert judge(evidence).holds
+
+
 def put(evidence: Evidence, job_id: str, **other: object) -> None:
     rows = dict(evidence.rows)
     rows[job_id] = replace(rows[job_id], **other)  # type: ignore[arg-type]
