@@ -165,7 +165,7 @@ class LoopBlocked(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsRescued(Event):
-    """Jobs of dead workers are pending again."""
+    """Jobs that nobody holds are pending again: of dead workers, or of a claim whose answer was lost."""
 
     job_ids: tuple[str, ...]
     dead_workers: tuple[str, ...]

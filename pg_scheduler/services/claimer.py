@@ -16,7 +16,7 @@ from pg_scheduler.config import PollingConfig
 from pg_scheduler.domain.job import Claim
 from pg_scheduler.domain.outcome import Release
 from pg_scheduler.domain.tasks import TaskRegistry
-from pg_scheduler.events import EventBus, JobExpired
+from pg_scheduler.events import EventBus, JobExpired, JobsRescued
 from pg_scheduler.services.base import NEVER, Service
 from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
@@ -88,6 +88,7 @@ class Claimer(Service):
         self._due_at = 0.0
         self._approaches = False
         self._stopped = False
+        self._is_unheard = False
         self._marks = Marks(polling.max_interval)
         self._claiming = asyncio.Lock()
 
@@ -118,6 +119,8 @@ class Claimer(Service):
             if self._completer.has_results:  # of more jobs than there are slots: they wait for none
                 self._completer.wake()
             return self._polling.semaphore_full_interval
+        if self._is_unheard:
+            await self._give_back_unheard()
         await self._reach_due_time()
         since = self._marks.since()
         completed = self._completer.take_completed()
@@ -133,6 +136,7 @@ class Claimer(Service):
                 after=self._marks.after,
             )
         except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
+            self._is_unheard = True
             self._completer.claims_follow = False
             self._completer.put_back(completed)
             raise
@@ -159,6 +163,13 @@ class Claimer(Service):
             self._marks.reset()
             return 0  # less than asked for: what lies before the marks is looked at before a sleep
         return self._until_next(asked, answer.due_in, found=bool(found))
+
+    async def _give_back_unheard(self) -> None:
+        """The last claim may have been made all the same. What it took would wait until its lease is over."""
+        if job_ids := await self._store.release_unheard(self._worker_id, self._executor.owned()):
+            self._events.publish(JobsRescued(tuple(job_ids), ()))
+            self._marks.reset()
+        self._is_unheard = False
 
     def _begin(self, jobs: list[Claim], *, full: bool) -> None:
         if full:

@@ -447,6 +447,15 @@ class Store:
         pending = rescued - {failed.job_id for failed in quarantined}
         return Rescue(dead, sorted(pending), quarantined)
 
+    async def release_unheard(self, worker_id: str, known: Mapping[str, int], limit: int = 1000) -> list[str]:
+        """Release what the worker claimed and never heard of: all but those, by id and attempt. Their ids."""
+        async with self.connections.transaction(own=True) as connection:
+            rows = await self._fetch(
+                "lock_unheard", worker_id, json.dumps(known), self._now, limit, on=connection
+            )
+            released = {row["job_id"]: _release(row["attempt"]) for row in rows}
+            return sorted(await self._settle(released, worker_id, connection) if released else ())
+
     # -- upkeep ----------------------------------------------------------------------------------------
 
     async def look_ahead(self, horizon: float, heartbeat_threshold: float) -> Ahead:
@@ -658,10 +667,23 @@ class Store:
     async def _settle(
         self, settled: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
     ) -> set[str]:
-        """Write outcomes; what is refused may have a new definition waiting."""
+        """Write outcomes; what is refused may have a new definition waiting, or be there already."""
         accepted = await self._write("settle_jobs", settled, worker_id, connection)
-        refused = {job_id: token for job_id, token in settled.items() if job_id not in accepted}
-        return accepted | await self._replace_ended(refused, worker_id, connection)
+        for refusal in (self._replace_ended, self._find_settled):
+            refused = {job_id: token for job_id, token in settled.items() if job_id not in accepted}
+            accepted |= await refusal(refused, worker_id, connection)
+        return accepted
+
+    async def _find_settled(
+        self, tokens: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection
+    ) -> set[str]:
+        """Those whose outcome was written before, by a call whose answer was lost."""
+        if not tokens:
+            return set()
+        rows = await self._fetch(
+            "already_settled", list(tokens), json.dumps(tokens), worker_id, on=connection
+        )
+        return {row[0] for row in rows}
 
     async def _replace_ended(
         self, tokens: Mapping[str, Mapping[str, Any]], worker_id: str, connection: PoolConnection

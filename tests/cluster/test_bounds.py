@@ -170,6 +170,7 @@ STORE: dict[str, Call] = {
     "deregister": lambda it, _: it.deregister("w1"),
     "workers": lambda it, _: it.workers(),
     "rescue": lambda it, _: it.rescue(120),
+    "release_unheard": lambda it, _: it.release_unheard("w1", {}),
     "look_ahead": lambda it, _: it.look_ahead(30, 120),
     "expire": lambda it, _: it.expire(10),
     "table_blocks": lambda it, _: it.table_blocks(),

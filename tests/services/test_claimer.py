@@ -19,6 +19,7 @@ from pg_scheduler.events import (
     EventBus,
     JobCompleted,
     JobExpired,
+    JobsRescued,
     JobStarted,
     PassFinished,
     ServiceRetrying,
@@ -73,6 +74,29 @@ async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: 
     assert executor.free == 5
     assert known.calls == ["claimed"] * 2
     await finish(known, gate, executor)
+
+
+async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
+    touchy: Store, bus: EventBus, seen: Recorder, dsn: str, gate: Gate
+) -> None:
+    """Not when the lease of the row is over."""
+    parts = Parts(touchy, bus)
+    parts.tasks.register(gate.job, name="test.job")
+    _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
+    executor = parts.executor(slots=10)
+    executor.submit(heard)
+    executor._completer.put(written, Completed())
+    claimer = parts.claimer(executor)
+    async with locked(dsn, "scheduled_jobs"):
+        with pytest.raises(TransientFault):
+            await claimer.run_once()
+    await claimer.run_once()
+    assert [event.job_ids for event in seen.of(JobsRescued)] == [("unheard",)]
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["written"]
+    assert executor.held() == {"heard": 1, "unheard": 2}
+    await claimer.run_once()
+    assert len(seen.of(JobsRescued)) == 1
+    await finish(parts, gate, executor)
 
 
 async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) -> None:

@@ -314,7 +314,14 @@ class Finish(Op):
                 return pending(row, self.now)
 
     def check(self, before: State, now: State) -> None:
-        assert changed(before, now) == self.answer, "accepted is what was written, and nothing else"
+        written = changed(before, now)
+        assert written <= self.answer, "what was written is accepted"
+        outcomes = {claim.job_id: (claim.attempt, outcome) for claim, outcome in self.outcomes}
+        for job_id in self.answer - written:
+            row, (attempt, outcome) = before.jobs[job_id], outcomes[job_id]
+            there = (row.worker, row.attempt, row.status)
+            assert there == (self.worker_id, attempt, self.settled(row, outcome).status), "or it was there"
+            assert row.ended
 
 
 def defined(row: Row, new: NewJob, now: datetime) -> Row:
@@ -369,6 +376,31 @@ class RescueOp(Op):
         assert set(before.workers) - set(now.workers) == set(answer.dead_workers)
         assert changed(before, now) == {*answer.job_ids, *(each.job_id for each in answer.quarantined)}
         assert all(now.jobs[each.job_id].status == "failed" for each in answer.quarantined)
+
+
+@dataclass
+class GiveBack(Op):
+    """A worker after a fault, which may have forgotten what it claimed, in part or all of it."""
+
+    skips: ClassVar[bool] = True
+    worker_id: str
+    known: Mapping[str, int]
+    definitions: Mapping[int, NewJob]
+
+    async def run(self, store: Store) -> list[str]:
+        return await store.release_unheard(self.worker_id, self.known)
+
+    def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
+        if row is None or row.status != "running" or row.worker != self.worker_id or row.due > self.now:
+            return row
+        if self.known.get(job_id) == row.attempt:
+            return row
+        if row.waiting is not None:
+            return defined(row, self.definitions[row.waiting], self.now)
+        return pending(row, self.now)
+
+    def check(self, before: State, now: State) -> None:
+        assert changed(before, now) == set(self.answer)
 
 
 @dataclass
@@ -463,7 +495,7 @@ LEGAL: Mapping[tuple[str | None, str | None], tuple[type[Op], ...]] = {
     ("running", "completed"): (ExchangeOp, Finish, SetStatus),
     ("running", "failed"): (Finish, RescueOp, SetStatus),
     ("running", "cancelled"): (Finish, Cancel, SetStatus),
-    ("running", "pending"): (Finish, RescueOp, SetStatus),
+    ("running", "pending"): (Finish, GiveBack, RescueOp, SetStatus),
     **{(end, "pending"): (Replace, RetryJob, SetStatus) for end in ENDED},
     **{(end, None): (Vacuum,) for end in ENDED},
 }
@@ -675,6 +707,9 @@ class World:
 
     def rescue(self, *suspects: str) -> Op:
         return RescueOp(self.definitions, suspects)
+
+    def give_back(self, worker_id: str, known: Sequence[Claim] = ()) -> Op:
+        return GiveBack(worker_id, {claim.job_id: claim.attempt for claim in known}, self.definitions)
 
     def claims_of(self, worker_id: str) -> list[Claim]:
         """What a worker believes it holds, if it never heard of anything."""

@@ -140,7 +140,25 @@ async def test_a_job_that_is_not_running_any_more_is_not_written(
     (claim,) = await running(store, new_job())
     await store.set_status("job", status, LEASE)
     before = await row(pool)
-    assert await store.finish("w1", [(claim, outcome)]) == set()
+    await store.finish("w1", [(claim, outcome)])
+    assert await row(pool) == before
+
+
+@pytest.mark.parametrize("outcome", [Completed(), Failed("no"), Skip("locked")], ids=repr)
+async def test_what_was_written_already_is_accepted(
+    store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
+) -> None:
+    """The answer was lost on the way, and the worker writes it again."""
+    (claim,) = await running(store, new_job())
+    assert await store.finish("w1", [(claim, outcome)]) == {"job"}
+    before = await row(pool)
+    clock.advance(SECOND)
+    assert await store.finish("w1", [(claim, outcome)]) == {"job"}
+    for other in EVERY_OUTCOME:
+        accepted = await store.finish("w1", [(claim, other)])
+        assert accepted == ({"job"} if type(other) is type(outcome) else set())
+    assert await store.finish("w2", [(claim, outcome)]) == set()
+    assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
     assert await row(pool) == before
 
 

@@ -78,7 +78,12 @@ WORK: dict[str, Make] = {
     "exchange": exchange,
     "renew": renew,
 }
-RUNNING: dict[str, Make] = {**WORK, "fail": ended_by(Failed("no")), "release": ended_by(Release())}
+RUNNING: dict[str, Make] = {
+    **WORK,
+    "fail": ended_by(Failed("no")),
+    "release": ended_by(Release()),
+    "give back": lambda world: world.give_back("w1"),
+}
 AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum()}
 EXPIRE: dict[str, Make] = {"expire": lambda _: Expire()}
 
@@ -301,6 +306,12 @@ class Story(RuleBasedStateMachine):
                 st.lists(st.sampled_from(claims), min_size=1, unique_by=lambda claim: claim.job_id)
             )
             self.start(self.world.finish(worker_id, outcome, *some), at_once)
+
+    @precondition(lambda self: bool(self.idle()))
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, knows=st.booleans())
+    def give_back(self, worker_id: str, at_once: bool, knows: bool) -> None:
+        known = self.world.claims_of(worker_id) if knows else []
+        self.start(self.world.give_back(worker_id, known), at_once)
 
     # -- everybody else ------------------------------------------------------------------------------------
 

@@ -139,6 +139,7 @@ async def use_path(store: Store) -> object:
     await store.look_ahead(30, 120)
     await store.restart_leases()
     await store.rescue(120)
+    assert await store.release_unheard("w1", {}) == []
     await store.expire(10)
     job = await store.get_job("a")
     assert job

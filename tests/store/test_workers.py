@@ -136,6 +136,22 @@ async def test_a_job_that_nobody_renews_is_given_back_though_its_worker_lives(
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 
+async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Pool, clock: FakeClock) -> None:
+    await running(store, new_job("lost"), new_job("held"), new_job("of an earlier try"))
+    await running(store, new_job("another's"), worker_id="w2")
+    known = {"held": 1, "of an earlier try": 7, "gone": 1}
+    assert await store.release_unheard("w1", known, limit=1) in (["lost"], ["of an earlier try"])
+    assert len(await store.release_unheard("w1", known)) == 1
+    assert await column(pool, "status") == {
+        "lost": "pending",
+        "held": "running",
+        "of an earlier try": "pending",
+        "another's": "running",
+    }
+    assert set((await column(pool, "retry_count")).values()) == {0}
+    assert await store.release_unheard("w1", known) == []
+
+
 @pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
 async def test_a_row_without_a_lease_goes_by_its_heartbeat(
     store: Store, pool: Pool, beat: int | None, orphaned: bool

@@ -30,6 +30,17 @@ WHERE job_id = ANY ($1)
   AND replacement IS NULL
 RETURNING job_id;
 
+-- name: already_settled
+-- Which of these outcomes are in their rows, under their tokens: they were written, and the answer was lost.
+WITH outcome AS MATERIALIZED (SELECT $2::text::jsonb AS of)
+SELECT job_id
+FROM {schema}scheduled_jobs, outcome
+WHERE job_id = ANY ($1)
+  AND status = outcome.of -> job_id ->> 'status'
+  AND worker_id = $3
+  AND attempt = (outcome.of -> job_id ->> 'attempt')::integer
+  AND finished_at IS NOT NULL;
+
 -- name: apply_replacements
 -- A try that ended, however it ended, of jobs for which a new definition waits: the new one takes the
 -- row. Under the same tokens as the statements above. Fails for a definition that no row can take.

@@ -159,6 +159,27 @@ CROSS JOIN LATERAL (
 ) AS orphan
 LIMIT $4;
 
+-- name: lock_unheard
+-- Running jobs of a worker that does not know of them ($2 maps those it does to attempts): they were claimed, and the
+-- answer was lost with the connection. At most $4 of them; the rest is found by its lease. Found and released as
+-- orphans are.
+WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts)
+SELECT unheard.*
+FROM (VALUES (1), (3), (5), (8)) AS level (priority)
+CROSS JOIN LATERAL (
+    SELECT job_id, attempt
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time <= coalesce($3, now())
+      AND status = 'running'
+      AND worker_id = $1
+      AND ((SELECT attempts FROM known) ->> job_id)::integer IS DISTINCT FROM attempt
+    LIMIT $4
+    FOR UPDATE SKIP LOCKED
+) AS unheard
+LIMIT $4;
+
 -- name: look_ahead
 -- Seconds until the first lease ends and until the first waiting job expires; negative if it is over, NULL if
 -- there is none. A look locks nothing and, with nothing to write, is all that an idle worker does for both.
