@@ -179,6 +179,7 @@ class Connections:
         self._kept = _Kept(pool) if pool.get_max_size() > SPARE + 2 else None
         self._steady: PoolConnection | None = None
         self._steady_turn = asyncio.Lock()
+        self._is_at_work = False  # from the first use of the hot path until what is held is given back
         self._sessions_are_own = False
         size = pool.get_max_size()
         self._may_hold_a_steady = size > SPARE + 1
@@ -207,8 +208,9 @@ class Connections:
         Args:
             own: For what the Scheduler itself must do. When jobs have used the pool up, it does not wait for
                 them: it has the connection of the hot path, in turn. Its wait for locks is as short as there.
+                A process that only enqueues has no such path, and waits.
         """
-        if own and self._is_used_up:
+        if own and self._is_starved:
             async with self._in_turn() as held:
                 if held is not None:
                     yield held
@@ -219,13 +221,16 @@ class Connections:
                 with _ended_if_silent(connection):
                     yield connection
 
-    def kept(self) -> AbstractAsyncContextManager[PoolConnection]:
-        """A connection for a moment that is likely to be wanted again at once, one user at a time.
+    def kept(self, *, own: bool = False) -> AbstractAsyncContextManager[PoolConnection]:
+        """A connection for a moment that is likely to be wanted again at once; ``own`` as in ``acquire()``.
 
         A pool resets a connection at each release, which is a transaction more. So it is given back only
-        when it has not been wanted for a while. A pool with none to spare gives one each time.
+        when it has not been wanted for a while, and has one user at a time. A pool with none to spare gives
+        one each time.
         """
-        return self.acquire() if self._kept is None else self._kept
+        if self._kept is None or (own and self._is_starved):
+            return self.acquire(own=own)
+        return self._kept
 
     @asynccontextmanager
     async def transaction(
@@ -250,6 +255,7 @@ class Connections:
         transaction each time instead, and so does one behind a pooler, where a session's settings would be
         left to somebody else. ``release_held()`` gives it back.
         """
+        self._is_at_work = True
         async with self._in_turn() as connection:
             if connection is not None:
                 yield connection
@@ -275,6 +281,7 @@ class Connections:
     async def release_held(self) -> None:
         """Give back the connection of the hot path, and the one that was just used."""
         async with self._steady_turn:
+            self._is_at_work = False
             await self._drop_steady()
         if self._kept is not None:
             await self._kept.release()
@@ -314,6 +321,10 @@ class Connections:
     @property
     def _is_used_up(self) -> bool:
         return self._unused == 0
+
+    @property
+    def _is_starved(self) -> bool:
+        return self._is_at_work and self._is_used_up
 
     async def _drop_steady(self) -> None:
         connection, self._steady = self._steady, None

@@ -72,10 +72,12 @@ PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs"})
 OWN: Final = PLANNED | {
     "deregister_worker",
     "doubtful_workers",
+    "enable_periodic",
     "held_claim",
     "periodic_rows",
     "register_worker",
     "restart_leases",
+    "statuses_of",
 }
 """Statements that do not wait for a connection until jobs that use the pool give one back."""
 
@@ -612,7 +614,8 @@ class Store:
     async def notify(self, messages: Sequence[str], *, connection: PoolConnection | None = None) -> None:
         """Send messages to every node that listens, when the transaction commits."""
         channel = await self.channel(on=connection)
-        await self._fetch("notify", channel, messages, on=connection, use=self.connections.kept)
+        kept = partial(self.connections.kept, own=True)
+        await self._fetch("notify", channel, messages, on=connection, use=kept)
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, PollingConfig, RetryPolicy, Scheduler, job, periodic
-from pg_scheduler.events import JobCompleted, JobFailed, PassFinished
+from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, PassFinished
 from tests.scheduler.conftest import Make, Pools
 from tests.services.kit import PATIENCE, Gate, Recorder, now
 
@@ -77,6 +77,17 @@ async def test_so_they_do_after_all_connections_broke(
     await caller.schedule(fails, execution_time=now(), max_retries=1)
     await seen.until(JobFailed)
     await seen.until(PassFinished, service="heartbeat")
+    gate.open.set()
+
+
+async def test_a_job_that_is_cancelled_elsewhere_is_stopped(
+    crowded: Scheduler, make: Make, gate: Gate
+) -> None:
+    await used_up(crowded, gate)
+    seen, caller = Recorder(crowded), make()
+    page = await caller.list_jobs(status=JobStatus.RUNNING)
+    assert await caller.cancel_job(page[0].job_id)
+    await seen.until(JobCancelled, job_id=page[0].job_id)
     gate.open.set()
 
 

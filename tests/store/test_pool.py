@@ -274,6 +274,9 @@ async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
     async with used_up(pool), asyncio.timeout(10):
         assert (await store.renew("w1", {}, LEASE)).alive
         assert await store.finish("w1", []) == set()
+        assert await store.statuses_of(["gone"]) == {}
+        assert not await store.enable_periodic("gone", True)
+        await store.notify(["due"])
         async with connections.transaction(own=True) as connection:
             await connection.execute("INSERT INTO mark VALUES (1)")
             assert await pid_of(connection) == pid
@@ -283,6 +286,16 @@ async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
     async with connections.acquire(own=True) as connection:
         assert await pid_of(connection) != pid, "it is the hot path's again"
+
+
+async def test_who_only_enqueues_holds_nothing_beside_the_pool(
+    connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+    async with used_up(pool):
+        with pytest.raises(TransientFault, match="TimeoutError"):
+            await Store(connections, schema="public").notify(["due"])
+    assert connections._steady is None
 
 
 async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
