@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -100,9 +100,13 @@ class Announcer(Service):
 
     async def check(self, worker_id: str) -> None:
         """A job that this worker runs was changed."""
-        message = f"{CHECK} {worker_id}"
-        if len(message.encode()) <= LONGEST:  # an id that was written by hand: nobody listens for it
+        for message in _checks([worker_id]):
             await self._say(message)
+
+    async def ask(self, worker_ids: Collection[str]) -> None:
+        """Ask workers for a heartbeat, now: by when they have to answer counts from when this returns."""
+        if messages := _checks(worker_ids):
+            await self._store.notify(messages)
 
     async def periodic(self) -> None:
         """A schedule was switched on or off."""
@@ -155,3 +159,9 @@ class Announcer(Service):
     def _add(self, message: str) -> None:
         self._messages[message] = time.monotonic()
         self.wake()
+
+
+def _checks(worker_ids: Collection[str]) -> list[str]:
+    messages = (f"{CHECK} {worker_id}" for worker_id in worker_ids)
+    # An id that is longer was written by hand: nobody listens for it.
+    return [message for message in messages if len(message.encode()) <= LONGEST]

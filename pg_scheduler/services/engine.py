@@ -125,7 +125,7 @@ class Engine:
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
             is_trusted=lambda: self.heartbeat.is_trusted,
-            ask=announcer.check,
+            ask=announcer.ask,
             on_rescued=self.wake_claimer,
         )
         expirer = Expirer(store, events)

@@ -9,7 +9,7 @@ is dead if neither that nor a new lock is there a moment later.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobFailed, JobsRescued
@@ -32,7 +32,7 @@ class Rescuer(Service):
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
         max_crashes: Workers that may die under one job before it fails; None for any number.
         is_trusted: Tells whether this worker's own lease surely runs.
-        ask: Asks a worker for a heartbeat.
+        ask: Asks workers for a heartbeat; when it returns, the question is on its way.
         on_rescued: Called when jobs became pending.
     """
 
@@ -47,7 +47,7 @@ class Rescuer(Service):
         heartbeat_threshold: float,
         max_crashes: int | None,
         is_trusted: Callable[[], bool],
-        ask: Callable[[str], Awaitable[None]],
+        ask: Callable[[Collection[str]], Awaitable[None]],
         on_rescued: Callable[[], None],
     ) -> None:
         super().__init__(events)
@@ -89,16 +89,16 @@ class Rescuer(Service):
         return PATIENCE if self._doubtful else NEVER
 
     async def _find_suspects(self) -> list[str]:
-        now = time.monotonic()
         before, self._doubtful = self._doubtful, {}
-        suspects = []
         doubtful = await self._store.doubtful_workers(self._worker_id, silence=self._listens)
+        unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
+        if unheard:
+            await self._ask(unheard)
+        now = time.monotonic()  # from here on they have time to answer, however long the asking took
+        suspects = []
         for worker_id, sign in doubtful.items():
-            last_sign, since = before.get(worker_id, (None, now))
-            if sign != last_sign:
-                self._doubtful[worker_id] = (sign, now)
-                await self._ask(worker_id)
-            elif now - since < PATIENCE:
+            since = now if worker_id in unheard else before[worker_id][1]
+            if worker_id in unheard or now - since < PATIENCE:
                 self._doubtful[worker_id] = (sign, since)
             else:
                 suspects.append(worker_id)

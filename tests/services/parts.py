@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pg_scheduler.config import PollingConfig, VacuumConfig
@@ -129,8 +129,8 @@ class Parts:
         )
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
-        async def ask(worker_id: str) -> None:
-            self.calls.append(f"asked {worker_id}")
+        async def ask(worker_ids: Collection[str]) -> None:
+            self.calls += [f"asked {worker_id}" for worker_id in worker_ids]
 
         return Rescuer(
             self.store,

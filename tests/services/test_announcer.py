@@ -104,6 +104,16 @@ async def test_a_running_one_sends_by_itself_and_the_rest_when_it_stops(parts: P
     assert await ear.until(2) == ["check other", "check another"]
 
 
+async def test_who_is_asked_is_asked_at_once(parts: Parts, ear: Ear) -> None:
+    announcer = parts.announcer()
+    await announcer.start()
+    announcer._next_send += 60
+    await announcer.ask(["one", "x" * 8000, "two"])
+    assert await ear.until(2) == ["check one", "check two"]
+    await announcer.ask(["x" * 8000])
+    await announcer.stop()
+
+
 async def test_a_message_that_could_not_be_sent_is_kept(bus: Any, dsn: str, ear: Ear) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
     announcer = Parts(Store(Connections(pool), schema="public"), bus).announcer()

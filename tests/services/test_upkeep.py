@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 
 import asyncpg
@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.domain.outcome import Completed, Release
+from pg_scheduler.errors import TransientFault
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsRescued
 from pg_scheduler.services import expirer as expirer_module
 from pg_scheduler.services import lookout as lookout_module
@@ -270,6 +271,36 @@ async def test_several_silent_workers_have_their_own_time(
     patience.now += rescuer_module.PATIENCE
     assert await rescuer.run_once() == NEVER
     assert seen.of(JobsRescued)[1:] == [JobsRescued((), ("three",))]
+
+
+async def test_nobody_is_dead_who_could_not_be_asked_in_time(
+    parts: Parts, clock: FakeClock, patience: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await parts.store.register(new_worker("slow"), LEASE)
+    clock.advance(timedelta(seconds=LEASE + 1))
+    rescuer = parts.rescuer()
+    ask = rescuer._ask
+
+    async def fail(_worker_ids: Collection[str]) -> None:
+        raise TransientFault
+
+    async def ask_for_long(worker_ids: Collection[str]) -> None:
+        await ask(worker_ids)
+        patience.now += 10 * rescuer_module.PATIENCE
+
+    monkeypatch.setattr(rescuer, "_ask", fail)
+    for _ in range(2):
+        with pytest.raises(TransientFault):
+            await rescuer.run_once()
+        patience.now += rescuer_module.PATIENCE
+    monkeypatch.setattr(rescuer, "_ask", ask_for_long)
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    patience.now += 0.9 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert (parts.calls, seen.events) == (["asked slow"], [])
+    patience.now += 0.1 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert seen.events == [JobsRescued((), ("slow",))]
 
 
 async def test_a_server_that_has_just_started_makes_nobody_silent(
