@@ -277,6 +277,9 @@ class Connections:
                 if not is_lock_timeout(fault):
                     await self._drop_steady()
                 raise
+            except asyncio.CancelledError:  # its BEGIN may arrive all the same, and would never be committed
+                end(connection)
+                raise
 
     async def release_held(self) -> None:
         """Give back the connection of the hot path, and the one that was just used."""

@@ -288,6 +288,21 @@ async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
         assert await pid_of(connection) != pid, "it is the hot path's again"
 
 
+async def test_who_is_cancelled_leaves_no_transaction_on_it(connections: Connections, pool: Pool) -> None:
+    await pool.execute("CREATE TABLE mark (id int)")
+    for turns in range(20):
+        await pid_and_settings(connections)
+        async with used_up(pool):
+            using = asyncio.create_task(insert_and_fail(connections, own=True))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            using.cancel()
+            await asyncio.wait([using])
+            async with asyncio.timeout(10), connections.transaction(own=True) as connection:
+                await connection.execute("INSERT INTO mark VALUES ($1)", turns)
+    assert [row[0] for row in await pool.fetch("SELECT id FROM mark ORDER BY id")] == [*range(20)]
+
+
 async def test_who_only_enqueues_holds_nothing_beside_the_pool(
     connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
