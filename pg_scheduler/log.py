@@ -9,6 +9,7 @@ import logging
 from typing import Final
 
 from pg_scheduler import events
+from pg_scheduler.errors import SchedulerError
 
 __all__ = ["EventLog"]
 
@@ -40,13 +41,13 @@ _LEVELS: Final[dict[type[events.Event], int]] = {
 class EventLog:
     """Writes one line for each event whose level is switched on; what failed comes with its traceback.
 
-    Of an outage, each service gives the traceback once. Of what ends the Scheduler, the first service to meet
-    it says so; those that meet the same on the way down do not say it again.
+    Of an outage, each service gives the traceback once. That the pool was closed, or a table is gone, ends
+    all services: the first to meet it says so. A mistake is told each time, since the next may be another.
     """
 
     def __init__(self) -> None:
         self._retrying: set[str] = set()
-        self._faults: set[type[BaseException]] = set()
+        self._ends: set[type[SchedulerError]] = set()
 
     def wants(self, kind: type[events.Event]) -> bool:
         """Whether its level is switched on, or it ends an outage."""
@@ -62,11 +63,11 @@ class EventLog:
             if event.service in self._retrying:
                 error = None
             self._retrying.add(event.service)
-        elif isinstance(event, events.ServiceFaulted):
-            if type(event.error) in self._faults:
+        elif isinstance(event, events.ServiceFaulted) and isinstance(event.error, SchedulerError):
+            if type(event.error) in self._ends:
                 level = logging.DEBUG
-            self._faults.add(type(event.error))
+            self._ends.add(type(event.error))
         elif isinstance(event, events.WorkerStarted | events.WorkerStopped):
-            self._faults.clear()
+            self._ends.clear()
         if logger.isEnabledFor(level):
             logger.log(level, "%r", event, exc_info=error if isinstance(error, BaseException) else None)

@@ -10,7 +10,7 @@ import pytest
 
 from pg_scheduler import events, log
 from pg_scheduler.clock import Clock, FakeClock, SystemClock
-from pg_scheduler.errors import JobConflictError
+from pg_scheduler.errors import JobConflictError, SchemaMissingError
 from pg_scheduler.events import (
     Event,
     EventBus,
@@ -183,12 +183,13 @@ def test_an_event_is_one_line(event: Event, level: str, caplog: pytest.LogCaptur
 def test_what_ends_the_scheduler_is_told_once_in_each_life(caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog()
     for _ in range(2):
-        log(events.ServiceFaulted("claimer", KeyError("gone")))
-        log(events.ServiceFaulted("completer", KeyError("gone")))
-        log(events.ServiceFaulted("planner", LookupError("another")))
+        log(events.ServiceFaulted("claimer", SchemaMissingError("one table is gone")))
+        log(events.ServiceFaulted("completer", SchemaMissingError("another too")))
+        log(events.ServiceFaulted("planner", KeyError("one mistake")))
+        log(events.ServiceFaulted("rescuer", KeyError("another mistake")))
         log(events.WorkerStopped("w"))
     told = [record.getMessage().partition("'")[2].partition("'")[0] for record in caplog.records]
-    assert told == ["claimer", "planner"] * 2
+    assert told == ["claimer", "planner", "rescuer"] * 2
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events import EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.services.engine import Engine
 
@@ -97,7 +98,8 @@ class Lifecycle:
         return self._stopping
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and type(task.exception()) is not type(self.fault):  # which was told
+        error = None if task.cancelled() else task.exception()
+        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # which was told
             log_failure(task)
 
     async def _shut_down(self) -> None:
