@@ -111,9 +111,9 @@ class Executor:
         """What runs now: attempts by job id."""
         return {run.claim.job_id: run.claim.attempt for run in list(self._runs.values())}  # by any thread
 
-    def owned(self) -> dict[str, int]:
-        """The same, with what has ended and is not written yet: its rows need their lease as much."""
-        return self._completer.unwritten() | self.held()
+    def ended(self) -> dict[str, int]:
+        """What has ended and is not written yet: its rows need their lease as much."""
+        return self._completer.unwritten()
 
     def claim_of(self, task: asyncio.Task[Any]) -> Claim | None:
         """The try that a task is, if it is one; a run that starts eagerly does not know its task yet."""

@@ -95,8 +95,9 @@ class Heartbeat(Service):
         try:
             beat = await self._store.renew(
                 self._worker.worker_id,
-                self._executor.owned(),
+                held,
                 self._lease,
+                ended=self._executor.ended(),
                 liveness_key=self._liveness_key(),
             )
         except TransientFault:

@@ -193,7 +193,8 @@ class Keeper:
 
     async def _beat(self) -> None:
         self._beat_at = asked = time.monotonic()
-        if (await self._apart.renew(self._executor.owned(), self._lease)).alive:
+        held = self._executor.held()  # first: what ends between the two is in both, not in neither
+        if (await self._apart.renew(held, self._executor.ended(), self._lease)).alive:
             self._heartbeat.renewed(asked)
 
     async def _let_go(self) -> None:
@@ -201,7 +202,7 @@ class Keeper:
             _log(logging.CRITICAL, "the event loop has been blocked for too long: the lease is given up")
             self._heartbeat.renewed_at = 0.0
             try:
-                await self._apart.renew({}, 0)
+                await self._apart.renew({}, {}, 0)
             finally:
                 await self._apart.close()
 

@@ -62,12 +62,17 @@ class Apart:
                 await connection.execute(f"SELECT pg_advisory_lock({key})")
                 self.key = key
 
-    async def renew(self, held: Mapping[str, int], lease: float) -> Beat:
+    async def renew(self, held: Mapping[str, int], ended: Mapping[str, int], lease: float) -> Beat:
         """One beat, which tells the key too; see ``Store.renew()``."""
         with translated():
             async with asyncio.timeout(TIMEOUT):
                 return await self._store.renew(
-                    self._worker_id, held, lease, liveness_key=self.key, on=self._connection
+                    self._worker_id,
+                    held,
+                    lease,
+                    ended=ended,
+                    liveness_key=self.key,
+                    on=self._connection,
                 )
 
     async def close(self) -> None:

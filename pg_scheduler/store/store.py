@@ -390,11 +390,16 @@ class Store:
         held: Mapping[str, int],
         lease: float,
         *,
+        ended: Mapping[str, int] | None = None,
         liveness_key: int | None = None,
         on: PoolConnection | None = None,
     ) -> Beat:
-        """Renew the worker's lease and those of the jobs it holds, by id and attempt; tell its key."""
-        args = (worker_id, list(held), json.dumps(held), lease, self._now, liveness_key)
+        """Renew the worker's lease and those of its jobs, by id and attempt; tell its key.
+
+        Jobs that have ended, and whose results are not written yet, are still its own.
+        """
+        own = {**(ended or {}), **held}
+        args = (worker_id, list(own), json.dumps(own), lease, self._now, liveness_key, len(held))
         (row,) = await self._fetch("renew_lease", *args, on=on)
         return Beat(row["alive"], row["lost"], row["late"])
 

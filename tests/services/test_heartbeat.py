@@ -90,6 +90,7 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
     job = await clocked.get_job("d")
     assert job is not None
     assert job.lease_until == clock.now + timedelta(seconds=60)
+    assert (await clocked.workers())[0].running_jobs == 0
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
     assert (await clocked.rescue(120)).job_ids == []

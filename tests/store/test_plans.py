@@ -39,7 +39,7 @@ TYPES = {
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "settle_jobs": "text[], text, text, timestamptz",
     "apply_replacements": "text[], text, text, timestamptz",
-    "renew_lease": "text, text[], text, double precision, timestamptz, bigint",
+    "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "expire_jobs": "timestamptz, integer",
     "look_ahead": "timestamptz, double precision, double precision",
@@ -63,7 +63,7 @@ VALUES = {
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
-    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1",
+    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "expire_jobs": f"{INSTANT}, 100",
     "look_ahead": f"{INSTANT}, 30, 120",
@@ -258,7 +258,7 @@ async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) 
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
-            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None)
+            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5)
             (row,) = await store._fetch("renew_lease", *beat, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0

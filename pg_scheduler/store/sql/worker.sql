@@ -23,8 +23,8 @@ WHERE worker_id <> $1
            AND pg_try_advisory_xact_lock_shared(liveness_key)));
 
 -- name: renew_lease
--- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts). Returns whether
--- the worker still has its row, and which of its jobs are no longer its own. A row that somebody has locked
+-- One beat: the worker's row and the rows of the jobs it holds ($3 maps ids to attempts), $7 of which run. Returns
+-- whether the worker still has its row, and which of its jobs are no longer its own. A row that somebody has locked
 -- is renewed by a later beat: a transaction that stays open must not cost the worker its lease. $6 is the key
 -- of the advisory lock that the process holds, NULL if it holds none: then silence means nothing. A beat that
 -- comes when the lease was over, as all are at once when the server's clock is put forward, does not count as
@@ -34,7 +34,7 @@ worker AS (
     UPDATE {schema}scheduler_workers SET
         last_beat    = CASE WHEN lease_until < coalesce($5, now()) THEN last_beat ELSE coalesce($5, now()) END,
         lease_until  = coalesce($5, now()) + make_interval(secs => $4),
-        running_jobs = cardinality($2::text[]),
+        running_jobs = $7,
         liveness_key = $6
     WHERE worker_id = $1
     RETURNING lease_until, last_beat < coalesce($5, now()) AS late
