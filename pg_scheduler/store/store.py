@@ -66,7 +66,7 @@ UPKEEP: Final = frozenset({"renew_lease", "look_ahead", "periodic_rows"})
 """Statements that an idle worker makes, and that may be made twice: they use the lent connection, if it is
 free and answers."""
 
-PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs"})
+PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs", "restart_leases"})
 """Statements that need planner settings, and elsewhere get a transaction of their own for that."""
 
 OWN: Final = PLANNED | {
@@ -76,7 +76,6 @@ OWN: Final = PLANNED | {
     "held_claim",
     "periodic_rows",
     "register_worker",
-    "restart_leases",
     "statuses_of",
 }
 """Statements that do not wait for a connection until jobs that use the pool give one back."""

@@ -41,6 +41,7 @@ TYPES = {
     "apply_replacements": "text[], text, text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer",
     "lock_orphans": "text[], timestamptz, double precision, integer",
+    "restart_leases": "timestamptz, integer",
     "expire_jobs": "timestamptz, integer",
     "look_ahead": "timestamptz, double precision, double precision",
     "vacuum_blocks": "tid, tid, text",
@@ -65,6 +66,7 @@ VALUES = {
     "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
+    "restart_leases": f"{INSTANT}, 100",
     "expire_jobs": f"{INSTANT}, 100",
     "look_ahead": f"{INSTANT}, 30, 120",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
@@ -159,6 +161,7 @@ EXPECTED = {
     "apply_replacements": {KEY},
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
+    "restart_leases": {CLAIM, TID},
     "expire_jobs": {CLAIM, TID},
     "look_ahead": {CLAIM},
     "vacuum_blocks": {("Tid Range Scan", None)},
@@ -298,6 +301,7 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
         await store.expire(1)
         await store.look_ahead(30, 120)
+        await store.restart_leases()
         await store.rescue(120)
         await store.connections.release_held()
     hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
