@@ -138,9 +138,10 @@ async def _transaction(connection: AnyConnection) -> AsyncIterator[None]:
         connection.terminate()
         raise
     except BaseException:  # whatever it was, nothing of it is to stay
-        if not connection.is_closed():
-            async with asyncio.timeout(MIGRATION_TIMEOUT):
-                await transaction.rollback()
+        with suppress(asyncpg.InterfaceError):  # a pool's connection that broke refuses every call
+            if not connection.is_closed():
+                async with asyncio.timeout(MIGRATION_TIMEOUT):
+                    await transaction.rollback()
         raise
     async with asyncio.timeout(MIGRATION_TIMEOUT):
         await transaction.commit()

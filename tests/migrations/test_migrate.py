@@ -82,6 +82,13 @@ async def test_a_failing_migration_leaves_nothing_behind(connection: asyncpg.Con
     await verify(connection)
 
 
+async def test_a_connection_of_a_pool_that_breaks_says_so(empty_dsn: str) -> None:
+    fatal = Migration(HEAD + 1, "fatal", "SELECT pg_terminate_backend(pg_backend_pid());", "")
+    async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        with pytest.raises((asyncpg.AdminShutdownError, asyncpg.ConnectionDoesNotExistError)):
+            await apply(connection, [*SHIPPED, fatal])
+
+
 async def test_a_newer_schema_is_refused_untouched(connection: asyncpg.Connection) -> None:
     newer = Migration(
         HEAD + 1, "from_tomorrow", "CREATE TABLE {schema}tomorrow ();", "DROP TABLE {schema}tomorrow;"
