@@ -113,6 +113,11 @@ class Claimer(Service):
         self._marks.reset()
         self.wake()
 
+    def look_for_unheard(self) -> None:
+        """Jobs may run under our name that nobody has here."""
+        self._is_unheard = True
+        self.wake()
+
     async def _claim(self) -> float:
         limit = min(self._executor.free, self._batch)
         if limit == 0:
@@ -166,7 +171,8 @@ class Claimer(Service):
 
     async def _give_back_unheard(self) -> None:
         """The last claim may have been made all the same. What it took would wait until its lease is over."""
-        if job_ids := await self._store.release_unheard(self._worker_id, self._executor.owned()):
+        known = self._executor.ended() | self._executor.held()
+        if job_ids := await self._store.release_unheard(self._worker_id, known):
             self._events.publish(JobsRescued(tuple(job_ids), ()))
             self._marks.reset()
         self._is_unheard = False

@@ -93,6 +93,7 @@ class Engine:
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
             on_free=self._slot_freed,
+            on_lost=self._lost,
             on_fault=on_fault,
         )
         apart = Apart(store, store.connections, worker_id)
@@ -233,6 +234,9 @@ class Engine:
             self.heartbeat.wake()
         elif kind == PERIODIC:
             self.planner.wake()
+
+    def _lost(self) -> None:
+        self.claimer.look_for_unheard()  # if the lease was over, and nobody has taken them meanwhile
 
     def _retry_all(self) -> None:
         for service in self._services:

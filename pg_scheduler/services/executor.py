@@ -71,6 +71,7 @@ class Executor:
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that jobs get to end by themselves.
         on_free: Called when a slot becomes free and none was.
+        on_lost: Called when a try has ended that was not ours any more.
         on_fault: Called when running a job failed in a way that is not the job's.
     """
 
@@ -85,6 +86,7 @@ class Executor:
         slots: int,
         shutdown_timeout: float,
         on_free: Callable[[], None],
+        on_lost: Callable[[], None],
         on_fault: Callable[[ServiceFaulted], None],
     ) -> None:
         self._store = store
@@ -95,6 +97,7 @@ class Executor:
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
         self._on_free = on_free
+        self._on_lost = on_lost
         self._on_fault = on_fault
         self._runs: dict[str, _Run] = {}
         self._to_begin: list[_Run] = []
@@ -227,6 +230,8 @@ class Executor:
             return  # it fought its cancellation too long and was handed back, or a new try took its place
         was_full = len(self._runs) >= self._slots
         del self._runs[job_id]
+        if isinstance(run.stop, JobLost):
+            self._on_lost()
         try:
             if not isinstance(run.stop, JobEvent):
                 self._complete(run.claim, result)

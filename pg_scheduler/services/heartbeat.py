@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.domain.job import JobStatus, Worker
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import PoolClosedError, TransientFault
 from pg_scheduler.events import EventBus, LeaseLost
+from pg_scheduler.log import logger
 from pg_scheduler.services.base import Service
 from pg_scheduler.services.executor import Executor
 from pg_scheduler.store.store import Store
@@ -120,7 +121,12 @@ class Heartbeat(Service):
         """Leave."""
         if self._lapse:
             self._lapse.cancel()
-        await self._store.deregister(self._worker.worker_id)
+        try:
+            await self._store.deregister(self._worker.worker_id)
+        except PoolClosedError:
+            raise
+        except TransientFault as fault:  # nothing is lost: nobody holds its lock, and its lease ends
+            logger.warning("the worker's row is left for others to remove: %r", fault)
 
     async def _register(self) -> None:
         asked = time.monotonic()

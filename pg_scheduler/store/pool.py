@@ -152,11 +152,14 @@ async def transact(connection: PoolConnection, timeout: float | None = None) -> 
 
 @contextmanager
 def _ended_if_silent(connection: PoolConnection) -> Iterator[None]:
-    """Who gives no answer to a statement gives none to what would come after it, a reset or a ROLLBACK."""
+    """Who gives no answer to a statement gives none to what would come after it, a reset or a ROLLBACK.
+
+    Nor does whoever is cancelled wait for that: the server may be what it has lost patience with.
+    """
     try:
         yield
-    except (TimeoutError, TransientFault) as error:
-        if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
+    except (TimeoutError, TransientFault, asyncio.CancelledError) as error:
+        if not isinstance(error, TransientFault) or isinstance(error.__cause__, TimeoutError):
             end(connection)
         raise
 
@@ -277,9 +280,6 @@ class Connections:
                 if not is_lock_timeout(fault):
                     await self._drop_steady()
                 raise
-            except asyncio.CancelledError:  # its BEGIN may arrive all the same, and would never be committed
-                end(connection)
-                raise
 
     async def release_held(self) -> None:
         """Give back the connection of the hot path, and the one that was just used."""
@@ -387,7 +387,7 @@ class Connections:
         try:
             yield connection
         finally:
-            with translated():
+            with suppress(TransientFault), translated():  # then it is closed all the same
                 if self._direct_dsn is None:
                     await self._pool.release(connection, timeout=CALL_TIMEOUT)
                 else:
@@ -427,7 +427,7 @@ class _Kept:
                 return
             with translated():
                 # Whatever it was, the next one gets a connection that is known to be well.
-                if isinstance(error, TimeoutError):
+                if isinstance(error, TimeoutError | asyncio.CancelledError):
                     end(self._connection)
                 await self._give_back()
                 raise error

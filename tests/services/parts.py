@@ -75,6 +75,7 @@ class Parts:
             slots=slots,
             shutdown_timeout=shutdown_timeout,
             on_free=self._notes("free"),
+            on_lost=self._notes("lost"),
             on_fault=self.faults.append,
         )
 

@@ -19,6 +19,7 @@ from pg_scheduler.events import (
     EventBus,
     JobCompleted,
     JobExpired,
+    JobLost,
     JobsRescued,
     JobStarted,
     PassFinished,
@@ -96,6 +97,12 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     assert executor.held() == {"heard": 1, "unheard": 2}
     await claimer.run_once()
     assert len(seen.of(JobsRescued)) == 1
+    executor.cancel("heard", 1, by_caller=False)  # the lease was over, and nobody else has taken it yet
+    await seen.until(JobLost)
+    claimer.look_for_unheard()
+    await claimer.run_once()
+    assert seen.of(JobsRescued)[1].job_ids == ("heard",)
+    assert executor.held() == {"heard": 2, "unheard": 2}
     await finish(parts, gate, executor)
 
 

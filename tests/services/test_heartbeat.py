@@ -34,6 +34,17 @@ async def running(parts: Parts, gate: Gate, *job_ids: str) -> Executor:
     return executor
 
 
+async def test_it_leaves_without_the_database_too(
+    touchy: Store, bus: EventBus, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost: others remove the row."""
+    heartbeat = Parts(touchy, bus).heartbeat()
+    await heartbeat.start()
+    async with locked(dsn, "scheduler_workers"):
+        await heartbeat.stop()
+    assert "left for others" in caplog.text
+
+
 async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
     heartbeat = parts.heartbeat(lease=30)
     assert not holds(heartbeat.is_trusted)
