@@ -53,6 +53,11 @@ def _conceal(error: BaseException) -> None:
         error.detail = None
 
 
+def _in_words(error: BaseException) -> str:
+    text = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def is_lock_timeout(fault: TransientFault) -> bool:
     """Whether a statement ended because somebody has locked what it wants; nothing is broken then."""
     return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
@@ -90,4 +95,4 @@ def translated() -> Iterator[None]:
         if isinstance(error, TransientFault) or not is_transient(error):
             _conceal(error)
             raise
-        raise TransientFault(f"{type(error).__name__}: {error}") from error
+        raise TransientFault(_in_words(error)) from error

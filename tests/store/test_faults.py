@@ -38,7 +38,7 @@ TRANSIENT: list[BaseException] = [
     BrokenPipeError(),
     OSError("no route to host"),
     ssl.SSLError("broken"),
-    TimeoutError(),
+    TimeoutError("x"),
     asyncpg.QueryCanceledError("x"),  # 57014: by a person, or a statement_timeout
     TransientFault("known"),
 ]
@@ -113,7 +113,12 @@ def test_what_goes_away_by_itself(error: BaseException) -> None:
         raise error
     if not isinstance(error, TransientFault):
         assert caught.value.__cause__ is error
-        assert str(caught.value).startswith(f"{name(error)}: ")
+        assert str(caught.value) == (f"{name(error)}: {error}" if str(error) else name(error))
+
+
+def test_a_timeout_that_has_no_words_gets_some() -> None:
+    with pytest.raises(TransientFault, match=r"^TimeoutError: no answer in time$"), translated():
+        raise TimeoutError
 
 
 @pytest.mark.parametrize("error", LASTING, ids=name)
