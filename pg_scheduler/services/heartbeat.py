@@ -64,6 +64,7 @@ class Heartbeat(Service):
         self._liveness_key = liveness_key
         self.renewed_at = 0.0
         """When the last renewal was asked for, by the monotonic clock."""
+        self._is_lost = False
         self._lapse: asyncio.TimerHandle | None = None
 
     @property
@@ -79,6 +80,8 @@ class Heartbeat(Service):
     def renewed(self, asked: float) -> None:
         """The lease was renewed, as asked for then, in whichever thread."""
         self.renewed_at = max(asked, self.renewed_at)
+        if self.is_trusted:
+            self._is_lost = False
 
     def doubt(self) -> None:
         """What is due could not be had: the lease may be over by the server's clock, which can be set."""
@@ -151,7 +154,9 @@ class Heartbeat(Service):
             self._give_up()
 
     def _give_up(self) -> None:
-        self._events.publish(LeaseLost(self._worker.worker_id))
+        if not self._is_lost:  # while jobs take their time to end, the timer and each beat find it lost
+            self._is_lost = True
+            self._events.publish(LeaseLost(self._worker.worker_id))
         self._executor.cancel_all()
 
     async def _take_away(self, lost: dict[str, int]) -> None:

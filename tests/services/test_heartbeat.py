@@ -227,6 +227,41 @@ async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failin
     assert len(seen.of(LeaseLost)) == 1
 
 
+async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
+    touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(touchy, seen.source)
+    leave = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await gate.job()
+        except asyncio.CancelledError:
+            await leave.wait()
+            raise
+
+    parts.tasks.register(stubborn, name="test.job")
+    executor = parts.executor()
+    (job,) = await claim(touchy, new_job("a"))
+    executor.submit(job)
+    await gate.wait_begun()
+    heartbeat = parts.heartbeat(executor, lease=60)
+    real = time.monotonic
+    for times in (1, 2):
+        await heartbeat.run_once()
+        assert holds(heartbeat.is_trusted)
+        shift = 55.0 * times
+        monkeypatch.setattr(time, "monotonic", lambda: real() + shift)  # noqa: B023 - used in this round
+        async with locked(dsn, "scheduler_workers"):
+            for _ in range(2):
+                with pytest.raises(TransientFault):
+                    await heartbeat.run_once()
+        assert executor.held() == {"a": 1}
+        assert len(seen.of(LeaseLost)) == times
+    leave.set()
+    await parts.ended(executor)
+
+
 async def test_trust_counts_from_when_the_lease_was_asked_for(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
