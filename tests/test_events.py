@@ -255,11 +255,85 @@ def test_what_a_job_raised_is_logged_with_its_traceback(caplog: pytest.LogCaptur
     assert "in test_what_a_job_raised" in (record.exc_text or "")
 
 
-def test_an_outage_gives_its_traceback_once_for_each_service(caplog: pytest.LogCaptureFixture) -> None:
-    log = EventLog()
-    for service in ("claimer", "claimer", "heartbeat", "claimer"):
-        log(ServiceRetrying(service, OSError("away"), next_in=1.0))
-    assert [bool(record.exc_info) for record in caplog.records] == [True, False, True, False]
-    log(PassFinished("claimer", 0.1, 1.0))
-    log(ServiceRetrying("claimer", OSError("away again"), next_in=1.0))
+class Watch:
+    """A clock for the log, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def retrying(service: str) -> ServiceRetrying:
+    return ServiceRetrying(service, OSError("away"), next_in=1.0)
+
+
+def passed(service: str) -> PassFinished:
+    return PassFinished(service, 0.1, 1.0)
+
+
+def test_an_outage_is_a_traceback_a_line_of_each_service_and_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = Watch()
+    log = EventLog(watch)
+    caplog.set_level(logging.INFO, "pg_scheduler")
+    for service in ("claimer", "claimer", "heartbeat", "claimer", "heartbeat"):
+        log(retrying(service))
+    assert [record.getMessage() for record in caplog.records] == [
+        repr(retrying("claimer")),
+        repr(retrying("heartbeat")),
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
+    caplog.clear()
+    watch.seconds += 40.26
+    log(passed("planner"))  # it may not have asked the database anything
+    log(passed("claimer"))
+    assert not caplog.records
+    log(passed("heartbeat"))
+    log(passed("claimer"))
+    (end,) = caplog.records
+    assert end.levelname == "WARNING"
+    assert end.getMessage() == (
+        "the database answers again: every service goes on, 40.3 s after the first fault"
+    )
+    log(retrying("claimer"))
     assert caplog.records[-1].exc_info
+
+
+def test_of_a_long_outage_one_retry_is_told_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    log = EventLog(watch)
+    caplog.set_level(logging.INFO, "pg_scheduler")
+    for _ in range(40):
+        log(retrying("claimer"))
+        log(retrying("heartbeat"))
+        watch.seconds += 1
+    assert [record.exc_info is not None for record in caplog.records] == [True, *[False] * 4]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_the_retries_that_are_not_told_are_debug(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog(Watch())
+    caplog.set_level(logging.DEBUG, "pg_scheduler")
+    log(retrying("claimer"))
+    log(retrying("claimer"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
+
+
+def test_a_shutdown_ends_an_outage_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog(Watch())
+    log(retrying("claimer"))
+    log(events.WorkerStopped("w"))
+    log(passed("claimer"))
+    assert len(caplog.records) == 1
+
+
+def test_seconds_are_rounded_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+    EventLog()(ServiceRetrying("claimer", OSError("away"), next_in=0.06205580909557001))
+    EventLog()(ServiceRetrying("announcer", OSError("away"), next_in=float("inf")))
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == [
+        "next_in=0.062)",
+        "next_in=inf)",
+    ]
