@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -59,6 +61,8 @@ class WorkerStarted(Event):
     """A Scheduler claims jobs from now on."""
 
     worker_id: str
+    hostname: str = field(default_factory=platform.node)
+    pid: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -337,3 +339,8 @@ def test_seconds_are_rounded_in_lines(caplog: pytest.LogCaptureFixture) -> None:
         "next_in=0.062)",
         "next_in=inf)",
     ]
+
+
+def test_a_worker_that_starts_says_where() -> None:
+    event = WorkerStarted("w")
+    assert (event.hostname, event.pid) == (platform.node(), os.getpid())
