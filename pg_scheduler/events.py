@@ -148,7 +148,10 @@ class KeeperConnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeeperLost(Event):
-    """The lease keeper has no connection and tries again; a blocked event loop now costs the lease."""
+    """The lease keeper has no connection: a blocked event loop costs the lease, and no lock tells of a death.
+
+    It tries again, unless the pool is too small for it.
+    """
 
     reason: str
 

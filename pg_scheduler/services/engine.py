@@ -15,7 +15,7 @@ from pg_scheduler.domain.context import current
 from pg_scheduler.domain.job import Claim, Worker
 from pg_scheduler.domain.retry import RetryPolicy
 from pg_scheduler.domain.tasks import TaskRegistry
-from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.events import EventBus, KeeperLost, ServiceFaulted
 from pg_scheduler.services.announcer import Announcer
 from pg_scheduler.services.base import Service
 from pg_scheduler.services.claimer import Claimer
@@ -23,7 +23,7 @@ from pg_scheduler.services.completer import Completer
 from pg_scheduler.services.executor import Executor
 from pg_scheduler.services.expirer import Expirer
 from pg_scheduler.services.heartbeat import Heartbeat
-from pg_scheduler.services.keeper import Keeper
+from pg_scheduler.services.keeper import TOO_SMALL, Keeper
 from pg_scheduler.services.listener import Listener
 from pg_scheduler.services.lookout import Lookout
 from pg_scheduler.services.periodic_jobs import PeriodicJobs
@@ -61,6 +61,7 @@ class Engine:
     ) -> None:
         self._worker_id = worker_id
         self._store = store
+        self._events = events
         self._announcer = announcer
         lease = config.lease_seconds
         now = datetime.now(UTC)  # the table's instants are the database's; these are never read
@@ -188,6 +189,8 @@ class Engine:
         except BaseException:  # nothing runs that could use it
             await self._store.connections.release_held()
             raise
+        if not self._store.connections.can_connect_apart:
+            self._events.publish(KeeperLost(TOO_SMALL))
 
     async def stop(self) -> None:
         """Stop every part, with every result written, and tell other workers of what was handed back."""

@@ -30,7 +30,7 @@ from pg_scheduler.services.heartbeat import BEATS_PER_LEASE, Heartbeat
 from pg_scheduler.store.apart import Apart
 from pg_scheduler.store.faults import REFUSALS
 
-__all__ = ["Keeper"]
+__all__ = ["TOO_SMALL", "Keeper"]
 
 TICK: Final = 0.25
 """Seconds between two looks at the event loop."""
@@ -43,6 +43,16 @@ AGAIN: Final = 0.5
 
 REFUSED: Final = 60.0
 """The same for one that the server, or what the pool connects with, refuses."""
+
+TOO_SMALL: Final = (
+    "the pool is too small for a connection beside it. The jobs of a killed worker wait for its lease, and a "
+    "job that blocks the event loop for longer than the lease may run twice. "
+    "Give it max_size of 4 or more, or pass dsn="
+)
+NO_LOCK: Final = (
+    "a pooler answers the lease keeper, so there is no liveness lock: the jobs of a killed worker wait for "
+    "its lease. Pass dsn= or direct_dsn=, the address of the server itself"
+)
 
 logger = logging.getLogger("pg_scheduler")
 
@@ -100,6 +110,7 @@ class Keeper:
         self._connect_at = 0.0
         self._beat_at = 0.0
         self._is_lost = False
+        self._is_lockless = False
 
     async def start(self) -> None:
         """Begin; returns when the lock is held, or could not be had at once. Twice is a no-op."""
@@ -188,6 +199,9 @@ class Keeper:
             return
         await self._beat()
         self._is_lost = False
+        if self._apart.key is None and not self._is_lockless:  # told once
+            self._is_lockless = True
+            self._tell(logger.warning, NO_LOCK)
         self._tell(self._on_connected)
         self._tell(self._events.publish, KeeperConnected(has_lock=self._apart.key is not None))
 

@@ -219,7 +219,11 @@ async def test_a_dsn_that_cannot_be_read_is_not_told(
 
 
 async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    parts: Parts,
+    pool: asyncpg.Pool,
+    seen: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """PgBouncer answers with a process id of its own making, and sessions are shared there."""
     monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _self: -1)
@@ -228,6 +232,11 @@ async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
         assert kept.apart.key is None
         assert await key_of(pool) is None
         assert kept.apart.is_open
+        assert kept.keeper._task
+        assert kept.apart._connection
+        kept.keeper._task.get_loop().call_soon_threadsafe(kept.apart._connection.terminate)
+        await seen.until(KeeperConnected, 2, has_lock=False)
+    assert caplog.text.count("there is no liveness lock") == 1  # told once
 
 
 async def test_what_ends_it_by_mistake_is_told(
@@ -344,10 +353,17 @@ async def test_a_way_to_connect_that_works_in_one_loop_only_costs_the_keeper_and
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, False), (3, False), (4, True)])
-async def test_a_small_pool_has_no_keeper_beside_it_unless_asked(dsn: str, size: int, expected: bool) -> None:
+async def test_a_small_pool_has_no_keeper_beside_it_unless_asked(
+    dsn: str, size: int, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
         assert Connections(pool).can_connect_apart is expected
         assert Connections(pool, keeper_dsn=dsn).can_connect_apart
         assert Connections(pool, dsn).can_connect_apart
-        async with Scheduler(pool):
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
             assert (await key_of(pool) is not None) is expected
+        told = [record for record in caplog.records if "Give it max_size of 4 or more" in record.getMessage()]
+        assert [record.levelname for record in told] == ([] if expected else ["WARNING"])
+        assert len(seen.of(KeeperLost)) == len(told)
