@@ -6,9 +6,10 @@ one transaction.
 
 from .apply import migrate
 from .plan import Migration, qualify, quote_identifier, shipped_migrations
-from .verify import home_schema, verify
+from .verify import REMEDY, home_schema, verify
 
 __all__ = [
+    "REMEDY",
     "Migration",
     "home_schema",
     "migrate",

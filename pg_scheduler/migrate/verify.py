@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
     AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-__all__ = ["applied_migrations", "home_schema", "verify"]
+__all__ = ["REMEDY", "applied_migrations", "home_schema", "verify"]
 
 CALL_TIMEOUT = 30.0
 """Seconds a question may take."""
+
+REMEDY = "Call await scheduler.initialize_db() or start(), which create and upgrade them."
+"""How the message ends that says that tables or migrations are not there."""
 
 _HOME_SCHEMA = """
     SELECT coalesce(
@@ -84,18 +87,17 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         MigrationChangedError: A migration was applied in another form than the one shipped.
     """
     home = await home_schema(connection, schema)
-    remedy = "Call await scheduler.initialize_db() or start(), which create and upgrade them."
     try:
         applied = await applied_migrations(connection, home)
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler. {remedy}") from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler. {REMEDY}") from error
     shipped = shipped_migrations()
     check(applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in applied]
     if missing:
         raise SchemaMissingError(
             f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}. "
-            f"{remedy}"
+            f"{REMEDY}"
         )
 
 

@@ -23,7 +23,7 @@ from pg_scheduler.domain.job import Claim, FreshJob, Job, JobCounts, JobStatus, 
 from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
 from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError, TransientFault
-from pg_scheduler.migrate import home_schema, migrate, qualify, verify
+from pg_scheduler.migrate import REMEDY, home_schema, migrate, qualify, verify
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import is_lock_timeout, translated
 from pg_scheduler.store.lent import Lent
@@ -231,9 +231,10 @@ class Store:
                 try:
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:
+                    found = str(missing).removesuffix(REMEDY)  # which this role just tried in vain
                     raise SchemaForbiddenError(
-                        f"{missing} This database role may not do that ({error}): call initialize_db() as "
-                        "the role that owns the tables, before the workers start."
+                        f"{found}This database role may not create or upgrade them ({error}): call "
+                        "initialize_db() as the role that owns the tables, before the workers start."
                     ) from error
 
     async def channel(self, *, on: PoolConnection | None = None) -> str:

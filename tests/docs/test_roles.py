@@ -160,6 +160,7 @@ async def test_the_worker_does_not_migrate(roles: Roles) -> None:
     with pytest.raises(SchemaForbiddenError, match=refusal) as caught:
         await Scheduler(pool, schema="elsewhere").start()
     assert isinstance(caught.value.__cause__, DENIED)
+    assert str(caught.value).count("initialize_db()") == 1, "what this role tried in vain is no remedy"
 
 
 async def test_the_worker_on_an_older_schema_is_told_whose_turn_it_is(roles: Roles) -> None:
