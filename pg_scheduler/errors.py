@@ -97,7 +97,10 @@ class MigrationChangedError(SchemaError):
 
 
 class TransientFault(SchedulerError):
-    """The database could not be reached, or asked to try again; the cause is in ``__cause__``."""
+    """The database could not be reached, or asked to try again; the cause is in ``__cause__``.
+
+    When only the answer was lost, what the call asked for has been done all the same.
+    """
 
 
 class PoolClosedError(TransientFault):

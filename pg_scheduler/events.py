@@ -148,9 +148,10 @@ class KeeperConnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeeperLost(Event):
-    """The lease keeper has no connection: a blocked event loop costs the lease, and no lock tells of a death.
+    """The lease keeper has no connection, and tries again unless the pool is too small for it.
 
-    It tries again, unless the pool is too small for it.
+    Until it has one, a blocked event loop costs the lease, and the end of this process may be noticed only
+    when its lease is over.
     """
 
     reason: str

@@ -77,8 +77,10 @@ class Scheduler:
             behind PgBouncer in transaction mode, or with a very small pool.
         dsn: Where the lease keeper connects, a thread that keeps the lease while a job blocks the event loop.
             When None it connects as ``direct_dsn`` says, else as the pool does, with one connection more than
-            the pool's; beside a pool of 3 or fewer there is no keeper then.
-        max_crashes: Workers that may die under one job before it fails for good; None for any number.
+            the pool's; beside a pool of 3 or fewer there is no keeper then, and the jobs of a killed process
+            wait for its lease.
+        max_crashes: Workers that may die under one job, whether it killed them or not, before it fails for
+            good; None for any number.
         max_loop_block: Seconds for which the event loop may be blocked before this worker gives its lease up.
         max_payload_bytes: Bytes of JSON, in UTF-8, that the arguments of one job may have, at least 64; None
             for any number. What is larger is refused where it is scheduled.
@@ -215,8 +217,8 @@ class Scheduler:
 
         Raises:
             TransientFault: The database was away, so that results could not be written. Everything has
-                stopped all the same; those jobs run again when the lease is over. So it is when the pool was
-                closed first.
+                stopped all the same; those jobs run again as if the process had been killed, within seconds
+                or when the lease is over. So it is when the pool was closed first.
         """
         if self._errands:
             await asyncio.wait(self._errands)
@@ -312,7 +314,7 @@ class Scheduler:
             kwargs: Keyword arguments likewise.
             priority: Due jobs of a higher priority start first.
             max_retries: Tries after the first one.
-            job_id: Your own id; made for you when None.
+            job_id: Your own id, of at most 2,000 bytes of UTF-8; made for you when None.
             conflict_resolution: What to do when the id exists.
             misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for
                 ever; left out, the function's or the scheduler's.
@@ -330,7 +332,8 @@ class Scheduler:
             PayloadError: An argument that JSON cannot carry, with its path, or more than
                 ``max_payload_bytes`` of them. Nothing is stored.
             JobConflictError: The id is taken and the resolution is RAISE; a ValueError.
-            TransientFault: The database could not be reached.
+            TransientFault: The database could not be reached, or its answer was lost: the job may exist all
+                the same. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
 
         Example::
 
