@@ -27,7 +27,7 @@ HELLO: Final = "hello"
 
 TOO_SMALL: Final = (
     "the pool is too small to spare a connection for LISTEN: polling alone. "
-    "Give it max_size of 3 or more, or pass direct_dsn="
+    "Give it max_size of 4 or more, or pass direct_dsn="
 )
 DEAF: Final = (
     "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. Pass direct_dsn="
