@@ -75,6 +75,9 @@ STEADY_RESET: Final = "; ".join(f"RESET {name}" for name in (*STEADY, "lock_time
 FAREWELL: Final = 5.0
 """Seconds to give a connection back in order."""
 
+ENDED: Final = "the connection was ended in the middle of a call"
+"""What asyncpg says with an AttributeError when that happens between two steps of a call."""
+
 SPARE: Final = 2
 """Connections that must be left in the pool when one is taken out of it for long."""
 
@@ -162,6 +165,10 @@ def _ended_if_silent(connection: PoolConnection) -> Iterator[None]:
         if not isinstance(error, TransientFault) or isinstance(error.__cause__, TimeoutError):
             end(connection)
         raise
+    except AttributeError as error:
+        if is_open(connection):
+            raise
+        raise asyncpg.ConnectionDoesNotExistError(ENDED) from error
 
 
 class Connections:
@@ -429,6 +436,8 @@ class _Kept:
                 # Whatever it was, the next one gets a connection that is known to be well.
                 if isinstance(error, TimeoutError | asyncio.CancelledError):
                     end(self._connection)
+                if isinstance(error, AttributeError) and not is_open(self._connection):
+                    error = asyncpg.ConnectionDoesNotExistError(ENDED)
                 await self._give_back()
                 raise error
         finally:

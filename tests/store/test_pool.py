@@ -374,6 +374,25 @@ async def test_heartbeats_do_not_queue_up_behind_the_hot_path(connections: Conne
         assert (await asyncio.wait_for(store.renew("w1", {}, LEASE), 10)).alive
 
 
+@pytest.mark.parametrize("way", ["acquire", "kept", "steady", "transaction"])
+async def test_a_connection_that_is_ended_in_the_middle_of_a_call_is_a_transient_fault(
+    connections: Connections, way: str
+) -> None:
+    """asyncpg raises AttributeError where it has just lost its protocol."""
+
+    async def use(*, ended: bool) -> None:
+        async with getattr(connections, way)() as connection:
+            if ended:
+                connection.terminate()
+            raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
+
+    with pytest.raises(TransientFault, match="in the middle of a call"):
+        await use(ended=True)
+    with pytest.raises(AttributeError):
+        await use(ended=False)
+    assert await pid_and_settings(connections)
+
+
 # -- advisory locks ------------------------------------------------------------------------------------
 
 
