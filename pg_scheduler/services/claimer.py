@@ -172,10 +172,15 @@ class Claimer(Service):
     async def _give_back_unheard(self) -> None:
         """The last claim may have been made all the same. What it took would wait until its lease is over."""
         known = self._executor.ended() | self._executor.held()
-        if job_ids := await self._store.release_unheard(self._worker_id, known):
+        self._is_unheard = False  # before: a try that ends meanwhile sets it again
+        try:
+            job_ids = await self._store.release_unheard(self._worker_id, known)
+        except BaseException:  # whatever it was, the question is open
+            self._is_unheard = True
+            raise
+        if job_ids:
             self._events.publish(JobsRescued(tuple(job_ids), ()))
             self._marks.reset()
-        self._is_unheard = False
 
     def _begin(self, jobs: list[Claim], *, full: bool) -> None:
         if full:

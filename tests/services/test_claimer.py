@@ -89,8 +89,9 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     executor._completer.put(written, Completed())
     claimer = parts.claimer(executor)
     async with locked(dsn, "scheduled_jobs"):
-        with pytest.raises(TransientFault):
-            await claimer.run_once()
+        for _ in ("the claim", "the look for what it took"):
+            with pytest.raises(TransientFault):
+                await claimer.run_once()
     await claimer.run_once()
     assert [event.job_ids for event in seen.of(JobsRescued)] == [("unheard",)]
     assert [event.job_id for event in seen.of(JobCompleted)] == ["written"]
@@ -104,6 +105,29 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     assert seen.of(JobsRescued)[1].job_ids == ("heard",)
     assert executor.held() == {"heard": 2, "unheard": 2}
     await finish(parts, gate, executor)
+
+
+async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
+    known: Parts, seen: Recorder, dsn: str, gate: Gate
+) -> None:
+    (held,) = await claim(known.store, new_job("a"))
+    executor = known.executor(slots=10)
+    executor.submit(held)
+    await gate.wait_begun()
+    claimer = known.claimer(executor)
+    claimer.look_for_unheard()
+    async with locked(dsn, "scheduled_jobs"):
+        look = asyncio.create_task(claimer.run_once())
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not await known.store.connections._pool.fetchval(waits):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        executor.cancel("a", 1, by_caller=False)
+        await seen.until(JobLost)
+        claimer.look_for_unheard()
+    await look
+    await claimer.run_once()
+    assert [event.job_ids for event in seen.of(JobsRescued)] == [("a",)]
+    await finish(known, gate, executor)
 
 
 async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) -> None:
