@@ -24,7 +24,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - the message is for those who sta
         f"dev.py needs Python 3.11 or newer, and this is {sys.version.split()[0]}. Try python3.11 dev.py"
     )
 
-import dev_debian
+from tools import debian
 
 ROOT = Path(__file__).resolve().parent
 LOCK = ROOT / "requirements" / "dev.txt"
@@ -288,7 +288,7 @@ def main(words: list[str]) -> int:
     commands: dict[str, Callable[[], int]] = {
         "demo": lambda: become([python, "-m", "examples.demo", *arguments]),
         "bench": lambda: become([python, "-m", "benchmarks", *arguments]),
-        "chaos": lambda: become([python, "-m", "chaos", *arguments]),
+        "chaos": lambda: become([python, "-m", "tools.chaos", *arguments]),
         "types": lambda: become([*checks(python)["types"], *arguments]),
         "docs": lambda: become([*sphinx(python), *arguments]),
         "shell": lambda: become([*embedded, *arguments, "--", python, "-m", "asyncio"]),
@@ -301,7 +301,7 @@ def main(words: list[str]) -> int:
     if "--pg" in options:
         os.environ["PG_SCHEDULER_PG_BIN"] = str(environment.postgres(options["--pg"]))
     if command == "test":
-        dev_debian.fetch(environment.folder / "debian", note)
+        debian.fetch(environment.folder / "debian", note)
     return commands[command]()
 
 

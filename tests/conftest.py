@@ -20,8 +20,8 @@ import asyncpg
 import hypothesis
 import pytest
 
-from chaos.proxy import Proxy
 from pg_scheduler import embedded
+from tools.chaos.proxy import Proxy
 
 # A shell's background jobs inherit an ignored Ctrl-C, and so would the programs that tests send one to.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dev
-import dev_debian
+from tools import debian
 
 ROOT = Path(dev.__file__).parent
 COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "shell", "test", "types"}
@@ -42,7 +42,7 @@ class TestCommandLine:
         assert set(makefile.splitlines()[0].removeprefix("COMMANDS = ").split()) == COMMANDS
 
     def test_old_pythons_can_read_it(self) -> None:
-        for name in ("dev.py", "dev_debian.py"):
+        for name in ("dev.py", "tools/debian.py"):
             ast.parse((ROOT / name).read_text(), feature_version=(3, 7))
 
     @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class TestDebian:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        dev_debian.fetch(tmp_path / "debian", dev.note)
+        debian.fetch(tmp_path / "debian", dev.note)
         assert list((tmp_path / "debian").iterdir()) == []
         assert "tests that need it are skipped" in capsys.readouterr().err
 
@@ -134,16 +134,16 @@ class TestDebian:
             (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-        names = {name for components in dev_debian.COMPONENTS.values() for name in components}
+        names = {name for components in debian.COMPONENTS.values() for name in components}
         target = tmp_path / "debian"
         (target / "etcd").mkdir(parents=True)
-        dev_debian.fetch(target, print)
+        debian.fetch(target, print)
         assert {folder.name for folder in target.iterdir()} == names
         words = asked.read_text()
-        assert words.count(" update\n") == len(dev_debian.COMPONENTS)
+        assert words.count(" update\n") == len(debian.COMPONENTS)
         assert words.count(" download ") == len(names) - 1
         assert "etcd-server" not in words
-        dev_debian.fetch(target, print)
+        debian.fetch(target, print)
         assert asked.read_text() == words
 
 

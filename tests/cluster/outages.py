@@ -16,13 +16,13 @@ from typing import Any
 
 import asyncpg
 
-from chaos.proxy import Proxy
-from chaos.unhandled import listen
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import TransientFault
 from pg_scheduler.events import JobCompleted, JobLost, LeaseLost, ServiceFaulted, ServiceRetrying
 from tests.services.kit import Recorder
+from tools.chaos.proxy import Proxy
+from tools.chaos.unhandled import listen
 
 PATIENCE = 30.0
 """Seconds after which a test gives up waiting; the longest backoff is ten."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.checker import judge
-from chaos.evidence import Evidence, Row
-from chaos.ledger import DONE, Book, Ledger, Try, Word, read
-from chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Wish
-from chaos.nemesis import SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tests.cluster.fleet import ROOT
+from tools.chaos.checker import judge
+from tools.chaos.evidence import Evidence, Row
+from tools.chaos.ledger import DONE, Book, Ledger, Try, Word, read
+from tools.chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Wish
+from tools.chaos.nemesis import SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 
 SEED = "377"
 MINUTES = 2.0 if os.environ.get("CI") else 0.25
@@ -31,7 +31,7 @@ def test_nothing_is_lost_or_doubled_under_faults() -> None:
     # The seed is always the same; what the faults meet is not. Lateness is not judged, since the machine has
     # other tests to run. Within the fifteen seconds the server's clock is set forward, and a worker's back.
     options = ["--seed", SEED, "--minutes", f"{MINUTES:g}", *SMALL]
-    words = [sys.executable, "-m", "chaos", *options]
+    words = [sys.executable, "-m", "tools.chaos", *options]
     patience = 60 * MINUTES + 160
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=patience, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

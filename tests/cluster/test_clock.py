@@ -15,12 +15,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from chaos.clock import Clock, find_library
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from tests.cluster.fleet import PATIENCE, Fleet
 from tests.conftest import FAST, run_on
 from tests.conftest import _migrate as migrate_on
+from tools.chaos.clock import Clock, find_library
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not here")

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from chaos.proxy import Proxy
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, StopMode
 from pg_scheduler.errors import PoolClosedError, SchemaForbiddenError, SchemaMissingError, TransientFault
@@ -36,6 +35,7 @@ from tests.cluster.outages import (
 )
 from tests.conftest import FAST
 from tests.services.kit import holds, now
+from tools.chaos.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
 

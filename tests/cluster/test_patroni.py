@@ -22,16 +22,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from chaos import jobs, ledger, report
-from chaos import run as chaos_run
-from chaos.checker import judge
-from chaos.evidence import Evidence
-from chaos.load import PLAIN, Load, Wish
-from chaos.nemesis import SERVER, Fault
 from pg_scheduler import Scheduler
 from pg_scheduler.errors import TransientFault
 from tests.cluster import patroni
 from tests.cluster.fleet import ROOT
+from tools.chaos import jobs, ledger, report
+from tools.chaos import run as chaos_run
+from tools.chaos.checker import judge
+from tools.chaos.evidence import Evidence
+from tools.chaos.load import PLAIN, Load, Wish
+from tools.chaos.nemesis import SERVER, Fault
 
 LEASE = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
 RATE = 300
@@ -89,7 +89,7 @@ async def workers(dsn: str, folder: Path) -> AsyncIterator[None]:
     """Two processes, which have to end in peace."""
     running = []
     for seat in WORKERS:
-        words = [sys.executable, "-m", "chaos.worker", dsn, str(folder), seat, str(LEASE)]
+        words = [sys.executable, "-m", "tools.chaos.worker", dsn, str(folder), seat, str(LEASE)]
         log = os.open(folder / f"{seat}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         running.append(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=PIPE, stderr=log))
         os.close(log)

@@ -12,7 +12,6 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from chaos.proxy import Proxy
 from pg_scheduler import Scheduler
 from pg_scheduler.events import (
     EventBus,
@@ -34,6 +33,7 @@ from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.store import Store
 from tests.services.kit import PATIENCE, Recorder, wire_to
 from tests.services.parts import Parts
+from tools.chaos.proxy import Proxy
 
 LEASE = 1.0
 

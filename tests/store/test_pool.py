@@ -11,13 +11,13 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
-from chaos.proxy import Proxy
 from pg_scheduler.errors import PoolClosedError, TransientFault
 from pg_scheduler.store import pool as module
 from pg_scheduler.store.notifications import Subscription
 from pg_scheduler.store.pool import STEADY, Connections, PoolConnection
 from pg_scheduler.store.store import Store
 from tests.store.kit import LEASE, Pool, worker
+from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)
 

@@ -17,10 +17,10 @@ from typing import Final
 
 import asyncpg
 
-from chaos.clock import Clock
-from chaos.fleet import Fleet, Seat
-from chaos.proxy import Proxy
 from pg_scheduler.embedded import EmbeddedPostgres
+from tools.chaos.clock import Clock
+from tools.chaos.fleet import Fleet, Seat
+from tools.chaos.proxy import Proxy
 
 __all__ = [
     "DROPPED",

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from chaos import jobs
 from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
 from pg_scheduler.errors import TransientFault
+from tools.chaos import jobs
 
 __all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Wish"]
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from chaos.evidence import Evidence, Row
-from chaos.jobs import PERIODIC
-from chaos.nemesis import LEAST_STEP, WORKER_CLOCK, Fault
-from chaos.overlaps import AFTERMATH
+from tools.chaos.evidence import Evidence, Row
+from tools.chaos.jobs import PERIODIC
+from tools.chaos.nemesis import LEAST_STEP, WORKER_CLOCK, Fault
+from tools.chaos.overlaps import AFTERMATH
 
 __all__ = ["by_a_steady_clock", "inversions", "too_early", "windows"]
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.clock import Clock
-from chaos.proxy import Proxy
+from tools.chaos.clock import Clock
+from tools.chaos.proxy import Proxy
 
 __all__ = ["Fleet", "Seat"]
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Seat:
@@ -76,7 +76,7 @@ class Fleet:
         """Start a process in this seat."""
         log = os.open(self._folder / f"{seat.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            words = ("-m", "chaos.worker", seat.dsn, str(self._folder), seat.name, str(self._lease))
+            words = ("-m", "tools.chaos.worker", seat.dsn, str(self._folder), seat.name, str(self._lease))
             seat.process = process = await asyncio.create_subprocess_exec(
                 *(sys.executable, *words),
                 cwd=ROOT,

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from chaos.ledger import CANCELLED, DONE, RAISED, Ledger
 from pg_scheduler import current_job, job, periodic
+from tools.chaos.ledger import CANCELLED, DONE, RAISED, Ledger
 
 __all__ = ["PERIODIC", "STEP", "broken", "flaky", "quick", "slow", "use"]
 

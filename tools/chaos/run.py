@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import asyncpg
 
-from chaos import ledger
-from chaos.checker import judge
-from chaos.clock import Clock, find_library
-from chaos.evidence import Evidence, Row, Verdict
-from chaos.fleet import Fleet
-from chaos.jobs import PERIODIC
-from chaos.load import Load
-from chaos.nemesis import Nemesis
-from chaos.proxy import Proxy
-from chaos.unhandled import listen
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
+from tools.chaos import ledger
+from tools.chaos.checker import judge
+from tools.chaos.clock import Clock, find_library
+from tools.chaos.evidence import Evidence, Row, Verdict
+from tools.chaos.fleet import Fleet
+from tools.chaos.jobs import PERIODIC
+from tools.chaos.load import Load
+from tools.chaos.nemesis import Nemesis
+from tools.chaos.proxy import Proxy
+from tools.chaos.unhandled import listen
 
 __all__ = ["Settings", "run"]
 

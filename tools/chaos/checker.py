@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from chaos.evidence import Evidence, Row, Verdict
-from chaos.jobs import PERIODIC
-from chaos.ledger import DONE, Try
-from chaos.load import BROKEN, CANCELLED, EXPIRING, PLAIN, REPLACED
-from chaos.order import by_a_steady_clock, inversions, too_early, windows
-from chaos.overlaps import overlaps
+from tools.chaos.evidence import Evidence, Row, Verdict
+from tools.chaos.jobs import PERIODIC
+from tools.chaos.ledger import DONE, Try
+from tools.chaos.load import BROKEN, CANCELLED, EXPIRING, PLAIN, REPLACED
+from tools.chaos.order import by_a_steady_clock, inversions, too_early, windows
+from tools.chaos.overlaps import overlaps
 
 __all__ = ["judge"]
 

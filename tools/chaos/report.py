@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from chaos.evidence import Verdict
+from tools.chaos.evidence import Verdict
 
 __all__ = ["render", "table"]
 

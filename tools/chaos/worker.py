@@ -22,11 +22,11 @@ from typing import Final
 
 import asyncpg
 
-from chaos import jobs
-from chaos.ledger import Ledger
-from chaos.unhandled import listen
 from pg_scheduler import RetryPolicy, Scheduler, events
 from pg_scheduler.errors import TransientFault
+from tools.chaos import jobs
+from tools.chaos.ledger import Ledger
+from tools.chaos.unhandled import listen
 
 __all__: list[str] = []
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.report import render, table
-from chaos.run import Settings, run
+from tools.chaos.report import render, table
+from tools.chaos.run import Settings, run
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chaos.ledger import Book
-from chaos.load import REPLACED, Wish
-from chaos.nemesis import Fault
+from tools.chaos.ledger import Book
+from tools.chaos.load import REPLACED, Wish
+from tools.chaos.nemesis import Fault
 
 __all__ = ["Evidence", "Row", "Verdict"]
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from chaos.evidence import Evidence
-from chaos.ledger import Book, Try
-from chaos.nemesis import DROPPED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
+from tools.chaos.evidence import Evidence
+from tools.chaos.ledger import Book, Try
+from tools.chaos.nemesis import DROPPED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
 
 __all__ = ["overlaps"]
 

@@ -1,0 +1,1 @@
+"""Development tools: the helpers of dev.py and the chaos harness."""
