@@ -1,1 +1,1 @@
-"""The main job of the library on one screen: ``python -m examples.demo``."""
+"""A demonstration on one screen: ``python -m examples.demo``."""

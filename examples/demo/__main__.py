@@ -1,8 +1,8 @@
-"""Twenty seconds of the main job: ``python -m examples.demo``.
+"""Run two workers for about twenty seconds, kill one of them, and check that no job was lost.
 
-A server, two worker processes, and jobs of every sort; one of the workers is killed in the middle. The exit
-code is 1 if a job was lost or completed twice. With ``PG_SCHEDULER_DSN`` it uses that database, in a schema
-of its own that it drops at the end; otherwise it starts a private server.
+``python -m examples.demo`` starts a private PostgreSQL server. If ``PG_SCHEDULER_DSN`` is set, it uses that
+database instead, in a schema of its own that it drops at the end. The exit code is 1 if a job was lost or
+completed twice.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from examples.demo.checks import judge
 from examples.demo.ledger import Ledger
 from examples.demo.nodes import NodeDiedError, Nodes
-from examples.demo.screen import Screen, choose
-from examples.demo.story import Story
-from examples.demo.view import look
+from examples.demo.report import build_report
+from examples.demo.scenario import Scenario
+from examples.demo.screen import Screen, choose_screen
+from examples.demo.view import build_view
 from examples.demo.worker import DemoScheduler
 from pg_scheduler import embedded
 
 __all__ = ["main"]
 
 NODES: Final = ["node-1", "node-2"]
-FRAME: Final = 0.2
-INTERRUPTED: Final = 130
+REFRESH_S: Final = 0.2
+EXIT_INTERRUPTED: Final = 130
 
 
 @contextmanager
 def database() -> Iterator[str]:
-    """The address of the database to work on."""
+    """Yield the address of the database to use; start a server if none is configured."""
     dsn = os.environ.get("PG_SCHEDULER_DSN") or embedded.server_dsn()
     if dsn:
         yield dsn
@@ -47,14 +47,14 @@ def database() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def schema_of_our_own(dsn: str) -> AsyncIterator[str]:
-    """An address that leads into a new schema, which is dropped at the end."""
+async def temporary_schema(dsn: str) -> AsyncIterator[str]:
+    """Create a schema, yield an address that selects it, and drop it at the end."""
     name = f"demo_{uuid.uuid4().hex[:8]}"
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(f'CREATE SCHEMA "{name}"')
         try:
-            # Whatever asyncpg does not know in an address is a setting of the session.
+            # asyncpg sends unknown parameters of an address to the server as session settings.
             yield f"{dsn}{'&' if urlsplit(dsn).query else '?'}search_path={name}"
         finally:
             await connection.execute(f'DROP SCHEMA "{name}" CASCADE')
@@ -62,62 +62,68 @@ async def schema_of_our_own(dsn: str) -> AsyncIterator[str]:
         await connection.close()
 
 
-async def watch(story: Story, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
-    """Show how things stand, again and again."""
+async def refresh(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
+    """Update the screen until cancelled."""
     while True:
-        screen.show(look(story, nodes, await ledger.tallies()))
-        await asyncio.sleep(FRAME)
+        screen.update(build_view(scenario, nodes, await ledger.tallies()))
+        await asyncio.sleep(REFRESH_S)
 
 
-async def perform(dsn: str, screen: Screen) -> int:
-    """The whole demo on a database."""
-    async with schema_of_our_own(dsn) as ours, asyncpg.create_pool(ours, min_size=1, max_size=4) as pool:
-        scheduler = DemoScheduler(pool)  # never started: it only schedules, as a web service might
+async def run_demo(dsn: str, screen: Screen) -> int:
+    """Run the demo on a database and return the exit code."""
+    async with (
+        temporary_schema(dsn) as demo_dsn,
+        asyncpg.create_pool(demo_dsn, min_size=1, max_size=4) as pool,
+    ):
+        scheduler = DemoScheduler(pool)  # never started: it only enqueues, as a web service would
         await scheduler.initialize_db()
         ledger = Ledger(pool)
         await ledger.create()
-        async with Nodes(ours, NODES) as nodes:
-            story = Story(scheduler, nodes, pool, ledger, lambda line: screen.tell(story.elapsed, line))
+        async with Nodes(demo_dsn, NODES) as nodes:
+            scenario = Scenario(
+                scheduler, nodes, pool, ledger, lambda line: screen.log(scenario.elapsed, line)
+            )
             with screen:
-                await play(story, nodes, ledger, screen)
-        assert story.victim is not None
-        assert story.killed_at is not None
-        verdict = judge(story.expected, await ledger.runs(), NODES, story.victim.name, story.killed_at)
-        screen.conclude(verdict)
-        return 0 if verdict.holds else 1
+                await run_scenario(scenario, nodes, ledger, screen)
+        assert scenario.victim is not None
+        assert scenario.killed_at is not None
+        attempts = await ledger.attempts()
+        report = build_report(scenario.expected, attempts, NODES, scenario.victim.name, scenario.killed_at)
+        screen.show_report(report)
+        return 0 if report.passed else 1
 
 
-async def play(story: Story, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
-    """Play the story, and show it meanwhile."""
-    aside = [
-        asyncio.create_task(watch(story, nodes, ledger, screen)),
-        asyncio.create_task(nodes.watch()),
+async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
+    """Run the scenario and keep the screen up to date."""
+    background = [
+        asyncio.create_task(refresh(scenario, nodes, ledger, screen)),
+        asyncio.create_task(nodes.monitor()),
     ]
-    playing = asyncio.create_task(story.play())
+    running = asyncio.create_task(scenario.run())
     try:
-        done, _ = await asyncio.wait([playing, *aside], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
-        for task in (playing, *aside):
+        for task in (running, *background):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-    screen.show(look(story, nodes, await ledger.tallies()))
+    screen.update(build_view(scenario, nodes, await ledger.tallies()))
 
 
 def main() -> int:
-    """Read the command line, find a server and perform."""
+    """Parse the command line and run the demo."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--plain", action="store_true", help="lines of text, also on a terminal")
-    screen = choose(plain=parser.parse_args().plain)
+    parser.add_argument("--plain", action="store_true", help="print plain lines, on a terminal too")
+    screen = choose_screen(plain=parser.parse_args().plain)
     print("starting PostgreSQL and two worker processes ...", flush=True)
     try:
         with database() as dsn:
-            return asyncio.run(perform(dsn, screen))
+            return asyncio.run(run_demo(dsn, screen))
     except KeyboardInterrupt:
         print("stopped", flush=True)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except (NodeDiedError, embedded.EmbeddedError) as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
-"""What the jobs themselves say they did, in a table of their own.
+"""Record in a table what each attempt did.
 
-The demo counts from here and not from the scheduler's tables: a scheduler that loses a job, or runs one
-twice, must not be the one who keeps the books.
+The report is computed from this table and not from the scheduler's own: a scheduler that lost a job or ran it
+twice could also record it wrongly.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import asyncpg
 
 from pg_scheduler import current_job
 
-__all__ = ["DONE", "FAILED", "Ledger", "Run", "Tally"]
+__all__ = ["DONE", "FAILED", "Attempt", "Ledger", "Tally"]
 
 DONE: Final = "done"
 FAILED: Final = "failed"
 
-CREATE: Final = """
+CREATE_TABLE: Final = """
     CREATE TABLE IF NOT EXISTS demo_ledger (
         entry      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         job_id     text NOT NULL,
@@ -34,18 +34,18 @@ CREATE: Final = """
         outcome    text
     )
 """
-# Two nodes that create one table at the same moment would disturb each other.
-ONE_BY_ONE: Final = "SELECT pg_advisory_xact_lock(hashtext('demo_ledger'))"
-START: Final = """
+# Concurrent CREATE TABLE IF NOT EXISTS statements can fail with a unique violation.
+LOCK_CREATION: Final = "SELECT pg_advisory_xact_lock(hashtext('demo_ledger'))"
+INSERT_START: Final = """
     INSERT INTO demo_ledger (job_id, kind, about, attempt, node, due, started_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING entry
 """
-RESTARTED: Final = "SELECT count(*) FROM demo_ledger WHERE kind = $1 AND attempt > 1"
-END: Final = "UPDATE demo_ledger SET outcome = $2 WHERE entry = $1"
-RUNS: Final = """
+UPDATE_OUTCOME: Final = "UPDATE demo_ledger SET outcome = $2 WHERE entry = $1"
+COUNT_RESTARTS: Final = "SELECT count(*) FROM demo_ledger WHERE kind = $1 AND attempt > 1"
+SELECT_ATTEMPTS: Final = """
     SELECT job_id, kind, attempt, node, due, started_at, outcome FROM demo_ledger ORDER BY entry
 """
-TALLIES: Final = """
+SELECT_TALLIES: Final = """
     SELECT kind, node,
         count(*) FILTER (WHERE outcome = 'done') AS done,
         count(*) FILTER (WHERE outcome = 'failed') AS failed,
@@ -55,26 +55,26 @@ TALLIES: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One try of one job. ``outcome`` None: it has not ended, or was cut off."""
+class Attempt:
+    """One attempt of one job. ``outcome`` is None while it runs, and after its node was killed."""
 
     job_id: str
     kind: str
-    attempt: int
+    number: int
     node: str
     due: datetime
     started_at: datetime
     outcome: str | None
 
     @property
-    def late(self) -> float:
-        """Seconds between the time it was due and its start."""
+    def lateness(self) -> float:
+        """Seconds from the due time to the start."""
         return (self.started_at - self.due).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Tries of one kind of job on one node."""
+    """Number of attempts of one kind of job on one node, by outcome."""
 
     kind: str
     node: str
@@ -84,11 +84,11 @@ class Tally:
 
 
 class Ledger:
-    """The table.
+    """Table of attempts.
 
     Args:
-        pool: Connections of the jobs, not those of the Scheduler.
-        node: Who writes.
+        pool: Connections for the jobs. The Scheduler has a pool of its own.
+        node: The name of the node that writes.
     """
 
     def __init__(self, pool: asyncpg.Pool, node: str = "") -> None:
@@ -96,32 +96,32 @@ class Ledger:
         self._node = node
 
     async def create(self) -> None:
-        """Make the table if it is not there."""
+        """Create the table if it does not exist."""
         async with self._pool.acquire() as connection, connection.transaction():
-            await connection.execute(ONE_BY_ONE)
-            await connection.execute(CREATE)
+            await connection.execute(LOCK_CREATION)
+            await connection.execute(CREATE_TABLE)
 
     @asynccontextmanager
     async def entry(self, kind: str, about: str = "") -> AsyncIterator[None]:
-        """Write down that the running job starts, and how it ends. A job that is cut off leaves no end."""
+        """Record the start of the running job and its outcome. A killed attempt has no outcome."""
         job, started_at = current_job(), datetime.now(UTC)
         row = (job.job_id, kind, about, job.attempt, self._node, job.execution_time, started_at)
-        number = await self._pool.fetchval(START, *row)
+        entry = await self._pool.fetchval(INSERT_START, *row)
         try:
             yield
         except Exception:
-            await self._pool.execute(END, number, FAILED)
+            await self._pool.execute(UPDATE_OUTCOME, entry, FAILED)
             raise
-        await self._pool.execute(END, number, DONE)
+        await self._pool.execute(UPDATE_OUTCOME, entry, DONE)
 
-    async def restarted(self, kind: str) -> int:
-        """How often a job of this kind was started again."""
-        return int(await self._pool.fetchval(RESTARTED, kind))
+    async def count_restarts(self, kind: str) -> int:
+        """Return the number of second and later attempts of this kind of job."""
+        return int(await self._pool.fetchval(COUNT_RESTARTS, kind))
 
-    async def runs(self) -> list[Run]:
-        """Everything that was written, in that order."""
-        return [Run(*row) for row in await self._pool.fetch(RUNS)]
+    async def attempts(self) -> list[Attempt]:
+        """Return all attempts in the order of their start."""
+        return [Attempt(*row) for row in await self._pool.fetch(SELECT_ATTEMPTS)]
 
     async def tallies(self) -> list[Tally]:
-        """The same, counted."""
-        return [Tally(*row) for row in await self._pool.fetch(TALLIES)]
+        """Return the number of attempts by kind and node."""
+        return [Tally(*row) for row in await self._pool.fetch(SELECT_TALLIES)]

@@ -1,4 +1,4 @@
-"""The worker processes: start them, end them, and kill one of them."""
+"""Start, stop and kill the worker processes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from examples.demo.worker import READY, application_name
 
 __all__ = ["Node", "NodeDiedError", "Nodes"]
 
-PATIENCE: Final = 20.0
-SETTLE: Final = 0.05
-UNSETTLED: Final = """
+START_STOP_TIMEOUT_S: Final = 20.0
+SETTLE_DELAY_S: Final = 0.05
+HAS_UNSETTLED_JOBS: Final = """
     SELECT EXISTS (
         SELECT FROM demo_ledger JOIN scheduled_jobs USING (job_id, attempt)
         WHERE node = $1 AND outcome IS NOT NULL AND status = 'running'
@@ -31,7 +31,7 @@ UNSETTLED: Final = """
 
 
 class NodeDiedError(Exception):
-    """A node ended that should not have."""
+    """A worker process ended unexpectedly."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,16 +45,16 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self.process.pid
 
 
 class Nodes:
-    """All of them; as a context manager it leaves none behind.
+    """All worker processes. The context manager stops them on exit.
 
     Args:
-        dsn: The database they work on.
-        names: One process for each.
+        dsn: The address of the database.
+        names: The names of the nodes, one process each.
     """
 
     def __init__(self, dsn: str, names: list[str]) -> None:
@@ -66,9 +66,9 @@ class Nodes:
         try:
             for name in self._names:
                 self._nodes.append(Node(name, await self._spawn(name)))
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.gather(*map(self._ready, self._nodes))
-        except BaseException:  # also Ctrl-C: none of them may be left behind
+            async with asyncio.timeout(START_STOP_TIMEOUT_S):
+                await asyncio.gather(*map(self._wait_until_ready, self._nodes))
+        except BaseException:  # Ctrl-C included: no process may remain
             await self.stop()
             raise
         return self
@@ -85,43 +85,43 @@ class Nodes:
         return next(node for node in self._nodes if node.name == name)
 
     async def stop(self) -> None:
-        """End all in peace: what they run, they finish."""
+        """Shut all processes down gracefully; kill those that do not end in time."""
         alive = [node for node in self._nodes if node.process.returncode is None]
         for node in alive:
             with suppress(ProcessLookupError):
-                # One that is held still before its death would not hear a polite word.
+                # A process that SIGSTOP suspended before the kill would not handle SIGTERM.
                 node.process.kill() if node.killed else node.process.terminate()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(START_STOP_TIMEOUT_S):
                 await asyncio.gather(*(node.process.wait() for node in alive))
-        except BaseException:  # a second Ctrl-C, or one that does not end
+        except BaseException:  # a second Ctrl-C, or the timeout
             for node in alive:
                 with suppress(ProcessLookupError):
                     node.process.kill()
             raise
 
-    async def watch(self) -> None:
-        """Raise NodeDiedError as soon as a node ends that was not killed by us."""
+    async def monitor(self) -> None:
+        """Raise NodeDiedError as soon as a process ends that ``kill`` did not end."""
         for ended in asyncio.as_completed([self._wait(node) for node in self._nodes]):
             node = await ended
             if not node.killed:
-                raise NodeDiedError(f"{node.name} ended by itself with code {node.process.returncode}")
+                raise NodeDiedError(f"{node.name} exited unexpectedly with code {node.process.returncode}")
 
     async def kill(self, node: Node, pool: asyncpg.Pool) -> None:
-        """SIGKILL, while no job of the node is between its last act and its result.
+        """Send SIGKILL while no job of the node is finished but not yet settled.
 
-        A job that has done its work, and whose node dies before that is on record, runs again: this is what
-        *at least once* means. The gap is a millisecond or so. The demo promises that each job ends once, so
-        it leaves that to no chance: the node is held still, and killed when nothing of it is in the gap.
+        A job whose worker dies after its last statement and before its outcome is written runs again:
+        delivery is at-least-once. The gap lasts about a millisecond. The demo asserts that every job
+        completes once, so it suspends the process and kills it when no job is in the gap.
         """
         node.killed = True
         while True:
             os.kill(node.pid, signal.SIGSTOP)
-            await asyncio.sleep(SETTLE)  # what it had sent to the server is done by then
-            if not await pool.fetchval(UNSETTLED, node.name, application_name(node.name, node.pid)):
+            await asyncio.sleep(SETTLE_DELAY_S)  # the server finishes the statements it has received
+            if not await pool.fetchval(HAS_UNSETTLED_JOBS, node.name, application_name(node.name, node.pid)):
                 break
             os.kill(node.pid, signal.SIGCONT)
-            await asyncio.sleep(SETTLE)
+            await asyncio.sleep(SETTLE_DELAY_S)
         node.process.kill()
         await node.process.wait()
 
@@ -129,17 +129,18 @@ class Nodes:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "examples.demo.worker", "--name", name, "--quiet", "--until-eof"),
             env=os.environ | {"PG_SCHEDULER_DSN": self._dsn},
-            stdin=asyncio.subprocess.PIPE,  # closes with us, even if we are killed
+            stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us, and we end them
+            start_new_session=True,  # Ctrl-C reaches this process only, which stops the workers
         )
 
     @staticmethod
-    async def _ready(node: Node) -> None:
+    async def _wait_until_ready(node: Node) -> None:
         assert node.process.stdout is not None
-        word, _, worker_id = (await node.process.stdout.readline()).decode().strip().partition(" ")
+        line = (await node.process.stdout.readline()).decode().strip()
+        word, _, worker_id = line.partition(" ")
         if word != READY:
-            raise NodeDiedError(f"{node.name} did not start: it said {word!r}")
+            raise NodeDiedError(f"{node.name} did not start: expected {READY!r}, got {line!r}")
         node.worker_id = worker_id
 
     @staticmethod

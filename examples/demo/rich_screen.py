@@ -1,4 +1,4 @@
-"""The live screen."""
+"""Show the demo on a terminal with rich."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from examples.demo.checks import Table, Verdict
-from examples.demo.view import Act, NodeView, View
+from examples.demo.report import Report, Table
+from examples.demo.view import KindView, NodeView, View
 
 __all__ = ["RichScreen"]
 
 FRAMES_PER_SECOND: Final = 10
-LINES_ABOVE: Final = 15
-BAR: Final = 10
+LINES_ABOVE_LOG: Final = 15
+BAR_WIDTH: Final = 10
 
 
 class RichScreen:
-    """One screen that changes in place; the last one stays, and the verdict comes below."""
+    """Live screen. Its last state stays, and the report is printed below it."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, refresh_per_second=FRAMES_PER_SECOND)
-        self._story: list[Text] = []
+        self._log: list[Text] = []
         self._view: View | None = None
 
     def __enter__(self) -> Self:
@@ -40,39 +40,39 @@ class RichScreen:
     ) -> None:
         self._live.stop()
 
-    def tell(self, elapsed: float, line: str) -> None:
+    def log(self, elapsed: float, line: str) -> None:
         """Add a line below the figures."""
         style = "bold red" if "SIGKILL" in line else ""
-        self._story.append(Text.assemble((f"{elapsed:5.1f} s  ", "dim"), (line, style)))
+        self._log.append(Text.assemble((f"{elapsed:5.1f} s  ", "dim"), (line, style)))
         self._draw()
 
-    def show(self, view: View) -> None:
+    def update(self, view: View) -> None:
         """Draw the figures."""
         self._view = view
         self._draw()
 
-    def conclude(self, verdict: Verdict) -> None:
-        """The tables and the checks."""
+    def show_report(self, report: Report) -> None:
+        """Print the tables and the checks."""
         self._live.stop()
-        for table in verdict.tables:
+        for table in report.tables:
             self._console.print()
-            self._console.print(_table(table))
+            self._console.print(_report_table(table))
         self._console.print()
-        for check in verdict.checks:
-            mark = Text("  ✔  ", "bold green") if check.holds else Text("  ✘  ", "bold red")
-            self._console.print(mark + Text(check.says, "" if check.holds else "red"))
+        for check in report.checks:
+            mark = Text("  ✔  ", "bold green") if check.passed else Text("  ✘  ", "bold red")
+            self._console.print(Text.assemble(mark, (check.text, "" if check.passed else "red")))
         self._console.print()
 
     def _draw(self) -> None:
         parts: list[RenderableType] = []
         if self._view is not None:
-            parts += [_header(self._view), Text(), _acts(self._view), Text()]
-        room = max(self._console.height - (LINES_ABOVE if parts else 0), 4)
-        self._live.update(Group(*parts, *self._latest(room)))
+            parts += [_header(self._view), Text(), _kinds(self._view), Text()]
+        room = max(self._console.height - (LINES_ABOVE_LOG if parts else 0), 4)
+        self._live.update(Group(*parts, *self._latest_lines(room)))
 
-    def _latest(self, room: int) -> list[Text]:
+    def _latest_lines(self, room: int) -> list[Text]:
         latest: list[Text] = []
-        for line in reversed(self._story):
+        for line in reversed(self._log):
             room -= 1 + len(line) // self._console.width
             if room < 0:
                 break
@@ -82,7 +82,7 @@ class RichScreen:
 
 def _header(view: View) -> RenderableType:
     title = Text.assemble(("pg_scheduler", "bold cyan"), "  one database, two nodes")
-    bar = ProgressBar(total=view.duration, completed=min(view.elapsed, view.duration), width=BAR)
+    bar = ProgressBar(total=view.duration, completed=min(view.elapsed, view.duration), width=BAR_WIDTH)
     clock = Text(f"{view.elapsed:4.1f} s", "dim")
     grid = RichTable.grid(padding=(0, 2))
     grid.add_row(title, bar, clock)
@@ -90,15 +90,18 @@ def _header(view: View) -> RenderableType:
 
 
 def _node(node: NodeView) -> Text:
-    if node.killed:
-        state = Text.assemble(("●", "red"), f" {node.name}  pid {node.pid:<8}", ("killed", "bold red"))
-    else:
-        busy = f"{node.running:3} running"
-        state = Text.assemble(("●", "green"), f" {node.name}  pid {node.pid:<8}{busy}")
-    return state + Text(f"{node.done:8,} done", "dim")
+    color, state, style = (
+        ("red", "killed", "bold red") if node.killed else ("green", f"{node.running} running", "")
+    )
+    return Text.assemble(
+        ("●", color),
+        f" {node.name}  pid {node.pid:<8}",
+        (f"{state:>10}", style),
+        (f"{node.done:8,} done", "dim"),
+    )
 
 
-def _acts(view: View) -> RichTable:
+def _kinds(view: View) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("jobs", no_wrap=True)
     for node in view.nodes:
@@ -106,27 +109,28 @@ def _acts(view: View) -> RichTable:
     table.add_column("running", justify="right", style="cyan")
     table.add_column("failed", justify="right", style="yellow")
     table.add_column("done", justify="right", min_width=len("2,000/2,000"))
-    table.add_column("", width=BAR)
-    for act in view.acts:
+    table.add_column("", width=BAR_WIDTH)
+    for kind in view.kinds:
         table.add_row(
-            act.title,
-            *(f"{done:,}" for done in act.done),
-            str(act.running or ""),
-            str(act.failed_tries or ""),
-            *_progress(act),
+            kind.title,
+            *(f"{done:,}" for done in kind.done),
+            str(kind.running or ""),
+            str(kind.failed_attempts or ""),
+            *_progress(kind),
         )
     return table
 
 
-def _progress(act: Act) -> tuple[str, RenderableType]:
-    if act.planned is None:
-        return f"{act.ended:,}", ""
-    if act.planned == 0:
+def _progress(kind: KindView) -> tuple[str, RenderableType]:
+    if kind.planned is None:
+        return f"{kind.finished:,}", ""
+    if kind.planned == 0:
         return "", Text("later", "dim")
-    return f"{act.ended:,}/{act.planned:,}", ProgressBar(total=act.planned, completed=act.ended, width=BAR)
+    bar = ProgressBar(total=kind.planned, completed=kind.finished, width=BAR_WIDTH)
+    return f"{kind.finished:,}/{kind.planned:,}", bar
 
 
-def _table(table: Table) -> RichTable:
+def _report_table(table: Table) -> RichTable:
     drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
         drawn.add_column(column, justify="right" if index else "left")

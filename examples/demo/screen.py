@@ -1,4 +1,4 @@
-"""Showing it: plain lines here, for files, pipes and machines without rich; `rich_screen` for terminals."""
+"""Define what a screen does, and print plain lines where there is no terminal or no rich."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from examples.demo.checks import Table, Verdict
+from examples.demo.report import Report, Table
 from examples.demo.view import View
 
-__all__ = ["PlainScreen", "Screen", "choose"]
+__all__ = ["PlainScreen", "Screen", "choose_screen"]
 
-STATUS_EVERY: Final = 2.0
+STATUS_INTERVAL_S: Final = 2.0
 
 
 class Screen(Protocol):
-    """Something to look at."""
+    """Output of the demo."""
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the output."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
-    def tell(self, elapsed: float, line: str) -> None:
-        """A line of the story."""
+    def log(self, elapsed: float, line: str) -> None:
+        """Show one line about an action of the scenario."""
 
-    def show(self, view: View) -> None:
-        """The state of things."""
+    def update(self, view: View) -> None:
+        """Show the current figures."""
 
-    def conclude(self, verdict: Verdict) -> None:
-        """The end."""
+    def show_report(self, report: Report) -> None:
+        """Show the result."""
 
 
 class PlainScreen:
-    """Lines that can be read anywhere."""
+    """Plain lines for files, pipes and terminals without rich."""
 
     def __init__(self) -> None:
         self._next_status = 0.0
@@ -50,32 +50,32 @@ class PlainScreen:
     ) -> None:
         pass
 
-    def tell(self, elapsed: float, line: str) -> None:
-        """With the time before it."""
+    def log(self, elapsed: float, line: str) -> None:
+        """Print the line with the time in front."""
         print(f"{elapsed:5.1f} s  {line}", flush=True)
 
-    def show(self, view: View) -> None:
-        """One line every other second."""
+    def update(self, view: View) -> None:
+        """Print one line every two seconds."""
         if view.elapsed < self._next_status:
             return
-        self._next_status = view.elapsed + STATUS_EVERY
+        self._next_status = view.elapsed + STATUS_INTERVAL_S
         nodes = [
             f"{node.name}: " + ("killed" if node.killed else f"{node.running} running, {node.done:,} done")
             for node in view.nodes
         ]
         print(f"{view.elapsed:5.1f} s      {' | '.join(nodes)}", flush=True)
 
-    def conclude(self, verdict: Verdict) -> None:
-        """The tables and the checks."""
-        for table in verdict.tables:
-            print(f"\n{table.title}\n\n{_aligned(table)}")
+    def show_report(self, report: Report) -> None:
+        """Print the tables and the checks."""
+        for table in report.tables:
+            print(f"\n{table.title}\n\n{_align(table)}")
         print()
-        for check in verdict.checks:
-            print(f"  {'ok    ' if check.holds else 'FAILED'}  {check.says}")
+        for check in report.checks:
+            print(f"  {'ok    ' if check.passed else 'FAILED'}  {check.text}")
         print(flush=True)
 
 
-def _aligned(table: Table) -> str:
+def _align(table: Table) -> str:
     lines: list[Sequence[str]] = [table.columns, *table.rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
 
@@ -87,8 +87,8 @@ def _aligned(table: Table) -> str:
     return "\n".join([text(lines[0]), rule, *map(text, lines[1:])])
 
 
-def choose(*, plain: bool) -> Screen:
-    """A live screen on a terminal, if rich is installed; else plain lines."""
+def choose_screen(*, plain: bool) -> Screen:
+    """Return a live screen on a terminal if rich is installed, else a plain one."""
     if plain or not sys.stdout.isatty():
         return PlainScreen()
     try:

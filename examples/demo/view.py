@@ -1,4 +1,4 @@
-"""What there is to see at one moment, without saying how it looks."""
+"""Compute the figures that a screen shows."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from examples.demo.jobs import TRIES_OF_BROKEN
+from examples.demo.jobs import BROKEN_ATTEMPTS
 from examples.demo.ledger import Tally
 from examples.demo.nodes import Nodes
-from examples.demo.story import DURATION, Story
+from examples.demo.scenario import DURATION_S, Scenario
 
-__all__ = ["Act", "NodeView", "View", "look"]
+__all__ = ["TITLES", "KindView", "NodeView", "View", "build_view"]
 
 TITLES: Final = {
     "reminder": "reminders, timed",
     "interval": "interval, every 1 s",
-    "cron": "cron, * * * * * */2",
-    "card": "cards, fail twice",
+    "cron": "cron, every 2 s",
+    "card": "cards, 2 retries each",
     "broken": "broken, always fails",
     "import": "imports, low priority",
     "order": "orders, 4 priorities",
@@ -27,7 +27,7 @@ TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node."""
+    """Figures of one node."""
 
     name: str
     pid: int
@@ -37,32 +37,37 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One kind of job. ``done`` is by node; ``planned`` None: there is no end to them."""
+class KindView:
+    """Figures of one kind of job.
+
+    Attributes:
+        done: Completed jobs by node.
+        planned: Scheduled jobs, or None for a periodic job.
+    """
 
     title: str
     done: Sequence[int]
-    ended: int
+    finished: int
     running: int
-    failed_tries: int
+    failed_attempts: int
     planned: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All of it."""
+    """Everything that a screen shows."""
 
     elapsed: float
     duration: float
     nodes: Sequence[NodeView]
-    acts: Sequence[Act]
+    kinds: Sequence[KindView]
 
 
-def look(story: Story, nodes: Nodes, tallies: Sequence[Tally]) -> View:
-    """The view of what the ledger says now."""
+def build_view(scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> View:
+    """Return the figures for the current content of the ledger."""
     return View(
-        elapsed=story.elapsed,
-        duration=DURATION,
+        elapsed=scenario.elapsed,
+        duration=DURATION_S,
         nodes=[
             NodeView(
                 node.name,
@@ -73,19 +78,19 @@ def look(story: Story, nodes: Nodes, tallies: Sequence[Tally]) -> View:
             )
             for node in nodes
         ],
-        acts=[_act(kind, story, nodes, tallies) for kind in TITLES],
+        kinds=[_kind_view(kind, scenario, nodes, tallies) for kind in TITLES],
     )
 
 
-def _act(kind: str, story: Story, nodes: Nodes, tallies: Sequence[Tally]) -> Act:
-    ours = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
+def _kind_view(kind: str, scenario: Scenario, nodes: Nodes, tallies: Sequence[Tally]) -> KindView:
+    of_kind = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
     alive = {node.name for node in nodes if not node.killed}
-    failed = sum(tally.failed for tally in ours)
-    return Act(
+    failed = sum(tally.failed for tally in of_kind)
+    return KindView(
         TITLES[kind],
-        [sum(tally.done for tally in ours if tally.node == node.name) for node in nodes],
-        failed // TRIES_OF_BROKEN if kind == "broken" else sum(tally.done for tally in ours),
-        sum(tally.open for tally in ours if tally.node in alive),
+        [sum(tally.done for tally in of_kind if tally.node == node.name) for node in nodes],
+        failed // BROKEN_ATTEMPTS if kind == "broken" else sum(tally.done for tally in of_kind),
+        sum(tally.open for tally in of_kind if tally.node in alive),
         failed,
-        None if kind in ("interval", "cron") else story.planned(kind),
+        None if kind in ("interval", "cron") else scenario.planned(kind),
     )

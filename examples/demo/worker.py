@@ -1,7 +1,7 @@
-"""One node: ``python -m examples.demo.worker``, as many of them as you like on one database.
+"""Run one worker process: ``python -m examples.demo.worker``.
 
-The address is read from ``PG_SCHEDULER_DSN``. It runs until SIGTERM or Ctrl-C, finishes what it has begun,
-and tells every job it runs in a line of its own.
+Any number of them can share one database, whose address is read from ``PG_SCHEDULER_DSN``. The worker logs
+one line per job event, and shuts down gracefully on SIGTERM and Ctrl-C.
 """
 
 from __future__ import annotations
@@ -40,57 +40,58 @@ logger = logging.getLogger("demo")
 
 
 class DemoScheduler(Scheduler):
-    """A dead node is noticed after 3 seconds here; the default of 60 is right for most services."""
+    """Scheduler with a lease of 3 s, for a short demo; most services keep the default of 60 s."""
 
     LEASE_DURATION: ClassVar[float] = 3
 
 
 def application_name(node: str, pid: int) -> str:
-    """What the connections of a node are called in ``pg_stat_activity``."""
+    """Return the application name of a node's connections in ``pg_stat_activity``."""
     return f"demo {node} {pid}"
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run with uvloop if it is installed, which is faster; it makes no other difference."""
+    """Run with uvloop if it is installed, else with asyncio's own event loop."""
     try:
-        import uvloop  # noqa: PLC0415 - it may be missing
+        import uvloop  # noqa: PLC0415 - uvloop may be missing
     except ImportError:
         return asyncio.run(main)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
-def tell(event: Event) -> None:
-    """One line for one event."""
+def log_event(event: Event) -> None:
+    """Log a job event as one line."""
     match event:
         case JobStarted(job_id, name, attempt):
-            logger.info("%-14s try %d starts     %s", name, attempt, job_id)
+            logger.info("%-14s attempt %d started    %s", name, attempt, job_id)
         case JobCompleted(job_id, name, attempt):
-            logger.info("%-14s try %d completed  %s", name, attempt, job_id)
+            logger.info("%-14s attempt %d completed  %s", name, attempt, job_id)
         case JobRetried(job_id, name, attempt, error=error, delay=delay):
-            logger.info("%-14s try %d failed     %s: %s; again in %s", name, attempt, job_id, error, delay)
+            logger.info(
+                "%-14s attempt %d failed     %s: %s; retry in %s", name, attempt, job_id, error, delay
+            )
         case JobFailed(job_id, name, attempt, error=error):
-            logger.info("%-14s failed for good  %s: %s", name, job_id, error)
+            logger.info("%-14s attempt %d failed     %s: %s; no retries left", name, attempt, job_id, error)
         case JobsRescued(job_ids, dead):
-            logger.info("took over %d jobs of dead workers %s", len(job_ids), ", ".join(dead))
+            logger.info("reclaimed %d jobs of dead workers %s", len(job_ids), ", ".join(dead))
 
 
-async def work(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> int:
-    """Be a node until told to stop."""
+async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> int:
+    """Run a Scheduler until a signal arrives or the standard input is closed."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if until_eof:
-        # Readable means closed, since nobody writes there: who started us is dead, and its server with it.
+        # Nothing is written there, so readable means closed: the parent process has ended.
         loop.add_reader(sys.stdin, os._exit, 1)
-    # Names in pg_stat_activity help whoever looks at the server.
     settings = {"application_name": application_name(name, os.getpid())}
     async with (
         asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings=settings) as pool,
-        asyncpg.create_pool(dsn, min_size=1, max_size=4, server_settings=settings) as books,
+        asyncpg.create_pool(dsn, min_size=1, max_size=4, server_settings=settings) as ledger_pool,
     ):
-        ledger = Ledger(books, name)
+        ledger = Ledger(ledger_pool, name)
         await ledger.create()
         jobs.use_ledger(ledger)
         scheduler = DemoScheduler(
@@ -99,38 +100,40 @@ async def work(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> int:
             retry_policy=RetryPolicy(base=timedelta(seconds=0.5), jitter=0.1),
         )
         if not quiet:
-            scheduler.subscribe(tell)
+            scheduler.subscribe(log_event)
         async with scheduler:
             print(READY, scheduler.worker_id, flush=True)
             stopped = asyncio.create_task(stop.wait())
-            broken = asyncio.create_task(scheduler.wait())
-            await asyncio.wait([stopped, broken], return_when=asyncio.FIRST_COMPLETED)
-            if broken.done():
-                broken.result()  # raises what made the Scheduler stop by itself
-            for task in (stopped, broken):
+            failed = asyncio.create_task(scheduler.wait())
+            await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                failed.result()  # raises the error that stopped the Scheduler
+            for task in (stopped, failed):
                 task.cancel()
     return 0
 
 
 def main() -> int:
-    """Read the command line and work."""
+    """Parse the command line and run the worker."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo.worker", description=__doc__)
-    parser.add_argument("--name", default=f"{platform.node()}-{os.getpid()}", help="of this node")
-    parser.add_argument("--quiet", action="store_true", help="write only problems")
-    parser.add_argument("--until-eof", action="store_true", help="die when the standard input is closed")
+    parser.add_argument("--name", default=f"{platform.node()}-{os.getpid()}", help="name of this node")
+    parser.add_argument("--quiet", action="store_true", help="log critical errors only")
+    parser.add_argument("--until-eof", action="store_true", help="exit when the standard input is closed")
     options = parser.parse_args()
     dsn = os.environ.get("PG_SCHEDULER_DSN")
     if not dsn:
-        print("PG_SCHEDULER_DSN is not set: postgresql://user:password@host/database", file=sys.stderr)
+        print(
+            "PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database", file=sys.stderr
+        )
         return 2
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(asctime)s {options.name}  %(message)s",
         datefmt="%H:%M:%S",
     )
-    # What happens to jobs is told by `tell` in its own words.
+    # log_event replaces the library's own log lines about jobs.
     logging.getLogger("pg_scheduler").setLevel(logging.CRITICAL if options.quiet else logging.ERROR)
-    return run(work(dsn, options.name, quiet=options.quiet, until_eof=options.until_eof))
+    return run(run_worker(dsn, options.name, quiet=options.quiet, until_eof=options.until_eof))
 
 
 if __name__ == "__main__":

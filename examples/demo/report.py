@@ -1,0 +1,190 @@
+"""Check the ledger at the end of the demo and summarise it in tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from examples.demo import jobs
+from examples.demo.ledger import DONE, FAILED, Attempt
+
+__all__ = ["PERIODIC", "Check", "Report", "Table", "build_report"]
+
+PERIODIC: Final = {"interval": jobs.INTERVAL, "cron": jobs.CRON_STEP}
+TITLES: Final = {
+    "reminder": "reminders, timed",
+    "import": "imports, bulk load",
+    "order, critical": "orders, critical",
+    "order, high": "orders, high",
+    "order, normal": "orders, normal",
+    "order, low": "orders, low",
+    "card": "cards, 2 retries each",
+    "broken": "broken, always fails",
+    "video": "videos of 3 s",
+    "interval": "interval, every 1 s",
+    "cron": "cron, every 2 s",
+}
+LATENESS_OF_ORDERS: Final = {
+    "critical": "orders, critical",
+    "high": "orders, high",
+    "normal": "orders, normal",
+    "low": "orders, low, after the 2,000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose first column is text and whose other columns are figures."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One statement about the ledger, and whether it is true."""
+
+    text: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of the demo."""
+
+    tables: list[Table] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+
+def build_report(
+    expected: Mapping[str, str],
+    attempts: Sequence[Attempt],
+    nodes: Sequence[str],
+    victim: str,
+    killed_at: datetime,
+) -> Report:
+    """Compare the ledger with the jobs that were scheduled.
+
+    Args:
+        expected: The kind of every one-off job that was scheduled, by job id.
+        attempts: The content of the ledger.
+        nodes: The names of all nodes.
+        victim: The name of the node that was killed.
+        killed_at: The time at which it was killed.
+    """
+    by_job: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        by_job[attempt.job_id].append(attempt)
+    return Report(
+        [_finished_by_node(attempts, nodes, victim), _lateness(attempts)],
+        [
+            _check_none_lost(expected, by_job),
+            _check_none_doubled(by_job),
+            _check_broken_failed(expected, by_job),
+            _check_reclaimed(by_job, victim, killed_at),
+            *(_check_fire_times(kind, step, attempts) for kind, step in PERIODIC.items()),
+        ],
+    )
+
+
+def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim: str) -> Table:
+    finished: Counter[tuple[str, str]] = Counter()
+    for attempt in attempts:
+        is_last_failure = attempt.outcome == FAILED and attempt.number == jobs.BROKEN_ATTEMPTS
+        if is_last_failure if attempt.kind == "broken" else attempt.outcome == DONE:
+            finished[attempt.kind, attempt.node] += 1
+
+    def row(title: str, kinds: Iterable[str]) -> list[str]:
+        counts = [sum(finished[kind, node] for kind in kinds) for node in nodes]
+        return [title, *(f"{count:,}" for count in [*counts, sum(counts)])]
+
+    rows = [*(row(title, [kind]) for kind, title in TITLES.items()), row("all", TITLES)]
+    names = [f"{node} (killed)" if node == victim else node for node in nodes]
+    return Table("Finished jobs by node", ["jobs", *names, "total"], rows)
+
+
+def _lateness(attempts: Sequence[Attempt]) -> Table:
+    def row(title: str, values: list[float]) -> list[str]:
+        if not values:
+            return [title, "0", "-", "-", "-"]
+        return [title, str(len(values)), *(f"{value * 1000:,.1f} ms" for value in _percentiles(values))]
+
+    first = [attempt for attempt in attempts if attempt.number == 1]
+    rows = [row("reminders", [attempt.lateness for attempt in first if attempt.kind == "reminder"])]
+    rows += [row("interval and cron", [attempt.lateness for attempt in first if attempt.kind in PERIODIC])]
+    rows += [
+        row(title, [attempt.lateness for attempt in first if attempt.kind == f"order, {level}"])
+        for level, title in LATENESS_OF_ORDERS.items()
+    ]
+    return Table("Lateness (start minus due time)", ["jobs", "count", "p50", "p99", "max"], rows)
+
+
+def _percentiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return cuts[49], cuts[98], max(values)
+
+
+def _check_none_lost(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    wanted = [job_id for job_id, kind in expected.items() if kind != "broken"]
+    lost = [job_id for job_id in wanted if _completions(by_job.get(job_id, ())) == 0]
+    return Check(
+        f"nothing lost: {len(wanted) - len(lost):,} of {len(wanted):,} one-off jobs completed", not lost
+    )
+
+
+def _check_none_doubled(by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    doubled = [job_id for job_id, attempts in by_job.items() if _completions(attempts) > 1]
+    return Check(f"nothing doubled: {len(doubled)} of {len(by_job):,} jobs completed twice", not doubled)
+
+
+def _check_broken_failed(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
+    broken = [by_job.get(job_id, ()) for job_id, kind in expected.items() if kind == "broken"]
+    counts = [sum(attempt.outcome == FAILED for attempt in attempts) for attempts in broken]
+    passed = counts == [jobs.BROKEN_ATTEMPTS] * len(broken) and not any(map(_completions, broken))
+    return Check(
+        f"retries exhausted: the broken job failed after {counts[0] if counts else 0} attempts", passed
+    )
+
+
+def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, killed_at: datetime) -> Check:
+    orphaned = [
+        attempts
+        for attempts in by_job.values()
+        if any(attempt.node == victim and attempt.outcome is None for attempt in attempts)
+    ]
+    restarts = [
+        min(attempt.started_at for attempt in attempts if attempt.started_at > killed_at)
+        for attempts in orphaned
+        if any(attempt.started_at > killed_at for attempt in attempts)
+    ]
+    passed = bool(orphaned) and len(restarts) == len(orphaned)
+    delay = f", {(min(restarts) - killed_at).total_seconds():.1f} s after the kill" if restarts else ""
+    return Check(
+        f"reclaimed: {len(restarts)} of {len(orphaned)} orphaned jobs of {victim} restarted{delay}",
+        passed,
+    )
+
+
+def _check_fire_times(kind: str, step: timedelta, attempts: Sequence[Attempt]) -> Check:
+    done = Counter(attempt.due for attempt in attempts if attempt.kind == kind and attempt.outcome == DONE)
+    if not done:
+        return Check(f"{kind}: no fire time was run", False)
+    due = (max(done) - min(done)) // step + 1
+    once = sum(count == 1 for count in done.values())
+    return Check(f"{kind}: {once} of {due} fire times were run exactly once", once == due == len(done))
+
+
+def _completions(attempts: Sequence[Attempt]) -> int:
+    return sum(attempt.outcome == DONE for attempt in attempts)

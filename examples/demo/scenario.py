@@ -1,0 +1,173 @@
+"""Schedule the jobs of the demo and kill a node, each action at a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import asyncpg
+
+from examples.demo import jobs
+from examples.demo.ledger import Ledger
+from examples.demo.nodes import Node, Nodes
+from examples.demo.worker import DemoScheduler
+from pg_scheduler import JobPriority, JobSpec
+
+__all__ = ["DURATION_S", "Scenario"]
+
+DURATION_S: Final = 17.0
+GRACE_S: Final = 6.0
+"""Seconds after ``DURATION_S`` within which unfinished jobs may still finish."""
+
+BULK_AT_S: Final = 3.0
+ORDERS_AT_S: Final = 3.3
+VIDEOS_AT_S: Final = 8.0
+KILL_AT_S: Final = 9.5
+
+REMINDERS: Final = 45
+CARDS: Final = 3
+IMPORTS: Final = 2000
+ORDERS_PER_PRIORITY: Final = 10
+VIDEOS: Final = 12
+
+LEAST_URGENT_FIRST: Final = (JobPriority.LOW, JobPriority.NORMAL, JobPriority.HIGH, JobPriority.CRITICAL)
+
+
+class Scenario:
+    """The actions of the demo.
+
+    Args:
+        log: Called with one line per action.
+
+    Attributes:
+        expected: The kind of every job that was scheduled, by job id.
+        victim: The node that was killed.
+        killed_at: The time at which it was killed.
+    """
+
+    def __init__(
+        self,
+        scheduler: DemoScheduler,
+        nodes: Nodes,
+        pool: asyncpg.Pool,
+        ledger: Ledger,
+        log: Callable[[str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._nodes = nodes
+        self._pool = pool
+        self._ledger = ledger
+        self._log = log
+        self._started = time.monotonic()
+        self.expected: dict[str, str] = {}
+        self.victim: Node | None = None
+        self.killed_at: datetime | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+    def planned(self, kind: str) -> int:
+        """Return how many jobs of this kind were scheduled; orders of all priorities are one kind."""
+        return sum(each.partition(",")[0] == kind for each in self.expected.values())
+
+    async def run(self) -> None:
+        """Run all actions and wait until every job has finished."""
+        await self._schedule_one_off_jobs()
+        await self._wait_until(BULK_AT_S)
+        await self._schedule_imports()
+        await self._wait_until(ORDERS_AT_S)
+        await self._schedule_orders()
+        await self._wait_until(VIDEOS_AT_S)
+        await self._schedule_videos()
+        await self._wait_until(KILL_AT_S)
+        await self._kill_busiest_node()
+        await self._wait_for_reclaim()
+        await self._wait_until(DURATION_S)
+        await self._wait_for_completion()
+
+    async def _wait_until(self, elapsed: float) -> None:
+        await asyncio.sleep(max(elapsed - self.elapsed, 0))
+
+    async def _schedule_one_off_jobs(self) -> None:
+        now = datetime.now(UTC)
+        step = timedelta(seconds=(DURATION_S - 1) / REMINDERS)
+        for number in range(REMINDERS):
+            due = now + timedelta(seconds=0.5) + number * step
+            job_id = await self._scheduler.schedule(jobs.remind, execution_time=due, args=(number,))
+            self.expected[job_id] = "reminder"
+        self._log(f"schedule {REMINDERS} reminders, one due every {step.total_seconds():.2f} s")
+        soon = now + timedelta(seconds=1)
+        for number in range(CARDS):
+            job_id = await self._scheduler.schedule(
+                jobs.charge_card, execution_time=soon, args=(number,), max_retries=3
+            )
+            self.expected[job_id] = "card"
+        self._log(f"schedule {CARDS} card payments that fail twice; retries after 0.5 s and 1 s")
+        job_id = await self._scheduler.schedule(
+            jobs.call_unknown_service, execution_time=soon, max_retries=jobs.BROKEN_ATTEMPTS - 1
+        )
+        self.expected[job_id] = "broken"
+        self._log(f"schedule 1 broken job that fails at each of its {jobs.BROKEN_ATTEMPTS} attempts")
+
+    async def _schedule_imports(self) -> None:
+        now = datetime.now(UTC)
+        specs = [
+            JobSpec(jobs.import_row, now, args=(number,), priority=JobPriority.LOW)
+            for number in range(IMPORTS)
+        ]
+        started = time.monotonic()
+        self._expect("import", await self._scheduler.schedule_bulk(specs))
+        duration_ms = (time.monotonic() - started) * 1000
+        self._log(f"schedule {IMPORTS:,} imports of low priority in bulk, in {duration_ms:.0f} ms")
+
+    async def _schedule_orders(self) -> None:
+        pending = (await self._scheduler.count_jobs(job_name="demo.import")).pending
+        due = datetime.now(UTC) + timedelta(seconds=0.2)
+        for priority in LEAST_URGENT_FIRST:
+            specs = [
+                JobSpec(jobs.ship_order, due, args=(number, priority.value), priority=priority)
+                for number in range(ORDERS_PER_PRIORITY)
+            ]
+            self._expect(f"order, {priority.value}", await self._scheduler.schedule_bulk(specs))
+        self._log(
+            f"schedule {ORDERS_PER_PRIORITY * len(LEAST_URGENT_FIRST)} orders of four priorities; "
+            f"{pending:,} imports are pending, urgent orders run first"
+        )
+
+    async def _schedule_videos(self) -> None:
+        now = datetime.now(UTC)
+        specs = [JobSpec(jobs.render_video, now, args=(number,)) for number in range(VIDEOS)]
+        self._expect("video", await self._scheduler.schedule_bulk(specs))
+        self._log(f"schedule {VIDEOS} videos of {jobs.VIDEO_SECONDS:.0f} s")
+
+    async def _kill_busiest_node(self) -> None:
+        tallies = [tally for tally in await self._ledger.tallies() if tally.kind == "video"]
+        victim = self._nodes[max(tallies, key=lambda tally: tally.open).node]
+        running = sum(tally.open for tally in tallies if tally.node == victim.name)
+        await self._nodes.kill(victim, self._pool)
+        self.victim, self.killed_at = victim, datetime.now(UTC)
+        self._log(f"kill {victim.name}, pid {victim.pid}, with SIGKILL while it runs {running} videos")
+        lease = self._scheduler.LEASE_DURATION
+        self._log(f"its lease expires within {lease:g} s (default 60 s); then its jobs are reclaimed")
+
+    async def _wait_for_reclaim(self) -> None:
+        while self.elapsed < DURATION_S:
+            if restarts := await self._ledger.count_restarts("video"):
+                self._log(f"the other node has reclaimed the orphaned jobs and runs {restarts} videos again")
+                return
+            await asyncio.sleep(0.05)
+
+    async def _wait_for_completion(self) -> None:
+        while self.elapsed < DURATION_S + GRACE_S:
+            counts = await self._scheduler.count_jobs()
+            if counts.pending + counts.running == 0:
+                return
+            await asyncio.sleep(0.05)
+
+    def _expect(self, kind: str, job_ids: list[str | None]) -> None:
+        self.expected |= {job_id: kind for job_id in job_ids if job_id is not None}
