@@ -77,7 +77,7 @@ def test_columns() -> None:
     jobs = shape.partition("table scheduled_jobs\n")[2].partition("\ntable ")[0]
     columns = set(re.findall(r"^    column (\w+)", jobs, re.MULTILINE))
     page = (ROOT / "docs" / "concepts" / "life-cycle.md").read_text(encoding="utf-8")
-    for_the_library = set(code(page.partition("The others (")[2].partition(")")[0]))
+    for_the_library = set(code(page.partition("The other columns (")[2].partition(")")[0]))
     told = {name for row in table("concepts/life-cycle.md", "| Column | Meaning |") for name in code(row[0])}
     mentioned = told | for_the_library | {"expires_at"}
     assert mentioned == columns
