@@ -14,7 +14,7 @@ from pg_scheduler.log import _LEVELS
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
-OUTAGES = ("| Fault | What happens | Back | Test |", "| Fault | What happens | Test |")
+OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
 
 
 def table(page: str, header: str) -> list[list[str]]:
