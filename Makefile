@@ -1,4 +1,4 @@
-COMMANDS = demo test lint types docs bench chaos shell
+COMMANDS = demo test lint types docs bench chaos picture shell
 
 .PHONY: $(COMMANDS)
 

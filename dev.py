@@ -42,6 +42,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   docs    build the documentation into docs/_build/html, warnings are errors
   bench   the benchmarks
   chaos   faults on purpose, under load, and a proof that nothing was lost (--minutes N, --seed S)
+  picture  record the demo into docs/figures/demo.svg
   shell   an asyncio prompt beside a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use that interpreter, in an environment of its own: --python python3.13
@@ -287,6 +288,7 @@ def main(words: list[str]) -> int:
     embedded = [python, "-m", "pg_scheduler.embedded"]
     commands: dict[str, Callable[[], int]] = {
         "demo": lambda: become([python, "-m", "examples.demo", *arguments]),
+        "picture": lambda: become([python, "-m", "tools.record_demo"]),
         "bench": lambda: become([python, "-m", "benchmarks", *arguments]),
         "chaos": lambda: become([python, "-m", "tools.chaos", *arguments]),
         "types": lambda: become([*checks(python)["types"], *arguments]),

@@ -18,7 +18,7 @@ import dev
 from tools import debian
 
 ROOT = Path(dev.__file__).parent
-COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "shell", "test", "types"}
+COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "picture", "shell", "test", "types"}
 
 
 def run_dev(*words: str) -> subprocess.CompletedProcess[str]:

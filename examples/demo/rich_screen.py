@@ -105,7 +105,7 @@ def _kinds(view: View) -> RichTable:
     table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("jobs", no_wrap=True)
     for node in view.nodes:
-        table.add_column(node.name, justify="right", style="dim strike" if node.killed else "")
+        table.add_column(node.name, justify="right", style="dim" if node.killed else "")
     table.add_column("running", justify="right", style="cyan")
     table.add_column("failed", justify="right", style="yellow")
     table.add_column("done", justify="right", min_width=len("2,000/2,000"))

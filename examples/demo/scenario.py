@@ -135,8 +135,8 @@ class Scenario:
             ]
             self._expect(f"order, {priority.value}", await self._scheduler.schedule_bulk(specs))
         self._log(
-            f"schedule {ORDERS_PER_PRIORITY * len(LEAST_URGENT_FIRST)} orders of four priorities; "
-            f"{pending:,} imports are pending, urgent orders run first"
+            f"schedule {ORDERS_PER_PRIORITY * len(LEAST_URGENT_FIRST)} orders of four priorities "
+            f"while {pending:,} imports are pending"
         )
 
     async def _schedule_videos(self) -> None:

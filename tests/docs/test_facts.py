@@ -53,9 +53,7 @@ def test_log_levels() -> None:
 
 def test_faults_that_pass() -> None:
     told = {
-        state
-        for row in table("operations/database.md", "| SQLSTATE | Meaning |")
-        for state in code(row[0])
+        state for row in table("operations/database.md", "| SQLSTATE | Meaning |") for state in code(row[0])
     }
     assert told == TRANSIENT_CLASSES | TRANSIENT_STATES
 
