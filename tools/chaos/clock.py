@@ -6,6 +6,7 @@ loops sleep, stays what it is, as it does when an administrator or NTP sets a cl
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -15,8 +16,9 @@ from typing import Final
 __all__ = ["Clock", "find_library"]
 
 LIBRARY: Final = "usr/lib/*/faketime/libfaketimeMT.so.1"
-FOLDERS: Final = (Path(sys.prefix, "debian", "libfaketime"), Path("/"))
-"""Where dev.py unpacks it, and where the system's package manager does."""
+DEBIAN: Final = Path(os.environ.get("PG_SCHEDULER_DEBIAN") or Path(sys.prefix, "debian"))
+FOLDERS: Final = (DEBIAN / "libfaketime", Path("/"))
+"""Where dev.py and the system's package manager install it."""
 
 
 def find_library() -> Path | None:

