@@ -183,8 +183,10 @@ class TestMatrix:
             (None, None, False, 21),
             ("3.12", None, False, 5),
             ("/usr/bin/python3.12", "14", False, 1),
-            (None, "14", False, 5),
+            (None, "14", False, 4),
+            ("3.11", "14", False, 1),
             (None, None, True, 1),
+            ("3.11", "14", True, 1),
         ],
     )
     def test_is_narrowed_by_the_options(

@@ -41,7 +41,9 @@ COMBINATIONS = (
 
 
 def select(python: str | None, postgres: str | None, *, lowest: bool) -> list[Combination]:
-    """Return the combinations that match the options of the command line.
+    """Return the combinations that match the options of the command line; without options, all.
+
+    The combination with the lowest dependencies is part of the whole matrix and of ``--lowest`` only.
 
     Raises:
         DevError: No combination matches.
@@ -52,6 +54,7 @@ def select(python: str | None, postgres: str | None, *, lowest: bool) -> list[Co
         for combination in COMBINATIONS
         if python in (None, combination.python)
         and postgres in (None, combination.postgres)
+        and (combination.lowest is lowest or python is postgres is None)
         and (combination.lowest or not lowest)
     ]
     if not chosen:

@@ -1,0 +1,135 @@
+"""The files for GitHub and pre-commit: they parse, pin what they use and agree with dev.py."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+import dev
+from tools.environment import ROOT
+from tools.matrix import COMBINATIONS, Combination
+
+WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
+YAML_FILES = [
+    *sorted(ROOT.glob(".github/**/*.yml")),
+    ROOT / ".pre-commit-config.yaml",
+    ROOT / "docker-compose.yml",
+]
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+COMMANDS = set(re.findall(r"^  (\w+) {2,}\w", dev.HELP, re.MULTILINE))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def workflow(stem: str) -> Any:
+    return load(ROOT / ".github" / "workflows" / f"{stem}.yml")
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    return [step for job in load(path)["jobs"].values() for step in job.get("steps", ())]
+
+
+@pytest.mark.parametrize("path", YAML_FILES, ids=name)
+def test_yaml_file_parses_to_a_mapping(path: Path) -> None:
+    assert isinstance(load(path), dict)
+
+
+def test_repository_has_its_workflows_and_templates() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["ci", "nightly", "release"]
+    templates = {path.name for path in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir()}
+    assert templates == {"bug.yml", "config.yml", "feature.yml"}
+    for path in (".github/CODEOWNERS", ".github/pull_request_template.md", "SECURITY.md"):
+        assert (ROOT / path).read_text(encoding="utf-8").strip(), path
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name)
+def test_workflow_pins_every_action_by_commit_and_names_its_version(path: Path) -> None:
+    used = re.findall(r"^ *(?:- )?uses: (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert used
+    for action in used:
+        assert action.startswith("./.github/workflows/") or PINNED.fullmatch(action), action
+
+
+def test_workflows_pin_one_commit_per_action() -> None:
+    used = {action for path in WORKFLOWS for action in PINNED.findall(path.read_text(encoding="utf-8"))}
+    actions = [action.partition("@")[0] for action in used]
+    assert sorted(actions) == sorted(set(actions))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name)
+def test_workflow_reads_only_unless_a_job_declares_more(path: Path) -> None:
+    assert load(path)["permissions"] == {"contents": "read"}
+    for step in steps(path):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name)
+def test_workflow_has_a_time_limit_for_every_job_with_steps(path: Path) -> None:
+    for job in load(path)["jobs"].values():
+        assert "uses" in job or job["timeout-minutes"] <= 150
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name)
+def test_workflow_calls_commands_that_exist(path: Path) -> None:
+    for step in steps(path):
+        for line in step.get("run", "").splitlines():
+            if line.startswith("python dev.py"):
+                assert line.split()[2] in COMMANDS, line
+            else:
+                assert line == ".ci/run" or line.startswith("gh release create "), line
+
+
+def test_ci_matrix_equals_the_local_matrix() -> None:
+    jobs = workflow("ci")["jobs"]
+    covered = [
+        Combination(python, postgres, lowest=job == "lowest")
+        for job in ("test", "lowest")
+        for python, postgres in itertools.product(
+            jobs[job]["strategy"]["matrix"]["python"], jobs[job]["strategy"]["matrix"]["postgres"]
+        )
+    ]
+    assert covered == list(COMBINATIONS)
+
+
+def test_release_publishes_what_ci_passed_and_build_attested() -> None:
+    jobs = workflow("release")["jobs"]
+    assert jobs["ci"] == {"uses": "./.github/workflows/ci.yml"}
+    assert jobs["publish"]["needs"] == ["ci", "build"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert {job for job, body in jobs.items() if body.get("needs") == "publish"} == {"github-release", "docs"}
+    used = [step.get("uses", "").partition("@")[0] for step in jobs["build"]["steps"]]
+    assert used.index("actions/attest-build-provenance") < used.index("actions/upload-artifact")
+
+
+def test_pre_commit_hooks_are_local_and_call_dev_py() -> None:
+    (repository,) = load(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    for hook in repository["hooks"]:
+        assert hook["language"] == "system"
+        python, script, command = hook["entry"].split()
+        assert (python, script) == ("python3", "dev.py")
+        assert command in COMMANDS
+
+
+def test_project_urls_share_one_repository() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} == urls.keys()
+    for key in ("Changelog", "Issues"):
+        assert urls[key].startswith(f"{urls['Homepage']}/")
+    linked = set()
+    for path in ("SECURITY.md", ".github/ISSUE_TEMPLATE/config.yml"):
+        linked |= set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", (ROOT / path).read_text("utf-8")))
+    assert linked == {urls["Homepage"]}
