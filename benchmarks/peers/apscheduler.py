@@ -13,7 +13,7 @@ from apscheduler import AsyncScheduler  # type: ignore[import-not-found]
 from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore  # type: ignore[import-not-found]
 from apscheduler.eventbrokers.asyncpg import AsyncpgEventBroker  # type: ignore[import-not-found]
 from apscheduler.triggers.date import DateTrigger  # type: ignore[import-not-found]
-from sqlalchemy.ext.asyncio import create_async_engine  # type: ignore[import-not-found]
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from benchmarks.peers.protocol import Order, Peer, record, run
 

@@ -8,25 +8,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-__all__ = ["lifespan", "post"]
+__all__ = ["get", "lifespan", "post"]
 
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
 
 
 @asynccontextmanager
-async def lifespan(app: App) -> AsyncIterator[None]:
-    """Start the application up; shut it down at the end."""
+async def lifespan(app: App) -> AsyncIterator[Message]:
+    """Start the application up and shut it down at the end; yield its lifespan state."""
     to_app: asyncio.Queue[Message] = asyncio.Queue()
     from_app: asyncio.Queue[Message] = asyncio.Queue()
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    state: Message = {}
+    scope: Message = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
     running = asyncio.create_task(_until_done(app, scope, to_app, from_app))
     for kind in ("startup", "shutdown"):
         to_app.put_nowait({"type": f"lifespan.{kind}"})
         answer = await from_app.get()
         assert answer["type"] == f"lifespan.{kind}.complete", answer
         if kind == "startup":
-            yield
+            yield state
     await running
 
 
@@ -36,14 +37,23 @@ async def _until_done(
     await app(scope, to_app.get, from_app.put)
 
 
-async def post(app: App, url: str) -> Any:
-    """The JSON that the application answers with; anything but 200 is an error."""
+async def post(app: App, url: str, *, state: Message | None = None) -> Any:
+    """Return the JSON that the application answers a POST with; fail on any status but 200."""
+    return await _request(app, "POST", url, state)
+
+
+async def get(app: App, url: str, *, state: Message | None = None) -> Any:
+    """Return the JSON that the application answers a GET with; fail on any status but 200."""
+    return await _request(app, "GET", url, state)
+
+
+async def _request(app: App, method: str, url: str, state: Message | None) -> Any:
     path, _, query = url.partition("?")
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
@@ -52,7 +62,7 @@ async def post(app: App, url: str) -> Any:
         "headers": [(b"host", b"test")],
         "client": ("127.0.0.1", 1),
         "server": ("test", 80),
-        "state": {},
+        "state": dict(state or {}),
     }
     requests: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
     answers: list[Message] = []

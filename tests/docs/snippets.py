@@ -34,7 +34,7 @@ PAGES = sorted(
 )
 
 RUN = {"python", "sql"}
-KINDS = RUN | {"console", "text"}
+KINDS = RUN | {"console", "dockerfile", "text", "yaml"}
 """What a fence may say."""
 
 _MARKER = re.compile(r"<!-- snippet: (?P<verb>raises|file) (?P<word>[\w.]+) -->")

@@ -1,0 +1,521 @@
+"""Every recipe of docs/how-do-i runs, and has the effect that its page promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import JobCompleted, JobFailed, JobStarted
+from tests.docs import asgi
+from tests.docs.snippets import ROOT, run_python, snippets_of
+from tests.docs.test_files import FILES, RECIPES, program
+from tests.services.kit import Gate, Recorder
+
+T = TypeVar("T")
+Load = Callable[[str], Awaitable[Any]]
+Pool = asyncpg.Pool
+
+TESTED: set[str] = set()
+
+
+def recipe(*names: str) -> Callable[[T], T]:
+    """Note which recipes a test runs."""
+    TESTED.update(names)
+    return lambda test: test
+
+
+def code_of(name: str) -> str:
+    return FILES[RECIPES + name].code
+
+
+def block(page: str, kind: str) -> str:
+    """Return the only block of that kind on a page."""
+    (snippet,) = [each for each in snippets_of(ROOT / RECIPES / page) if each.kind == kind]
+    return snippet.code
+
+
+@pytest.fixture
+def load(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Import a recipe, under the name of its file."""
+    monkeypatch.setenv("DATABASE_URL", dsn)
+
+    async def load(name: str) -> ModuleType:
+        snippet = FILES[RECIPES + name]
+        assert snippet.file
+        module = ModuleType(snippet.file.removesuffix(".py"))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        await run_python(snippet, module)
+        return module
+
+    return load
+
+
+@asynccontextmanager
+async def running(pool: Pool, *, clock: FakeClock | None = None) -> AsyncIterator[tuple[Scheduler, Recorder]]:
+    """Start a Scheduler and record its events."""
+    scheduler = Scheduler(pool, clock=clock, shutdown_timeout=5)
+    seen = Recorder(scheduler)
+    async with scheduler, asyncio.timeout(30):
+        yield scheduler, seen
+
+
+async def job_of(scheduler: Scheduler, job_id: str) -> Job:
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    return job
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_every_recipe_has_a_test() -> None:
+    assert {RECIPES + name for name in TESTED} == {name for name in FILES if name.startswith(RECIPES)}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(RECIPES)))
+def test_a_recipe_is_short(name: str) -> None:
+    lines = FILES[name].code.splitlines()
+    code = [line for line in lines if line.strip() and not re.match(r"\s*(from |import |#|print)", line)]
+    assert len(code) <= 25, len(code)
+
+
+def test_the_questions_lead_to_every_recipe() -> None:
+    """The table of questions links every heading of the pages that has a program or a table of its own."""
+    index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\(how-do-i/(\w+)\.md#([\w-]+)\)", index))
+    headings = {
+        (page.stem, heading.lower().replace(" ", "-"))
+        for page in (ROOT / RECIPES).glob("*.md")
+        for heading in re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert linked == headings
+
+
+# -- web services --------------------------------------------------------------------------------------
+
+
+@recipe("web.md fastapi_app.py")
+async def test_fastapi(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    app = (await load("web.md fastapi_app.py")).app
+    async with asgi.lifespan(app), asyncio.timeout(30):
+        scheduler: Scheduler = app.state.scheduler
+        seen = Recorder(scheduler)
+        answer = await asgi.post(app, "/users?email=ada@example.org")
+        await seen.until(JobCompleted, job_id=answer["job_id"])
+        await asgi.get(app, "/health")
+        await scheduler.shutdown()
+        with pytest.raises(AssertionError, match="503"):
+            await asgi.get(app, "/health")
+    assert "welcome ada@example.org" in capsys.readouterr().out
+
+
+@recipe("web.md starlette_app.py")
+async def test_starlette(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    app = (await load("web.md starlette_app.py")).app
+    async with asgi.lifespan(app) as state, asyncio.timeout(30):
+        seen = Recorder(state["scheduler"])
+        answer = await asgi.post(app, "/users?email=ada@example.org", state=state)
+        await seen.until(JobCompleted, job_id=answer["job_id"])
+    assert "welcome ada@example.org" in capsys.readouterr().out
+    assert not state["scheduler"].is_running
+
+
+@recipe("web.md aiohttp_app.py")
+async def test_aiohttp(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+    module = await load("web.md aiohttp_app.py")
+    async with TestClient(TestServer(module.app)) as client, asyncio.timeout(30):
+        scheduler = module.app[module.SCHEDULER]
+        seen = Recorder(scheduler)
+        response = await client.post("/users", params={"email": "ada@example.org"})
+        assert response.status == 200
+        await seen.until(JobCompleted, job_id=(await response.json())["job_id"])
+    assert "welcome ada@example.org" in capsys.readouterr().out
+    assert not scheduler.is_running
+
+
+@recipe("web.md jobs.py", "web.md web.py", "deploying.md worker.py")
+async def test_web_processes_only_enqueue_and_workers_run(
+    load: Load, dsn: str, pool: Pool, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+    (tmp_path / "jobs.py").write_text(code_of("web.md jobs.py"), encoding="utf-8")
+    await load("web.md jobs.py")
+    app = (await load("web.md web.py")).app
+    async with (
+        asgi.lifespan(app),
+        program(FILES[RECIPES + "deploying.md worker.py"], tmp_path, dsn) as worker,
+        asyncio.timeout(30),
+    ):
+        assert worker.stdout
+        assert await worker.stdout.readline() == b"ready\n"
+        answer = await asgi.post(app, "/users?email=ada@example.org")
+        assert await worker.stdout.readline() == b"welcome ada@example.org\n"
+        assert not app.state.scheduler.is_running
+        worker.send_signal(signal.SIGTERM)
+        assert await worker.wait() == 0
+        assert (await job_of(app.state.scheduler, answer["job_id"])).status is JobStatus.COMPLETED
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+# -- writing jobs --------------------------------------------------------------------------------------
+
+
+@recipe("jobs.md threads.py")
+async def test_blocking_code_runs_in_a_thread(load: Load, pool: Pool, tmp_path: Path) -> None:
+    module = await load("jobs.md threads.py")
+    file = tmp_path / "data.bin"
+    file.write_bytes(b"data")
+    async with running(pool) as (scheduler, seen):
+        job_id = await scheduler.schedule(module.add_checksum, execution_time=now(), args=(str(file),))
+        await seen.until(JobCompleted)
+    digest = "3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"
+    assert file.with_suffix(".sha256").read_text(encoding="utf-8") == f"{digest} by job {job_id}"
+
+
+@recipe("jobs.md processes.py")
+async def test_cpu_bound_code_runs_in_a_process(dsn: str, pool: Pool, tmp_path: Path) -> None:
+    snippet = FILES[RECIPES + "jobs.md processes.py"]
+    async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(50):
+        assert process.stdout
+        assert await process.stdout.readline() == b"168 primes below 1000\n"
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+    rows = await pool.fetch("SELECT status, job_name FROM scheduled_jobs")
+    assert [tuple(row) for row in rows] == [("completed", "processes.report_primes")]
+
+
+@recipe("jobs.md invoices.py")
+async def test_jobs_use_the_pool_and_the_scheduler(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("jobs.md invoices.py")
+    await pool.execute("CREATE TABLE invoices (number int, sent bool DEFAULT false, paid bool DEFAULT false)")
+    await pool.execute("INSERT INTO invoices VALUES (1), (2)")
+    clock = FakeClock(now())
+    scheduler = Scheduler(pool, clock=clock)
+    invoices = module.Invoices(pool, scheduler)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        for number in (1, 2):
+            await scheduler.schedule(invoices.send, execution_time=clock.now, args=(number,))
+        await seen.until(JobCompleted, 2, job_name="invoices.send")
+        with pytest.raises(NameConflictError):
+            await scheduler.schedule(module.Invoices.send.__get__(object()), execution_time=clock.now)
+    assert await pool.fetchval("SELECT count(*) FROM invoices WHERE sent") == 2
+    await pool.execute("UPDATE invoices SET paid = true WHERE number = 1")
+    clock.advance(timedelta(days=14, seconds=30))
+    async with scheduler:
+        await seen.until(JobCompleted, 2, job_name="invoices.remind")
+    assert capsys.readouterr().out == "please pay invoice 2\n"
+
+
+@contextmanager
+def unconfigured_logging() -> Iterator[None]:
+    """Take the handlers of the root logger away, pytest's included, and put them back at the end."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+@recipe("jobs.md logs.py")
+async def test_log_records_carry_the_job(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    module = await load("jobs.md logs.py")
+    with unconfigured_logging():
+        module.configure_logging()
+        async with running(pool) as (scheduler, seen):
+            job_id = await scheduler.schedule(module.import_orders, execution_time=now(), args=("r-17",))
+            await seen.until(JobCompleted)
+        logging.getLogger("shop").info("outside")
+        logging.getLogger("shop").info("given", extra={"job_id": "other"})
+    lines = capsys.readouterr().err.splitlines()
+    assert f"INFO job={job_id} attempt=1 importing for request r-17" in lines
+    assert lines[-2:] == ["INFO job=- attempt=0 outside", "INFO job=other attempt=0 given"]
+
+
+@recipe("jobs.md test_reminders.py")
+async def test_a_test_with_a_fake_clock(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
+    )
+    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
+    snippet = FILES[RECIPES + "jobs.md test_reminders.py"]
+    async with program(snippet, tmp_path, dsn, *words) as process, asyncio.timeout(50):
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        assert b"1 passed" in output
+
+
+# -- coordinating jobs ---------------------------------------------------------------------------------
+
+
+@recipe("coordinating.md unique.py")
+async def test_a_unique_job_is_scheduled_once(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("coordinating.md unique.py")
+    async with running(pool) as (scheduler, seen):
+        ids = await asyncio.gather(*[module.welcome(scheduler, 17) for _ in range(5)])
+        assert set(ids) == {"welcome:17"}
+        await seen.until(JobCompleted)
+        assert await module.welcome(scheduler, 17) == "welcome:17"
+        assert (await job_of(scheduler, "welcome:17")).status is JobStatus.COMPLETED
+        await module.welcome(scheduler, 18)
+        await seen.until(JobCompleted, job_id="welcome:18")
+    assert capsys.readouterr().out == "welcome, user 17\nwelcome, user 18\n"
+
+
+@recipe("coordinating.md debounce.py")
+async def test_a_debounced_job_runs_once_with_the_last_arguments(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("coordinating.md debounce.py")
+    front = Scheduler(pool)
+    times = []
+    for version in (1, 2, 3):
+        await module.document_saved(front, 7, version)
+        times.append((await job_of(front, "index:7")).execution_time)
+    assert times == sorted(set(times))
+    async with running(pool, clock=FakeClock(times[-1] + timedelta(seconds=1))) as (scheduler, seen):
+        await seen.until(JobCompleted)
+        assert (await scheduler.count_jobs()).total == 1
+    assert capsys.readouterr().out == "indexing document 7 version 3\n"
+
+
+@recipe("coordinating.md chain.py")
+async def test_a_chain_goes_on_after_three_days_and_once(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("coordinating.md chain.py")
+    clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
+    scheduler = Scheduler(pool, clock=clock)
+    trial = module.Trial(scheduler)
+    seen = Recorder(scheduler)
+    await scheduler.schedule(trial.begin, execution_time=clock.now, args=(17,), job_id="trial:17")
+    async with scheduler:
+        await seen.until(JobCompleted)
+        first = await job_of(scheduler, "trial:17:ask")
+        clock.advance(timedelta(seconds=5))
+        assert await scheduler.retry_job("trial:17")  # the attempt that is repeated
+        await seen.until(JobCompleted, 2, job_id="trial:17")
+        assert await job_of(scheduler, "trial:17:ask") == first
+    assert first.execution_time == datetime(2030, 1, 4, tzinfo=UTC)
+    clock.advance(timedelta(days=3))
+    async with scheduler:
+        await seen.until(JobCompleted, job_id="trial:17:ask")
+        assert len(await scheduler.list_jobs(job_name="trial.ask")) == 1
+    begins = "the trial of user 17 begins\n"
+    assert capsys.readouterr().out == f"{begins}{begins}how do you like it, user 17\n"
+
+
+@recipe("coordinating.md account_rows.py")
+async def test_requests_for_an_account_merge(load: Load, pool: Pool) -> None:
+    module = await load("coordinating.md account_rows.py")
+    gate = Gate()
+    module.fetch_transactions = gate.job
+    async with running(pool) as (scheduler, seen):
+        await module.request_sync(scheduler, 17)
+        await gate.began.wait()
+        for _ in range(3):
+            await module.request_sync(scheduler, 17)
+        assert (await job_of(scheduler, "sync:17")).replacement
+        gate.open.set()
+        await seen.until(JobCompleted, 2, job_id="sync:17")
+        assert (await job_of(scheduler, "sync:17")).status is JobStatus.COMPLETED
+    assert (gate.calls, gate.most) == ([(17,), (17,)], 1)
+
+
+@recipe("coordinating.md account_locks.py")
+async def test_jobs_of_an_account_wait_for_its_lock(load: Load, pool: Pool) -> None:
+    module = await load("coordinating.md account_locks.py")
+    inside: list[tuple[int, str]] = []
+    done: list[tuple[int, str]] = []
+    most = 0
+    go_on = asyncio.Event()
+
+    async def deliver(account: int, text: str) -> None:
+        nonlocal most
+        inside.append((account, text))
+        most = max(most, sum(each[0] == 17 for each in inside))
+        await go_on.wait()
+        inside.remove((account, text))
+        done.append((account, text))
+
+    module.deliver = deliver
+    scheduler = Scheduler(pool, shutdown_timeout=5)
+    messages = module.Messages(pool, scheduler)
+    seen = Recorder(scheduler)
+    async with scheduler, asyncio.timeout(30):
+        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "one"), job_id="one")
+        await seen.until(JobStarted, job_id="one")
+        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "two"), job_id="two")
+        await scheduler.schedule(messages.send, execution_time=now(), args=(18, "three"), job_id="three")
+        await seen.until(JobStarted, 2, job_id="two")  # it came back after a second
+        assert sorted(inside) == [(17, "one"), (18, "three")]
+        go_on.set()
+        while len(done) < 3:
+            await seen.until(JobCompleted, len(seen.of(JobCompleted)) + 1)
+    assert sorted(done) == [(17, "one"), (17, "two"), (18, "three")]
+    assert most == 1
+
+
+# -- jobs in your transaction --------------------------------------------------------------------------
+
+
+@recipe("transactions.md orders.py")
+async def test_an_order_and_its_job_commit_together(load: Load, pool: Pool) -> None:
+    module = await load("transactions.md orders.py")
+    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    await pool.execute("INSERT INTO orders VALUES (2)")
+    async with running(pool) as (scheduler, seen):
+        await module.place_order(pool, scheduler, 1)
+        await seen.until(JobCompleted, job_id="invoice:1")
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await module.place_order(pool, scheduler, 2)
+        assert await scheduler.get_job("invoice:2") is None
+
+
+@recipe("transactions.md sqlalchemy_orders.py")
+async def test_an_order_of_sqlalchemy_and_its_job_commit_together(
+    load: Load, dsn: str, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("transactions.md sqlalchemy_orders.py")
+    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    await pool.execute("INSERT INTO orders VALUES (2)")
+    engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://", 1))
+    async with running(pool) as (scheduler, seen):
+        async with AsyncSession(engine) as session:
+            await module.place_order(session, 1)
+            with pytest.raises(IntegrityError):
+                await module.place_order(session, 2)
+        await seen.until(JobCompleted, job_id="invoice:1")
+        assert await scheduler.get_job("invoice:2") is None
+        job = await job_of(scheduler, "invoice:1")
+        assert (job.args, job.kwargs, job.expires_at) == ((1,), {}, None)
+        assert not seen.of(JobFailed)
+    await engine.dispose()
+    assert capsys.readouterr().out == "invoice for order 1\n"
+
+
+async def test_the_defaults_of_a_row_are_those_of_the_page(pool: Pool) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data) "
+        "VALUES ('x', 'x', now(), '{\"args\": [], \"kwargs\": {}}')"
+    )
+    row = await pool.fetchrow("SELECT * FROM scheduled_jobs")
+    assert row
+    page = (ROOT / RECIPES / "transactions.md").read_text(encoding="utf-8")
+    table = page.partition("| Column | Default |\n")[2].partition("\n\n")[0]
+    for line in table.splitlines()[1:]:
+        columns, default = line.strip("|").split("|")
+        for column in re.findall(r"`(\w+)`", columns):
+            expected = None if default.strip().startswith("NULL") else float(re.findall(r"\d+", default)[0])
+            assert row[column] == expected, column
+
+
+# -- deploying -----------------------------------------------------------------------------------------
+
+
+SLOW = """
+import asyncio
+from pg_scheduler import job
+
+@job(name="slow")
+async def slow():
+    print("started", flush=True)
+    await asyncio.sleep(1)
+"""
+
+
+async def test_a_deploy_waits_for_running_jobs(dsn: str, pool: Pool, tmp_path: Path) -> None:
+    """In real time: the job is running for a second after the SIGTERM."""
+    (tmp_path / "jobs.py").write_text(SLOW, encoding="utf-8")
+    snippet = FILES[RECIPES + "deploying.md worker.py"]
+    async with program(snippet, tmp_path, dsn) as worker, asyncio.timeout(30):
+        assert worker.stdout
+        assert await worker.stdout.readline() == b"ready\n"
+        await Scheduler(pool).schedule_job("slow", now(), {}, job_id="slow")
+        assert await worker.stdout.readline() == b"started\n"
+        worker.send_signal(signal.SIGTERM)
+        assert await worker.wait() == 0
+    job = await job_of(Scheduler(pool), "slow")
+    assert (job.status, job.attempt) == (JobStatus.COMPLETED, 1)
+
+
+def test_the_containers_run_the_worker_of_the_page() -> None:
+    dockerfile = block("deploying.md", "dockerfile")
+    command = json.loads(re.findall(r"^CMD (.+)$", dockerfile, re.MULTILINE)[0])
+    assert command == ["python", "worker.py"]
+    (copied,) = re.findall(r"^COPY (.+) \./$", dockerfile.replace("*.whl ./", ""), re.MULTILINE)
+    assert copied.split() == ["jobs.py", "worker.py"]
+    assert f"command: {json.dumps(command)}" in block("deploying.md", "yaml")
+
+
+def test_containers_are_killed_after_the_shutdown() -> None:
+    worker = code_of("deploying.md worker.py")
+    (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
+    (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("deploying.md", "yaml"))
+    (stop,) = re.findall(r"--stop-timeout (\d+)", shlex.join(shlex.split(block("deploying.md", "console"))))
+    assert int(grace) == int(stop) == int(timeout) + 15
+    assert f"`stop_grace_period: {grace}s`" in (ROOT / RECIPES / "deploying.md").read_text(encoding="utf-8")
+
+
+# -- moving from another scheduler ---------------------------------------------------------------------
+
+
+@recipe("moving.md celery_tasks.py")
+async def test_tasks_of_celery(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    module = await load("moving.md celery_tasks.py")
+    before = now()
+    assert await module.place_order(Scheduler(pool), 1) == "invoice-1"
+    clock = FakeClock(now() + timedelta(seconds=10))
+    async with running(pool, clock=clock) as (scheduler, seen):
+        (completed,) = await seen.until(JobCompleted, job_id="invoice-1")
+        assert completed.job_name == "shop.send_invoice"
+        assert (await job_of(scheduler, "invoice-1")).execution_time >= before + timedelta(seconds=10)
+        status = scheduler.get_periodic_job_status("weekly")
+        assert status is not None
+        assert (status["cron"], status["timezone"]) == ("0 7 * * MON", "Europe/Berlin")
+        report = await scheduler.trigger_periodic_job("weekly")
+        await seen.until(JobCompleted, job_id=report)
+    assert capsys.readouterr().out == "invoice 1\nweekly report\n"
+
+
+@recipe("moving.md apscheduler_jobs.py")
+async def test_jobs_of_apscheduler(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    module = await load("moving.md apscheduler_jobs.py")
+    async with running(pool) as (scheduler, seen):
+        await module.remind_at(scheduler, 17, now() + timedelta(hours=1))
+        await module.remind_at(scheduler, 17, now())
+        await seen.until(JobCompleted, job_id="remind-17")
+        status = scheduler.get_periodic_job_status("sweep")
+        assert status is not None
+        assert status["interval"] == 300
+        await module.trigger_sweep(scheduler)
+        await seen.until(JobCompleted, 2)
+    assert capsys.readouterr().out == "reminding user 17\nsweeping\n"
