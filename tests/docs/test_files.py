@@ -27,7 +27,7 @@ FILES = {
     if snippet.file
 }
 TESTED = {
-    "README.md app.py",
+    "README.md example.py",
     "docs/quickstart.md worker.py",
     "docs/quickstart.md service.py",
     "docs/guides/shutdown.md worker.py",
@@ -47,8 +47,8 @@ def test_every_file_has_a_test() -> None:
     assert {name for name in FILES if not name.startswith(RECIPES)} == TESTED
 
 
-def test_the_quick_start_takes_thirty_lines() -> None:
-    assert len(FILES["README.md app.py"].code.splitlines()) <= 30
+def test_readme_example_is_short() -> None:
+    assert len(FILES["README.md example.py"].code.splitlines()) <= 10
 
 
 async def application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -60,20 +60,17 @@ async def application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatc
     return module
 
 
-async def test_readme(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    module = await application(FILES["README.md app.py"], dsn, monkeypatch)
-    async with asgi.lifespan(module.app), asyncio.timeout(30):
-        scheduler: Scheduler = module.app.state.scheduler
-        completed: asyncio.Queue[Event] = asyncio.Queue()
-        scheduler.subscribe(completed.put_nowait, JobCompleted)
-        answer = await asgi.post(module.app, "/reminders?to=ada&seconds=0")
-        event = await completed.get()
-        assert isinstance(event, JobCompleted)
-        assert event.job_id == answer["job_id"]
-        (nightly,) = scheduler.get_periodic_jobs()
-        assert scheduler.get_periodic_job_status(nightly)
-    assert "reminder to ada" in capsys.readouterr().out
-    assert not scheduler.is_running
+async def test_readme_example_schedules_a_job(
+    dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType(f"snippets.{uuid.uuid4().hex}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.__dict__.update(pool=pool)
+    await run_python(FILES["README.md example.py"], module)
+    assert not module.scheduler.is_running
+    row = await pool.fetchrow("SELECT job_name, status, execution_time, max_retries FROM scheduled_jobs")
+    assert row
+    assert tuple(row) == (f"{module.__name__}.remind", "pending", module.tomorrow, 3)
 
 
 async def test_quickstart_service(
@@ -81,15 +78,21 @@ async def test_quickstart_service(
 ) -> None:
     module = await application(FILES["docs/quickstart.md service.py"], dsn, monkeypatch)
     async with asgi.lifespan(module.app), asyncio.timeout(30):
+        scheduler: Scheduler = module.app.state.scheduler
         completed: asyncio.Queue[Event] = asyncio.Queue()
-        module.app.state.scheduler.subscribe(completed.put_nowait, JobCompleted)
+        scheduler.subscribe(completed.put_nowait, JobCompleted)
+        (nightly,) = scheduler.get_periodic_jobs()
+        assert scheduler.get_periodic_job_status(nightly)
         later = await asgi.post(module.app, "/reminders?to=grace&seconds=3600")
         cancel = f"/reminders/{later['job_id']}/cancel"
         assert await asgi.post(module.app, cancel) == {"cancelled": True}
         assert await asgi.post(module.app, cancel) == {"cancelled": False}
-        await asgi.post(module.app, "/reminders?to=ada&seconds=0")
-        await completed.get()
+        answer = await asgi.post(module.app, "/reminders?to=ada&seconds=0")
+        event = await completed.get()
+        assert isinstance(event, JobCompleted)
+        assert event.job_id == answer["job_id"]
     assert "reminder to ada" in capsys.readouterr().out
+    assert not scheduler.is_running
 
 
 @asynccontextmanager
@@ -124,7 +127,7 @@ async def test_quickstart_worker(dsn: str, tmp_path: Path) -> None:
             "hello number 2",
         ]
         process.send_signal(signal.SIGINT)
-        await process.wait()
+        assert await process.wait() == 0
     connection = await asyncpg.connect(dsn)
     try:
         rows = await connection.fetch("SELECT DISTINCT status, job_name FROM scheduled_jobs")
