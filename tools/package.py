@@ -101,7 +101,11 @@ def check_sdist(distributions: Distributions, scratch: Path) -> None:
     if rebuilt.wheel.read_bytes() != distributions.wheel.read_bytes():
         raise DevError("the wheel built from the sdist differs from the wheel built from the checkout")
     note("the sdist builds the same wheel")
-    run([sys.executable, "-c", COLLECT], cwd=source)
+    collected = subprocess.run(
+        [sys.executable, "-c", COLLECT], cwd=source, check=False, capture_output=True, text=True
+    )
+    if collected.returncode != 0:
+        raise DevError(f"the sdist's tests do not collect:\n{collected.stdout}{collected.stderr}")
     note("the sdist's tests collect")
 
 
