@@ -31,5 +31,5 @@ python_maximum_signature_line_length = 90
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(asyncio|asyncpg|collections|datetime|enum|logging|os|pathlib|types|typing|zoneinfo)\..*"),
-    ("py:class", r"(AnyConnection|pg_scheduler\.domain\.job\.Unset|pg_scheduler\..*\.F)"),  # ours, not public
+    ("py:class", r"(AnyConnection|pg_scheduler\.jobs\.model\.Unset|pg_scheduler\..*\.F)"),  # ours, not public
 ]

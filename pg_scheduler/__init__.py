@@ -5,22 +5,9 @@ See ``Scheduler``; everything that is public is named here.
 
 import logging
 
-from pg_scheduler.config import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
-from pg_scheduler.domain.context import CurrentJob, current_job
-from pg_scheduler.domain.job import (
-    ConflictResolution,
-    Job,
-    JobCounts,
-    JobPriority,
-    JobSpec,
-    JobStatus,
-    Worker,
-)
-from pg_scheduler.domain.periodic import PeriodicJobConfig, periodic
-from pg_scheduler.domain.retry import RetryPolicy
-from pg_scheduler.domain.tasks import job
 from pg_scheduler.errors import (
     ConfigurationError,
+    DatabaseUnavailableError,
     JobConflictError,
     MigrationChangedError,
     NameConflictError,
@@ -34,13 +21,29 @@ from pg_scheduler.errors import (
     SchemaTooNewError,
     TransientFault,
 )
+from pg_scheduler.jobs.context import CurrentJob, current_job
+from pg_scheduler.jobs.decorator import job
+from pg_scheduler.jobs.model import (
+    ConflictResolution,
+    Job,
+    JobCounts,
+    JobPriority,
+    JobSpec,
+    JobStatus,
+    Worker,
+)
+from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.schedules.decorator import periodic
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.version import __version__
 
 __all__ = [
     "ConfigurationError",
     "ConflictResolution",
     "CurrentJob",
+    "DatabaseUnavailableError",
     "Job",
     "JobConflictError",
     "JobCounts",
@@ -73,3 +76,7 @@ __all__ = [
 ]
 
 logging.getLogger("pg_scheduler").addHandler(logging.NullHandler())
+
+for _name in __all__:  # tracebacks, docs and pickles name the module that users import from
+    if _name != "__version__":
+        globals()[_name].__module__ = __name__

@@ -13,7 +13,7 @@
     │   ├── SchemaForbiddenError             the role lacks a right: grant it, or migrate as the owner
     │   ├── SchemaTooNewError                the database was migrated by one this cannot work beside
     │   └── MigrationChangedError            an applied migration differs from the shipped one
-    └── TransientFault                       the database could not be reached or asked to try again
+    └── DatabaseUnavailableError             the database is unreachable or asks to retry
         └── PoolClosedError                  the pool was closed before the Scheduler was shut down
 
 Wrong arguments are plain ``TypeError`` and ``ValueError``. A fault keeps what caused it in ``__cause__``.
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigurationError",
+    "DatabaseUnavailableError",
     "JobConflictError",
     "MigrationChangedError",
     "NameConflictError",
@@ -96,12 +97,16 @@ class MigrationChangedError(SchemaError):
     """A migration recorded in the database is not the one this version ships under that number."""
 
 
-class TransientFault(SchedulerError):
+class DatabaseUnavailableError(SchedulerError):
     """The database could not be reached, or asked to try again; the cause is in ``__cause__``.
 
     When only the answer was lost, what the call asked for has been done all the same.
     """
 
 
-class PoolClosedError(TransientFault):
+class PoolClosedError(DatabaseUnavailableError):
     """The pool was closed or terminated under the Scheduler, which stops: a closed pool never opens again."""
+
+
+TransientFault = DatabaseUnavailableError
+"""The former name of `DatabaseUnavailableError`, kept as an alias."""

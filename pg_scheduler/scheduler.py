@@ -14,10 +14,14 @@ from typing import Any, ClassVar, Final, Self, TypeVar, overload
 import asyncpg
 
 from pg_scheduler.clock import Clock
-from pg_scheduler.config import PollingConfig, SchedulerConfig, VacuumConfig, checked
-from pg_scheduler.domain.job import (
+from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.errors import ConfigurationError, NotRunningError
+from pg_scheduler.events import Event, EventBus, JobCancelled, Subscriber
+from pg_scheduler.events.log import EventLog
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.model import (
     UNSET,
-    Claim,
     ConflictResolution,
     Job,
     JobCounts,
@@ -27,27 +31,28 @@ from pg_scheduler.domain.job import (
     JobStatus,
     Unset,
     Worker,
+)
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.payload import encode_task_data
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
     check_job_id,
     check_kind,
     check_text,
 )
-from pg_scheduler.domain.payload import encode_task_data
-from pg_scheduler.domain.periodic import PeriodicJobConfig, periodic_catalogue
-from pg_scheduler.domain.retry import DEFAULT_RETRY_POLICY, RetryPolicy
-from pg_scheduler.domain.tasks import TaskRegistry, catalogue, check_name
-from pg_scheduler.errors import ConfigurationError, NotRunningError
-from pg_scheduler.events import BY_CALLER, Event, EventBus, JobCancelled, Subscriber
-from pg_scheduler.log import EventLog
-from pg_scheduler.services.announcer import Announcer
-from pg_scheduler.services.engine import Engine
-from pg_scheduler.services.enqueuer import Enqueuer
-from pg_scheduler.services.lifecycle import Lifecycle, log_failure
-from pg_scheduler.services.periodic_jobs import PeriodicJobs
-from pg_scheduler.services.vacuum import Vacuum
-from pg_scheduler.store.pool import Connections, PoolConnection
+from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig, checked
+from pg_scheduler.store.connections.pool import Connections, PoolConnection
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.announcer import Announcer
+from pg_scheduler.worker.lifecycle import Lifecycle, log_failure
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.runtime import Runtime
 
 __all__ = ["Scheduler"]
 
@@ -75,10 +80,10 @@ class Scheduler:
         schema: The schema of the tables, created if need be; None for the connection's search path.
         direct_dsn: A DSN that leads to PostgreSQL itself, for LISTEN, heartbeats and advisory locks: needed
             behind PgBouncer in transaction mode, or with a very small pool.
-        dsn: Where the lease keeper connects, a thread that keeps the lease while a job blocks the event loop.
-            When None it connects as ``direct_dsn`` says, else as the pool does, with one connection more than
-            the pool's; beside a pool of 3 or fewer there is no keeper then, and the jobs of a killed process
-            wait for its lease.
+        keeper_dsn: Where the lease keeper connects, a thread that keeps the lease while a job blocks the
+            event loop. When None it connects as ``direct_dsn`` says, else as the pool does, with one
+            connection more than the pool's. With a pool of 3 or fewer there is then no keeper, and the jobs
+            of a killed process wait for its lease.
         max_crashes: Workers that may die under one job, whether it killed them or not, before it fails for
             good; None for any number.
         max_loop_block: Seconds for which the event loop may be blocked before this worker gives its lease up.
@@ -120,7 +125,7 @@ class Scheduler:
         *,
         schema: str | None = None,
         direct_dsn: str | None = None,
-        dsn: str | None = None,
+        keeper_dsn: str | None = None,
         max_crashes: int | None = 3,
         max_loop_block: float = 600.0,
         max_payload_bytes: int | None = 1_048_576,
@@ -144,7 +149,7 @@ class Scheduler:
             polling=polling_config if polling_config is not None else PollingConfig(),
             schema=schema,
             direct_dsn=direct_dsn,
-            dsn=dsn,
+            keeper_dsn=keeper_dsn,
             max_crashes=max_crashes,
             max_loop_block=max_loop_block,
             max_payload_bytes=max_payload_bytes,
@@ -155,13 +160,15 @@ class Scheduler:
         self.db_pool = db_pool
         self._retry_policy = retry_policy
         self._events = EventBus(EventLog())
-        self._store = Store(Connections(db_pool, direct_dsn, keeper_dsn=dsn), schema=schema, clock=clock)
+        self._store = Store(
+            Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
+        )
         self._tasks = TaskRegistry(catalogue)
         self._announcer = Announcer(
             self._store,
             self._events,
             horizon=2 * self._config.polling.max_interval,
-            on_due=lambda: self._engine.wake_claimer() if self._engine else None,
+            on_due=lambda: self._runtime.wake_claimer() if self._runtime else None,
             mark=secrets.token_hex(4),
         )
         self._enqueuer = Enqueuer(
@@ -171,7 +178,7 @@ class Scheduler:
             misfire_grace_time=misfire_grace_time,
             max_payload_bytes=max_payload_bytes,
         )
-        self._periodic = PeriodicJobs(
+        self._periodic = ScheduleBook(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
@@ -202,7 +209,7 @@ class Scheduler:
         Raises:
             SchemaError: The database was migrated by a newer version.
             ConfigurationError: A periodic job wants an advisory lock and the pool has one connection.
-            TransientFault: The database cannot be reached, or the pool has been closed.
+            DatabaseUnavailableError: The database cannot be reached, or the pool has been closed.
         """
         if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # it was set since
             self._life.worker_id = self._new_worker_id()
@@ -216,9 +223,9 @@ class Scheduler:
         the background.
 
         Raises:
-            TransientFault: The database was away, so that results could not be written. Everything has
-                stopped all the same; those jobs run again as if the process had been killed, within seconds
-                or when the lease is over. So it is when the pool was closed first.
+            DatabaseUnavailableError: The database was unavailable, or the pool was closed first, so results
+                could not be written. Every service has stopped; another worker reclaims those jobs within
+                seconds, or when the lease expires.
         """
         if self._errands:
             await asyncio.wait(self._errands)
@@ -282,8 +289,8 @@ class Scheduler:
 
         def add(function: F) -> F:
             self._tasks.register(function, name=name, aliases=aliases)
-            if self._engine:
-                self._engine.wake_claimer()
+            if self._runtime:
+                self._runtime.wake_claimer()
             return function
 
         return add if func is None else add(func)
@@ -332,8 +339,8 @@ class Scheduler:
             PayloadError: An argument that JSON cannot carry, with its path, or more than
                 ``max_payload_bytes`` of them. Nothing is stored.
             JobConflictError: The id is taken and the resolution is RAISE; a ValueError.
-            TransientFault: The database could not be reached, or its answer was lost: the job may exist all
-                the same. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
+            DatabaseUnavailableError: The database was unreachable, or its answer was lost and the job may
+                exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
 
         Example::
 
@@ -650,14 +657,14 @@ class Scheduler:
         length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)
         return secrets.token_hex((length + 1) // 2)[:length]
 
-    async def _build(self) -> Engine:
+    async def _build(self) -> Runtime:
         # The class attributes may have been set since construction.
         settings = {name: getattr(self._config, name) for name in SchedulerConfig.__dataclass_fields__}
         settings |= {"lease_seconds": self.LEASE_DURATION, "heartbeat_threshold": self.HEARTBEAT_THRESHOLD}
         self._config = checked(SchedulerConfig, **settings)
         self._check_locks_can_be_held()
         await self._store.migrate()
-        return Engine(
+        return Runtime(
             self._store,
             self._events,
             self._tasks,
@@ -670,19 +677,19 @@ class Scheduler:
         )
 
     @property
-    def _engine(self) -> Engine | None:
-        return self._life.engine
+    def _runtime(self) -> Runtime | None:
+        return self._life.runtime
 
-    def _running(self) -> Engine:
-        if self._engine is None:
+    def _running(self) -> Runtime:
+        if self._runtime is None:
             raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
-        return self._engine
+        return self._runtime
 
     async def _tell(self, worker_id: str | None) -> None:
         if worker_id is None:
             return
-        if worker_id == self.worker_id and self._engine is not None:
-            self._engine.heartbeat.wake()
+        if worker_id == self.worker_id and self._runtime is not None:
+            self._runtime.heartbeat.wake()
         else:
             await self._announcer.check(worker_id)
 
@@ -700,8 +707,8 @@ class Scheduler:
     def _switch(self, dedup_key: str, enabled: bool) -> bool:
         if not self._periodic.enable(dedup_key, enabled):
             return False
-        if self._engine is not None:
-            self._engine.planner.wake()
+        if self._runtime is not None:
+            self._runtime.planner.wake()
             return True
         try:
             loop = asyncio.get_running_loop()

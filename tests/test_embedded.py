@@ -15,7 +15,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import embedded
-from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres
+from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres, binaries
+from pg_scheduler.embedded.__main__ import main
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root only: a normal user changes no accounts")
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
@@ -264,16 +265,16 @@ class TestBinaries:
                 (folder / name).touch()
         (tmp_path / "16" / "bin").mkdir(parents=True)  # clients only
         monkeypatch.delenv("PG_SCHEDULER_PG_BIN", raising=False)
-        monkeypatch.setattr(embedded, "WHEELS", ())
-        monkeypatch.setattr(embedded, "SYSTEM_FOLDER", tmp_path)
+        monkeypatch.setattr(binaries, "WHEELS", ())
+        monkeypatch.setattr(binaries, "SYSTEM_FOLDER", tmp_path)
         assert embedded.find_binaries() == tmp_path / "15" / "bin"
 
     def test_none_at_all_says_where_it_looked_and_what_to_do(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_PG_BIN", raising=False)
-        monkeypatch.setattr(embedded, "WHEELS", ("no_such_wheel",))
-        monkeypatch.setattr(embedded, "SYSTEM_FOLDER", tmp_path)
+        monkeypatch.setattr(binaries, "WHEELS", ("no_such_wheel",))
+        monkeypatch.setattr(binaries, "SYSTEM_FOLDER", tmp_path)
         with pytest.raises(EmbeddedError) as caught:
             embedded.find_binaries()
         for words in ("no_such_wheel (not installed)", str(tmp_path), "pip install pg-scheduler[embedded]"):
@@ -317,7 +318,7 @@ class TestServer:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
         note = tmp_path / "dsn"
         code = f"import os, pathlib; pathlib.Path({str(note)!r}).write_text(os.environ['PG_SCHEDULER_DSN'])"
-        assert embedded.main(["--", sys.executable, "-c", code + "; raise SystemExit(3)"]) == 3
+        assert main(["--", sys.executable, "-c", code + "; raise SystemExit(3)"]) == 3
         assert note.read_text().startswith("postgresql://postgres@/postgres?host=")
 
     def test_says_on_the_command_line_what_is_missing(
@@ -325,5 +326,5 @@ class TestServer:
     ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
         monkeypatch.setenv("PG_SCHEDULER_PG_BIN", str(tmp_path))
-        assert embedded.main(["--", "true"]) == 1
+        assert main(["--", "true"]) == 1
         assert "there is no 'postgres'" in capsys.readouterr().err

@@ -22,12 +22,13 @@ from pg_scheduler import (
     errors,
     events,
 )
-from pg_scheduler.domain.retry import DEFAULT_RETRY_POLICY
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
 
 NAMES = [
     "ConfigurationError",
     "ConflictResolution",
     "CurrentJob",
+    "DatabaseUnavailableError",
     "Job",
     "JobConflictError",
     "JobCounts",
@@ -126,7 +127,7 @@ def test_every_error_and_event_is_public_and_documented() -> None:
         defined = [
             each
             for each in vars(module).values()
-            if inspect.isclass(each) and each.__module__ == module.__name__
+            if inspect.isclass(each) and each.__module__.startswith("pg_scheduler")
         ]
         assert all(vars(each).get("__doc__") for each in defined)
         assert module.__all__ == sorted(module.__all__)
@@ -164,7 +165,7 @@ IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
     "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
-    "dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
+    "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
 )
 PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"

@@ -27,7 +27,7 @@ from pg_scheduler.events import (
     JobCompleted,
     JobFailed,
     JobRetried,
-    JobsRescued,
+    JobsReclaimed,
     JobStarted,
 )
 
@@ -73,7 +73,7 @@ def log_event(event: Event) -> None:
             )
         case JobFailed(job_id, name, attempt, error=error):
             logger.info("%-14s attempt %d failed     %s: %s; no retries left", name, attempt, job_id, error)
-        case JobsRescued(job_ids, dead):
+        case JobsReclaimed(job_ids, dead):
             logger.info("reclaimed %d jobs of dead workers %s", len(job_ids), ", ".join(dead))
 
 

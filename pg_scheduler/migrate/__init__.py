@@ -5,7 +5,7 @@ one transaction.
 """
 
 from .apply import migrate
-from .plan import Migration, qualify, quote_identifier, shipped_migrations
+from .plan import Migration, shipped_migrations
 from .verify import REMEDY, home_schema, verify
 
 __all__ = [
@@ -13,8 +13,6 @@ __all__ = [
     "Migration",
     "home_schema",
     "migrate",
-    "qualify",
-    "quote_identifier",
     "shipped_migrations",
     "verify",
 ]

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from .plan import Migration, plan, qualify, quote_identifier, shipped_migrations
+from pg_scheduler.sqltext import qualify, quote_identifier
+
+from .plan import Migration, plan, shipped_migrations
 from .verify import applied_migrations, home_schema
 
 if TYPE_CHECKING:

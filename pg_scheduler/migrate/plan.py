@@ -33,14 +33,11 @@ __all__ = [
     "check",
     "load_migrations",
     "plan",
-    "qualify",
-    "quote_identifier",
     "shipped_migrations",
 ]
 
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.up\.sql")
 _MARK = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")
-_LONGEST_IDENTIFIER_BYTES = 63
 
 
 class Applied(NamedTuple):
@@ -185,33 +182,3 @@ def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
     if not versions or versions != list(range(1, len(versions) + 1)):
         raise ValueError(f"the migrations in {folder} are {versions}, not 1, 2, 3 ... without gaps")
     return tuple(found)
-
-
-def qualify(sql: str, schema: str) -> str:
-    """Put the schema in the place of every ``{schema}``, which stands right before a name.
-
-    Example:
-        >>> qualify("SELECT 1 FROM {schema}scheduled_jobs", "jobs")
-        'SELECT 1 FROM "jobs".scheduled_jobs'
-    """
-    return sql.replace("{schema}", f"{quote_identifier(schema)}.")
-
-
-def quote_identifier(name: str) -> str:
-    """Quote a name for SQL, whatever characters it has.
-
-    Raises:
-        ConfigurationError: PostgreSQL could not take the name as it is: it is empty, has a NUL character or
-            is longer than 63 bytes (the server would cut it without an error).
-
-    Example:
-        >>> print(quote_identifier('the "odd" jobs'))
-        "the ""odd"" jobs"
-    """
-    size = len(name.encode())
-    if not 0 < size <= _LONGEST_IDENTIFIER_BYTES or "\0" in name:
-        raise ConfigurationError(
-            f"schema is {name!r}; a schema's name has 1 to {_LONGEST_IDENTIFIER_BYTES} bytes "
-            "in UTF-8 and no NUL character"
-        )
-    return '"' + name.replace('"', '""') + '"'

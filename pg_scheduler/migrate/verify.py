@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.sqltext import qualify
+
 from ..errors import SchemaMissingError
-from .plan import Applied, check, qualify, shipped_migrations
+from .plan import Applied, check, shipped_migrations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

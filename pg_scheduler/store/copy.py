@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Final
 
-from pg_scheduler.domain.job import NewJob
+from pg_scheduler.jobs.rows import NewJob
 
 __all__ = ["COLUMNS", "packed"]
 

@@ -13,7 +13,12 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import SchemaError, SchemaForbiddenError, SchemaMissingError, TransientFault
+from pg_scheduler.errors import (
+    DatabaseUnavailableError,
+    SchemaError,
+    SchemaForbiddenError,
+    SchemaMissingError,
+)
 
 __all__ = ["REFUSALS", "is_lock_timeout", "is_transient", "translated"]
 
@@ -40,7 +45,12 @@ def is_transient(error: BaseException) -> bool:
         return False
     # InterfaceError: the connection or the pool is closed. InternalClientError: the protocol broke off.
     return isinstance(
-        error, OSError | TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError | TransientFault
+        error,
+        OSError
+        | TimeoutError
+        | asyncpg.InterfaceError
+        | asyncpg.InternalClientError
+        | DatabaseUnavailableError,
     )
 
 
@@ -58,14 +68,14 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def is_lock_timeout(fault: TransientFault) -> bool:
+def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
     """Whether a statement ended because somebody has locked what it wants; nothing is broken then."""
     return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise TransientFault and SchemaError for what they stand for; let everything else through.
+    """Raise DatabaseUnavailableError and SchemaError for what they stand for; let everything else through.
 
     What is let through may end in a log, so the values of rows are taken out of it.
     """
@@ -92,7 +102,7 @@ def translated() -> Iterator[None]:
         OSError,
         TimeoutError,
     ) as error:
-        if isinstance(error, TransientFault) or not is_transient(error):
+        if isinstance(error, DatabaseUnavailableError) or not is_transient(error):
             _conceal(error)
             raise
-        raise TransientFault(_in_words(error)) from error
+        raise DatabaseUnavailableError(_in_words(error)) from error

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from pg_scheduler.migrate import qualify
+from pg_scheduler.sqltext import qualify
 
 __all__ = ["load_queries"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler.domain.job import Job, JobPriority, JobStatus, Worker
-from pg_scheduler.domain.payload import decode
-from pg_scheduler.domain.periodic_row import PeriodicRow
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.schedules.row import PeriodicRow
 
 __all__ = ["job_from", "periodic_from", "worker_from"]
 

@@ -19,15 +19,32 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import asyncpg
 
 from pg_scheduler.clock import Clock, SystemClock
-from pg_scheduler.domain.job import Claim, FreshJob, Job, JobCounts, JobStatus, NewJob, Worker
-from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
-from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
-from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError, TransientFault
-from pg_scheduler.migrate import REMEDY, home_schema, migrate, qualify, verify
+from pg_scheduler.errors import DatabaseUnavailableError, SchemaForbiddenError, SchemaMissingError
+from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
+from pg_scheduler.jobs.rows import Claim, GeneratedIdJob, NewJob
+from pg_scheduler.migrate import REMEDY, home_schema, migrate, verify
+from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.sync import SyncPlan
+from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.connections.pool import (
+    CALL_TIMEOUT,
+    HOT_TIMEOUT,
+    Connections,
+    PoolConnection,
+    is_open,
+    transact,
+)
+from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import is_lock_timeout, translated
-from pg_scheduler.store.lent import Lent
-from pg_scheduler.store.pool import CALL_TIMEOUT, HOT_TIMEOUT, Connections, PoolConnection, is_open, transact
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.records import job_from, periodic_from, worker_from
 
@@ -35,13 +52,13 @@ __all__ = [
     "FROM_THE_START",
     "NO_IDS",
     "Ahead",
-    "Beat",
-    "Exchange",
+    "ExchangeResult",
     "Quarantined",
-    "Rescue",
+    "RenewResult",
+    "RescueResult",
     "Since",
+    "StatusChange",
     "Store",
-    "Told",
     "VacuumDay",
     "VacuumTotal",
 ]
@@ -71,7 +88,7 @@ PLANNED: Final = frozenset({"renew_lease", "look_ahead", "expire_jobs", "restart
 
 OWN: Final = PLANNED | {
     "deregister_worker",
-    "doubtful_workers",
+    "suspect_workers",
     "enable_periodic",
     "held_claim",
     "periodic_rows",
@@ -94,7 +111,7 @@ NO_IDS: Final = ("",) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeResult:
     """What an exchange brought.
 
     ``jobs`` are to run, in this order; ``expired`` were found past their grace; ``due_in`` are the seconds
@@ -112,7 +129,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class RenewResult:
     """What a renewal found.
 
     Attributes:
@@ -148,7 +165,7 @@ class Quarantined(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class RescueResult:
     """What a rescue did: who is dead, which jobs are pending again, and which failed."""
 
     dead_workers: list[str]
@@ -157,7 +174,7 @@ class Rescue:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatusChange:
     """Whether a job was changed, which one, and the worker that ran it and has to be told."""
 
     changed: bool
@@ -203,7 +220,7 @@ class Store:
         self, connections: Connections, *, schema: str | None = None, clock: Clock | None = None
     ) -> None:
         self.connections = connections
-        self.lent = Lent()
+        self.shared = SharedConnection()
         self._clock = clock or SystemClock()
         self._schema = schema
         self._queries: Mapping[str, str] | None = None
@@ -255,7 +272,7 @@ class Store:
         return await self._insert(jobs, message, use=self.connections.kept)
 
     async def copy(
-        self, jobs: Sequence[FreshJob], batch_size: int, *, connection: PoolConnection | None = None
+        self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: PoolConnection | None = None
     ) -> None:
         """Insert jobs in the cheapest way; a statement for each batch."""
         if not jobs:
@@ -309,7 +326,7 @@ class Store:
         keep: bool = True,
         since: Since = FROM_THE_START,
         after: Sequence[str] = NO_IDS,
-    ) -> Exchange:
+    ) -> ExchangeResult:
         """Write completions and take at most ``limit`` due jobs of these names, in one round trip.
 
         The completions are claims of one attempt number, each job once; not kept, their rows are deleted.
@@ -323,7 +340,7 @@ class Store:
             rows = await self._fetch(
                 "exchange_jobs", worker_id, names, limit, self._now, ids, attempt, *since, keep, after
             )
-        except TransientFault as fault:
+        except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
             done = await self._fetch("complete_unlocked", worker_id, self._now, ids, attempt, keep)
@@ -339,7 +356,7 @@ class Store:
             (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
         jobs.sort(key=IN_ORDER)
         refused = locked.union(told["refused"] or ())
-        return Exchange(jobs, expired, told["due"], refused, told["silence"])
+        return ExchangeResult(jobs, expired, told["due"], refused, told["silence"])
 
     async def finish(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes of any kind under their tokens, each job once, in one transaction.
@@ -356,17 +373,17 @@ class Store:
         rows = await self._fetch("held_claim", job_id, worker_id)
         return Claim._make(rows[0]) if rows else None
 
-    async def cancel(self, job_id: str) -> Told:
+    async def cancel(self, job_id: str) -> StatusChange:
         """Cancel a pending or running job."""
-        return _told(await self._fetch("cancel_job", job_id, self._now))
+        return _status_change(await self._fetch("cancel_job", job_id, self._now))
 
     async def retry(self, job_id: str) -> bool:
         """Make a job that ended pending, due now, its retries and crashes unused; whether there was one."""
         return bool(await self._fetch("retry_job", job_id, self._now))
 
-    async def set_status(self, job_id: str, status: JobStatus, lease: float) -> Told:
+    async def set_status(self, job_id: str, status: JobStatus, lease: float) -> StatusChange:
         """Set a status by hand; ``running`` reserves the job for ``lease`` seconds."""
-        return _told(await self._fetch("set_status", job_id, status.value, lease, self._now))
+        return _status_change(await self._fetch("set_status", job_id, status.value, lease, self._now))
 
     # -- workers ---------------------------------------------------------------------------------------
 
@@ -393,7 +410,7 @@ class Store:
         ended: Mapping[str, int] | None = None,
         liveness_key: int | None = None,
         on: PoolConnection | None = None,
-    ) -> Beat:
+    ) -> RenewResult:
         """Renew the worker's lease and those of its jobs, by id and attempt; tell its key.
 
         Jobs that have ended, and whose results are not written yet, are still its own.
@@ -401,11 +418,11 @@ class Store:
         own = {**(ended or {}), **held}
         args = (worker_id, list(own), json.dumps(own), lease, self._now, liveness_key, len(held))
         (row,) = await self._fetch("renew_lease", *args, on=on)
-        return Beat(row["alive"], row["lost"], row["late"])
+        return RenewResult(row["alive"], row["lost"], row["late"])
 
-    async def doubtful_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
+    async def suspect_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
         """Other workers whose lease is over, or whose session ended; each with what changes if it lives."""
-        rows = await self._fetch("doubtful_workers", worker_id, SETTLING, silence, self._now)
+        rows = await self._fetch("suspect_workers", worker_id, SETTLING, silence, self._now)
         return {row[0]: (row[1], row[2]) for row in rows}
 
     async def deregister(self, worker_id: str) -> None:
@@ -427,7 +444,7 @@ class Store:
         *,
         suspects: Sequence[str] | None = None,
         max_crashes: int | None = None,
-    ) -> Rescue:
+    ) -> RescueResult:
         """Declare workers dead, and release running jobs that nobody holds any more.
 
         Dead are those of ``suspects`` without a lease, or whose liveness lock can be had; None for all
@@ -452,13 +469,15 @@ class Store:
             if row["job_id"] in rescued and (error := outcomes[row["job_id"]]["error"])
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
-        return Rescue(dead, sorted(pending), quarantined)
+        return RescueResult(dead, sorted(pending), quarantined)
 
-    async def release_unheard(self, worker_id: str, known: Mapping[str, int], limit: int = 1000) -> list[str]:
+    async def release_unacknowledged(
+        self, worker_id: str, known: Mapping[str, int], limit: int = 1000
+    ) -> list[str]:
         """Release what the worker claimed and never heard of: all but those, by id and attempt. Their ids."""
         async with self.connections.transaction(own=True) as connection:
             rows = await self._fetch(
-                "lock_unheard", worker_id, json.dumps(known), self._now, limit, on=connection
+                "lock_unacknowledged", worker_id, json.dumps(known), self._now, limit, on=connection
             )
             released = {row["job_id"]: _release(row["attempt"]) for row in rows}
             return sorted(await self._settle(released, worker_id, connection) if released else ())
@@ -574,7 +593,7 @@ class Store:
                 found[key] = instant
         return found
 
-    async def write_periodic(self, merge: Merge, *, on: PoolConnection) -> None:
+    async def write_periodic(self, merge: SyncPlan, *, on: PoolConnection) -> None:
         """Write what a merge says."""
         for key in merge.delete:
             await self._fetch("delete_periodic", key, on=on)
@@ -659,11 +678,11 @@ class Store:
         if not jobs:
             return set()
         columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
-        if message is None and all(isinstance(job, FreshJob) for job in jobs):
+        if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
             if len(jobs) == 1:
-                await self._fetch_again("insert_fresh_job", *columns, self._now, on=on, use=use)
+                await self._fetch_again("insert_generated_job", *columns, self._now, on=on, use=use)
             else:
-                await self._fetch_again("insert_fresh_jobs", *columns, self._now, on=on, use=use)
+                await self._fetch_again("insert_generated_jobs", *columns, self._now, on=on, use=use)
             return {job.job_id for job in jobs}
         last = (self._now, await self.channel(on=on) if message else None, message)
         if len(jobs) == 1:
@@ -729,9 +748,9 @@ class Store:
         if on is not None:
             with translated():
                 return list(await on.fetch(query, *args, timeout=CALL_TIMEOUT))
-        if name in UPKEEP and self.lent.is_free:
-            with suppress(TransientFault):  # whatever it was: there is another connection to ask
-                return await self.lent.fetch(query, *args)
+        if name in UPKEEP and self.shared.is_free:
+            with suppress(DatabaseUnavailableError):  # whatever it was: there is another connection to ask
+                return await self.shared.fetch(query, *args)
         if use is None and name in HOT:
             use = self.connections.steady
         elif use is None:
@@ -748,7 +767,7 @@ class Store:
         for _ in range(ATTEMPTS - 1 if on is None else 0):
             try:
                 return await self._fetch(name, *args, use=use)
-            except TransientFault as fault:
+            except DatabaseUnavailableError as fault:
                 if not isinstance(fault.__cause__, LOST):
                     raise
         return await self._fetch(name, *args, on=on, use=use)
@@ -782,17 +801,17 @@ def _orphaned(row: asyncpg.Record, max_crashes: int | None) -> dict[str, Any]:
 def _settlement(claim: Claim, outcome: Outcome) -> dict[str, Any]:
     base = _release(claim.attempt)
     match outcome:
-        case Completed():
+        case CompleteOutcome():
             return base | {"status": "completed"}
-        case Failed(error=error):
+        case FailOutcome(error=error):
             return base | {"status": "failed", "error": error}
-        case Retry(delay=delay, error=error):
+        case RetryOutcome(delay=delay, error=error):
             return base | {"error": error, "delay": delay.total_seconds(), "retries": 1}
-        case Skip(reason):
+        case SkipOutcome(reason):
             return base | {"status": "cancelled", "error": reason}
-        case Release():
+        case ReleaseOutcome():
             return base
 
 
-def _told(rows: Sequence[asyncpg.Record]) -> Told:
-    return Told(True, *rows[0]) if rows else Told(False)
+def _status_change(rows: Sequence[asyncpg.Record]) -> StatusChange:
+    return StatusChange(True, *rows[0]) if rows else StatusChange(False)

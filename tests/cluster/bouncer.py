@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.debian import component
+from tests.support.debian import component
 
 SERVERS = 3
 """Connections to PostgreSQL, which all clients share."""

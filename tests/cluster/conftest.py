@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.domain.periodic import PeriodicCatalogue
 from pg_scheduler.embedded import EmbeddedPostgres, server_dsn
+from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from tests.cluster.fleet import Fleet
 from tests.conftest import FAST, database
 

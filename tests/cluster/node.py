@@ -33,6 +33,9 @@ from pg_scheduler import (
 from pg_scheduler.events import Event, PassFinished
 from tests.cluster.fleet import TICK, TOCK
 
+FORMER_NAMES = {"JobsRescued": "JobsReclaimed"}
+"""Events as the previous library names them, by the names that tests wait for."""
+
 NOTHING: dict[str, Any] = {"args": [], "kwargs": {}}
 SOON = RetryPolicy(base=timedelta(milliseconds=50), maximum=timedelta(milliseconds=50))
 
@@ -114,7 +117,7 @@ class Mouth:
 
     def tell(self, event: Event) -> None:
         if not isinstance(event, PassFinished):
-            say(type(event).__name__, **asdict(event))
+            say(FORMER_NAMES.get(type(event).__name__, type(event).__name__), **asdict(event))
         elif event.service == "planner":
             configs = self._scheduler.get_periodic_jobs()
             for key, config in configs.items():

@@ -18,9 +18,9 @@ import asyncpg
 
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobLost, LeaseLost, ServiceFaulted, ServiceRetrying
-from tests.services.kit import Recorder
+from tests.support.worker import Recorder
 from tools.chaos.proxy import Proxy
 from tools.chaos.unhandled import listen
 
@@ -101,7 +101,7 @@ class Outage:
         while True:
             try:
                 return await self._schedule(self.note)
-            except TransientFault:  # the first use of each broken connection
+            except DatabaseUnavailableError:  # the first use of each broken connection
                 await asyncio.sleep(0.05)
 
     async def _schedule(self, func: Callable[[], Any], seconds: float = 0.0) -> str:

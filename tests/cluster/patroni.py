@@ -26,7 +26,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.embedded import EmbeddedError, find_binaries
-from tests.debian import component
+from tests.support.debian import component
 
 TTL: Final = 20
 """Seconds after which a leader that is silent is not one any more; Patroni takes no less."""

@@ -14,15 +14,16 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
-from pg_scheduler.domain.job import Claim, FreshJob, JobStatus
-from pg_scheduler.domain.outcome import Completed
-from pg_scheduler.domain.periodic_row import Merge
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.errors import TransientFault
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.rows import Claim, GeneratedIdJob
+from pg_scheduler.schedules.sync import SyncPlan
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.services.kit import now
-from tests.store.kit import LEASE, NAME, new_job, worker
+from tests.support.store import LEASE, NAME, new_job, worker
+from tests.support.worker import now
 
 BOUND = 0.3
 """Seconds that a call may take here, instead of thirty."""
@@ -66,7 +67,7 @@ async def all_end(calls: dict[str, Call], subject: Any, address: str, server: Em
     for task in tasks.values():
         task.cancel()
     await asyncio.wait(tasks.values())
-    assert {name: end for name, end in ends.items() if not isinstance(end, TransientFault)} == {}
+    assert {name: end for name, end in ends.items() if not isinstance(end, DatabaseUnavailableError)} == {}
 
 
 def due(**about: Any) -> dict[str, Any]:
@@ -171,26 +172,26 @@ STORE: dict[str, Call] = {
     "insert": lambda it, _: it.insert([new_job()]),
     "insert, with a message": lambda it, conn: it.insert([new_job()], message="due", connection=conn),
     "insert_small": lambda it, _: it.insert_small([new_job()]),
-    "copy": lambda it, _: it.copy([FreshJob(*new_job())], 1000),
+    "copy": lambda it, _: it.copy([GeneratedIdJob(*new_job())], 1000),
     "replace": lambda it, _: it.replace([new_job()]),
     "statuses_of": lambda it, _: it.statuses_of(["a"]),
     "all_or_nothing": lambda it, _: enter(it.all_or_nothing()),
     "all_or_nothing, on a connection": lambda it, conn: enter(it.all_or_nothing(conn)),
     "exchange": lambda it, _: it.exchange("w1", [NAME], 1),
     "exchange, with completions": lambda it, _: it.exchange("w1", [NAME], 1, completed=claimed()),
-    "finish": lambda it, _: it.finish("w1", [(claimed()[0], Completed())]),
+    "finish": lambda it, _: it.finish("w1", [(claimed()[0], CompleteOutcome())]),
     "held_claim": lambda it, _: it.held_claim("a", "w1"),
     "cancel": lambda it, _: it.cancel("a"),
     "retry": lambda it, _: it.retry("a"),
     "set_status": lambda it, _: it.set_status("a", JobStatus.PENDING, LEASE),
     "register": lambda it, _: it.register(worker(), LEASE),
     "renew": lambda it, _: it.renew("w1", {}, LEASE),
-    "doubtful_workers": lambda it, _: it.doubtful_workers("w1"),
+    "suspect_workers": lambda it, _: it.suspect_workers("w1"),
     "restart_leases": lambda it, _: it.restart_leases(),
     "deregister": lambda it, _: it.deregister("w1"),
     "workers": lambda it, _: it.workers(),
     "rescue": lambda it, _: it.rescue(120),
-    "release_unheard": lambda it, _: it.release_unheard("w1", {}),
+    "release_unacknowledged": lambda it, _: it.release_unacknowledged("w1", {}),
     "look_ahead": lambda it, _: it.look_ahead(30, 120),
     "expire": lambda it, _: it.expire(10),
     "table_blocks": lambda it, _: it.table_blocks(),
@@ -210,7 +211,7 @@ STORE: dict[str, Call] = {
     "periodic_rows_and_now": lambda it, _: it.periodic_rows_and_now(),
     "periodic_locked": lambda it, _: enter(it.periodic_locked()),
     "chained_runs": lambda it, conn: it.chained_runs(["key"], on=conn),
-    "write_periodic": lambda it, conn: it.write_periodic(Merge((), ("key",)), on=conn),
+    "write_periodic": lambda it, conn: it.write_periodic(SyncPlan((), ("key",)), on=conn),
     "due_periodic": lambda it, conn: it.due_periodic(["key"], on=conn),
     "move_periodic": lambda it, conn: it.move_periodic("key", None, now(), on=conn),
     "enable_periodic": lambda it, _: it.enable_periodic("key", True),

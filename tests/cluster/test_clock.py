@@ -102,7 +102,7 @@ async def test_a_step_of_the_servers_clock_costs_nobody_a_job(
         await all_renewed(pool, len(nodes))
 
     assert not fleet.seen("LeaseLost")
-    assert not fleet.seen("JobsRescued")
+    assert not fleet.seen("JobsReclaimed")
     assert not fleet.seen("JobLost")
     assert not fleet.seen("cancelled")
     for job_id in held:
@@ -173,7 +173,7 @@ async def test_a_lease_of_the_future_does_not_outlive_its_worker(
     servers_clock.set(0)
     for job_id in hers:
         await fleet.sees("JobCompleted", node=other, job_id=job_id)
-    assert {job_id for seen in fleet.seen("JobsRescued") for job_id in seen.about["job_ids"]} == set(hers)
+    assert {job_id for seen in fleet.seen("JobsReclaimed") for job_id in seen.about["job_ids"]} == set(hers)
 
 
 @both_ways
@@ -190,7 +190,7 @@ async def test_a_workers_own_clock_decides_nothing(
         await fleet.sees("ticked", count=len(fleet.seen("ticked")) + 2)
         await all_renewed(pool, 1)
     assert not fleet.seen("LeaseLost")
-    assert not fleet.seen("JobsRescued")
+    assert not fleet.seen("JobsReclaimed")
     windows = sorted(datetime.fromisoformat(seen.about["due"]) for seen in fleet.seen("ticked"))
     second = timedelta(seconds=1)
     assert windows == [windows[0] + number * second for number in range(len(windows))]

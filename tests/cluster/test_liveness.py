@@ -38,7 +38,7 @@ async def test_a_killed_nodes_jobs_do_not_wait_for_its_lease(fleet: Fleet, clien
     await victim.kill()
     done = await fleet.sees("JobCompleted", node=other, count=3)
     assert {seen.job_id for seen in done} == set(held)
-    [rescued] = fleet.seen("JobsRescued")
+    [rescued] = fleet.seen("JobsReclaimed")
     assert rescued.about["dead_workers"] == [victim.worker_id]
 
 
@@ -65,7 +65,7 @@ async def test_a_node_that_lost_its_connections_only_keeps_its_jobs(
             await asyncio.sleep(0.05)
     after = [await enqueue(client, "note") for _ in range(3)]
     await fleet.sees("JobCompleted", count=len(after))
-    assert not fleet.seen("JobsRescued", node=other)
+    assert not fleet.seen("JobsReclaimed", node=other)
     row = await client.get_job(held)
     assert row is not None
     assert (row.status, row.worker_id, row.attempt) == (JobStatus.RUNNING, busy.worker_id, 1)
@@ -81,7 +81,7 @@ async def test_a_job_that_blocks_the_loop_keeps_its_lease_and_is_named(
     await fleet.start(*SHORT)
     await fleet.sees("JobCompleted", node=busy, job_id=job_id)
     assert len(fleet.seen("blocks")) == 1
-    assert not fleet.seen("JobsRescued")
+    assert not fleet.seen("JobsReclaimed")
     assert not fleet.seen("LeaseLost")
     [blocked] = await fleet.sees("LoopBlocked", node=busy)
     assert (blocked.job_id, blocked.about["job_name"]) == (job_id, "cluster.block")

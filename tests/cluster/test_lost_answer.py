@@ -8,9 +8,9 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobConflictError, Scheduler, TransientFault
+from pg_scheduler import ConflictResolution, DatabaseUnavailableError, JobConflictError, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
-from tests.services.kit import now
+from tests.support.worker import now
 
 END_ITS_WAIT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
@@ -34,7 +34,7 @@ async def test_a_call_that_raised_may_have_scheduled_the_job(victim: EmbeddedPos
             async with asyncio.timeout(20):
                 while not await besides.fetchval(END_ITS_WAIT):
                     pass
-                with pytest.raises(TransientFault):
+                with pytest.raises(DatabaseUnavailableError):
                     await call
         finally:
             await besides.execute("ALTER SYSTEM RESET synchronous_standby_names")

@@ -12,7 +12,7 @@ import asyncpg
 from pg_scheduler import JobStatus, PollingConfig, Scheduler
 from pg_scheduler.events import Event, JobCompleted, ListenerConnected, ListenerLost
 from tests.cluster.fleet import Fleet
-from tests.services.kit import listening_pid
+from tests.support.worker import listening_pid
 
 NODES = 20
 NEVER_POLLS = PollingConfig(min_interval=60, max_interval=60, idle_start_interval=60)

@@ -20,7 +20,12 @@ import pytest
 
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, StopMode
-from pg_scheduler.errors import PoolClosedError, SchemaForbiddenError, SchemaMissingError, TransientFault
+from pg_scheduler.errors import (
+    DatabaseUnavailableError,
+    PoolClosedError,
+    SchemaForbiddenError,
+    SchemaMissingError,
+)
 from pg_scheduler.events import JobCompleted, ListenerConnected, ListenerLost, ServiceRetrying
 from tests.cluster.outages import (
     PATIENCE,
@@ -34,7 +39,7 @@ from tests.cluster.outages import (
     vanish,
 )
 from tests.conftest import FAST
-from tests.services.kit import holds, now
+from tests.support.worker import holds, now
 from tools.chaos.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
@@ -80,7 +85,7 @@ async def test_half_a_minute_without_a_server(victim: EmbeddedPostgres, address:
         left = time.monotonic()
         await one.trouble("claimer")
         one.let_end()
-        with pytest.raises(TransientFault):
+        with pytest.raises(DatabaseUnavailableError):
             await one.scheduler.schedule(one.note, execution_time=now())
         await one.trouble("completer")
         await asyncio.sleep(left + 30 - time.monotonic())
@@ -137,11 +142,11 @@ async def test_the_connection_of_the_hot_path_is_half_open(
 async def test_the_connection_that_listens_is_half_open(
     through: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.store.lent.ANSWER_TIMEOUT", 1)
+    monkeypatch.setattr("pg_scheduler.store.connections.shared.ANSWER_TIMEOUT", 1)
     proxy, dsn = through
     async with outage(dsn) as one:
         await one.before()
-        vanish(proxy, one.scheduler._store.lent._connection)
+        vanish(proxy, one.scheduler._store.shared._connection)
         await one.scheduler.send_heartbeat(one.held[0])  # as it is made every twenty seconds
         await one.seen.until(ListenerLost)
         await one.seen.until(ListenerConnected)
@@ -152,7 +157,7 @@ async def test_all_connections_are_half_open(
     through: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound in ("HOT_TIMEOUT", "CALL_TIMEOUT", "ANSWER_TIMEOUT"):
-        for module in ("pool", "store", "lent"):
+        for module in ("connections.pool", "store", "connections.shared"):
             monkeypatch.setattr(f"pg_scheduler.store.{module}.{bound}", 1, raising=False)
     proxy, dsn = through
     async with outage(dsn) as one:
@@ -179,7 +184,7 @@ async def test_a_server_that_only_reads(address: str) -> None:
         await afar(address, TERMINATE)
         one.let_end()
         await one.trouble("claimer", "completer", "heartbeat")
-        with pytest.raises(TransientFault, match="ReadOnlySQLTransactionError"):
+        with pytest.raises(DatabaseUnavailableError, match="ReadOnlySQLTransactionError"):
             await one.scheduler.schedule(one.note, execution_time=now())
         await afar(elsewhere, read_only.format("RESET"))
         await afar(address, TERMINATE)
@@ -195,7 +200,7 @@ async def test_every_write_fails_for_a_while(address: str, state: str) -> None:
         await besides.execute(REFUSE.format(state))
         one.let_end()
         await one.trouble("completer", "claimer")
-        with pytest.raises(TransientFault) as caught:
+        with pytest.raises(DatabaseUnavailableError) as caught:
             await one.scheduler.schedule(one.note, execution_time=now())
         assert isinstance(caught.value.__cause__, asyncpg.PostgresError)
         assert caught.value.__cause__.sqlstate == state
@@ -227,7 +232,7 @@ async def test_a_full_disk(victim: EmbeddedPostgres, address: str) -> None:
                     await historian.execute("SELECT FROM scheduled_jobs")
                     await one.before(due=1)
                     ballast = fill(disk)
-                    with pytest.raises(TransientFault) as caught:
+                    with pytest.raises(DatabaseUnavailableError) as caught:
                         await schedule_for_ever(one)
                     assert isinstance(caught.value.__cause__, asyncpg.DiskFullError)
                     one.let_end()
@@ -273,7 +278,7 @@ async def test_no_connection_is_left_at_the_start(address: str) -> None:
     async with asyncpg.create_pool(address, min_size=0, max_size=5) as pool:
         scheduler = Scheduler(pool)
         async with crowd(address):
-            with pytest.raises(TransientFault, match="TooManyConnectionsError"):
+            with pytest.raises(DatabaseUnavailableError, match="TooManyConnectionsError"):
                 await scheduler.start()
         await scheduler.start()
         await scheduler.shutdown()
@@ -298,7 +303,7 @@ async def no_start_where_nothing_can_be_written(dsn: str) -> None:
     """asyncpg's own error for it is an InternalClientError, and it passes."""
     writable = f"{dsn}&target_session_attrs=read-write"
     async with asyncpg.create_pool(writable, min_size=0, max_size=5) as pool:
-        with pytest.raises(TransientFault) as caught:
+        with pytest.raises(DatabaseUnavailableError) as caught:
             await Scheduler(pool).start()
     assert isinstance(caught.value.__cause__, asyncpg.InternalClientError)
 
@@ -315,7 +320,7 @@ async def test_a_failover_to_a_standby_loses_no_job(scratch: Path | None) -> Non
             sure = await one.scheduler.schedule_bulk([JobSpec(one.note, now()) for _ in range(500)])
             killing = asyncio.create_task(asyncio.to_thread(primary.kill))
             while not killing.done():
-                with suppress(TransientFault):
+                with suppress(DatabaseUnavailableError):
                     sure.append(await one.scheduler.schedule(one.note, execution_time=now()))
             await one.trouble("claimer", "listener")
             one.let_end()

@@ -23,7 +23,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cluster import patroni
 from tests.cluster.fleet import ROOT
 from tools.chaos import jobs, ledger, report
@@ -77,7 +77,7 @@ class Probe:
     async def _call(self) -> None:
         try:
             job_id = await self._client.schedule(jobs.quick, execution_time=datetime.now(UTC))
-        except TransientFault:
+        except DatabaseUnavailableError:
             return
         self.told.append(time.monotonic())
         self._told_more.set()

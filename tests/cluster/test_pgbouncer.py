@@ -11,7 +11,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, JobStatus, PollingConfig, RetryPolicy, Scheduler, periodic
-from pg_scheduler.domain.periodic import PeriodicCatalogue
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -20,8 +19,9 @@ from pg_scheduler.events import (
     ListenerConnected,
     ListenerLost,
 )
+from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from tests.cluster.bouncer import SERVERS, bouncer, program
-from tests.services.kit import PATIENCE, Gate, Recorder
+from tests.support.worker import PATIENCE, Gate, Recorder
 
 POLLING = PollingConfig(idle_start_interval=0.05, max_interval=0.1)
 AT_ONCE = RetryPolicy(base=timedelta(milliseconds=1))
@@ -60,7 +60,7 @@ async def pooled(through: str) -> AsyncIterator[asyncpg.Pool]:
 def schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of other tests'."""
     catalogue = PeriodicCatalogue()
-    for module in ("pg_scheduler.scheduler", "pg_scheduler.domain.periodic"):
+    for module in ("pg_scheduler.scheduler", "pg_scheduler.schedules.decorator"):
         monkeypatch.setattr(f"{module}.periodic_catalogue", catalogue)
 
 

@@ -30,7 +30,7 @@ async def test_jobs_of_a_killed_node_are_completed_by_the_other(fleet: Fleet, cl
 
     assert Counter(seen.job_id for seen in done) == Counter([*early, *held, *late])
     assert Counter(seen.job_id for seen in fleet.seen("ran")) == Counter([*early, *held, *late])
-    [rescued] = fleet.seen("JobsRescued", node=other)
+    [rescued] = fleet.seen("JobsReclaimed", node=other)
     assert set(rescued.about["job_ids"]) == set(held)
     assert rescued.about["dead_workers"] == [victim.worker_id]
     for job_id in held:
@@ -52,7 +52,7 @@ async def test_two_survivors_share_what_a_killed_node_held(fleet: Fleet, client:
 
     assert Counter(seen.job_id for seen in done) == Counter(held)
     assert {seen.node for seen in done} <= set(survivors)
-    rescued = [job_id for seen in fleet.seen("JobsRescued") for job_id in seen.about["job_ids"]]
+    rescued = [job_id for seen in fleet.seen("JobsReclaimed") for job_id in seen.about["job_ids"]]
     assert Counter(rescued) == Counter(held)  # by one of them or the other, never by both
 
 

@@ -170,10 +170,10 @@ async def test_each_version_gives_back_what_a_killed_node_of_the_other_ran(
         await fleet.sees("done", node=node, line="rescue")
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_id LIKE 'past-%'") == 0
     assert sum(seen.about["completed"] for seen in fleet.seen("JobsVacuumed")) == 2000
-    assert fleet.seen("JobsRescued") == []
+    assert fleet.seen("JobsReclaimed") == []
 
     await new.kill()
-    [rescued] = await fleet.sees("JobsRescued", node=old)
+    [rescued] = await fleet.sees("JobsReclaimed", node=old)
     assert rescued.about["dead_workers"] == [new.worker_id]
     assert set(rescued.about["job_ids"]) == {"new-1", "new-2", "new-3"}
     assert await client.cancel_job("old-0")  # which leaves a slot for them
@@ -182,7 +182,7 @@ async def test_each_version_gives_back_what_a_killed_node_of_the_other_ran(
 
     newer = await fleet.start(*SHORT)
     await old.kill()
-    [rescued] = await fleet.sees("JobsRescued", node=newer)
+    [rescued] = await fleet.sees("JobsReclaimed", node=newer)
     assert rescued.about["dead_workers"] == [old.worker_id]
     assert set(rescued.about["job_ids"]) == {"old-1", "old-2", "old-3"}
     for number in (1, 2, 3):

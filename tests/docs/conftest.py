@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.domain.periodic import periodic_catalogue
-from pg_scheduler.domain.tasks import TaskRegistry, catalogue
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from pg_scheduler.schedules.catalogue import periodic_catalogue
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import Scheduler, events
-from pg_scheduler.log import _LEVELS
+from pg_scheduler.events.log import _LEVELS
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
@@ -33,8 +33,8 @@ def code(cell: str) -> list[str]:
 
 
 async def test_parts_are_listed_in_the_order_of_their_start(scheduler: Scheduler) -> None:
-    assert scheduler._engine
-    parts = [type(part).__name__.lower() for part in scheduler._engine._supervisor._parts]
+    assert scheduler._runtime
+    parts = [type(part).__name__.lower() for part in scheduler._runtime._supervisor._parts]
     assert [row[0] for row in table("development/architecture.md", "| Part | Pass | Rhythm |")] == parts
 
 

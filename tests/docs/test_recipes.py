@@ -28,7 +28,7 @@ from pg_scheduler.events import JobCompleted, JobFailed, JobStarted
 from tests.docs import asgi
 from tests.docs.snippets import ROOT, run_python, snippets_of
 from tests.docs.test_files import FILES, RECIPES, program
-from tests.services.kit import Gate, Recorder
+from tests.support.worker import Gate, Recorder
 
 T = TypeVar("T")
 Load = Callable[[str], Awaitable[Any]]

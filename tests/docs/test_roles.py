@@ -24,7 +24,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.migrate import migrate
 from tests.docs.test_files import FILES
-from tests.services.kit import Recorder
+from tests.support.worker import Recorder
 
 OWNER, WORKER, ENQUEUER = "jobs_owner", "jobs_worker", "jobs_enqueuer"
 DENIED = asyncpg.InsufficientPrivilegeError
@@ -192,7 +192,7 @@ async def test_a_right_that_is_taken_away_stops_the_worker_with_a_reason(roles: 
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
     await scheduler.start()
     await owner.execute(f"REVOKE UPDATE ON jobs.scheduled_jobs FROM {roles.name(WORKER)}")
-    scheduler._engine.wake_claimer()  # type: ignore[union-attr]
+    scheduler._runtime.wake_claimer()  # type: ignore[union-attr]
     async with asyncio.timeout(20):
         with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
             await scheduler.wait()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.kit import NOW
+from tests.support.store import NOW
 
 if TYPE_CHECKING:
-    from tests.store.kit import Pool
+    from tests.support.store import Pool
 
 
 @pytest.fixture

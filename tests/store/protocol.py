@@ -21,13 +21,21 @@ from typing import Any, ClassVar, NamedTuple
 import asyncpg
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import Claim, JobStatus, NewJob
-from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
+from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.store.connections.pool import Connections, PoolConnection
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.pool import Connections, PoolConnection
-from pg_scheduler.store.store import Beat, Exchange, Rescue, Store, Told
-from tests.store.kit import LEASE, NAME, NOW, SECOND, new_job, worker
+from pg_scheduler.store.store import ExchangeResult, RenewResult, RescueResult, StatusChange, Store
+from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 MAX_CRASHES = 2
 GRACE = 90
@@ -208,7 +216,7 @@ class ExchangeOp(Op):
     completed: Sequence[Claim] = ()
     limit: int = LIMIT
 
-    async def run(self, store: Store) -> Exchange:
+    async def run(self, store: Store) -> ExchangeResult:
         return await store.exchange(self.worker_id, [NAME], self.limit, completed=self.completed)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
@@ -236,7 +244,7 @@ class ExchangeOp(Op):
         return row._replace(status="running", lease=lease.until)
 
     def check(self, before: State, now: State) -> None:
-        answer: Exchange = self.answer
+        answer: ExchangeResult = self.answer
         if answer.jobs:
             assert self.worker_id in before.workers, "who was declared dead claims nothing"
         for claim in answer.jobs:
@@ -256,7 +264,7 @@ class Renew(Op):
     worker_id: str
     held: Mapping[str, int]
 
-    async def run(self, store: Store) -> Beat:
+    async def run(self, store: Store) -> RenewResult:
         return await store.renew(self.worker_id, self.held, LEASE)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
@@ -272,7 +280,7 @@ class Renew(Op):
         return Lease(lease.beat if was_over else self.now, self.now + LEASE * SECOND)
 
     def check(self, before: State, now: State) -> None:
-        beat: Beat = self.answer
+        beat: RenewResult = self.answer
         if beat.alive:
             lease = before.workers[self.worker_id]
             beat_at = lease.beat if lease.until < self.now else self.now
@@ -302,15 +310,15 @@ class Finish(Op):
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
         match outcome:
-            case Completed():
+            case CompleteOutcome():
                 return ended(row, "completed", self.now)
-            case Failed():
+            case FailOutcome():
                 return ended(row, "failed", self.now)
-            case Skip():
+            case SkipOutcome():
                 return ended(row, "cancelled", self.now)
-            case Retry(delay=delay):
+            case RetryOutcome(delay=delay):
                 return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
-            case Release():
+            case ReleaseOutcome():
                 return pending(row, self.now)
 
     def check(self, before: State, now: State) -> None:
@@ -338,7 +346,7 @@ class RescueOp(Op):
     suspects: Sequence[str] = ()
     """None of them: all whose lease is over."""
 
-    async def run(self, store: Store) -> Rescue:
+    async def run(self, store: Store) -> RescueResult:
         return await store.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
 
     def effects(self, state: State) -> Iterator[State]:
@@ -372,7 +380,7 @@ class RescueOp(Op):
         return pending(row, self.now, crashes=crashes)
 
     def check(self, before: State, now: State) -> None:
-        answer: Rescue = self.answer
+        answer: RescueResult = self.answer
         assert set(before.workers) - set(now.workers) == set(answer.dead_workers)
         assert changed(before, now) == {*answer.job_ids, *(each.job_id for each in answer.quarantined)}
         assert all(now.jobs[each.job_id].status == "failed" for each in answer.quarantined)
@@ -388,7 +396,7 @@ class GiveBack(Op):
     definitions: Mapping[int, NewJob]
 
     async def run(self, store: Store) -> list[str]:
-        return await store.release_unheard(self.worker_id, self.known)
+        return await store.release_unacknowledged(self.worker_id, self.known)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row is None or row.status != "running" or row.worker != self.worker_id or row.due > self.now:
@@ -423,7 +431,7 @@ class Expire(Op):
 class Cancel(Op):
     job_id: str
 
-    async def run(self, store: Store) -> Told:
+    async def run(self, store: Store) -> StatusChange:
         return await store.cancel(self.job_id)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
@@ -443,7 +451,7 @@ class SetStatus(Op):
     job_id: str
     status: JobStatus
 
-    async def run(self, store: Store) -> Told:
+    async def run(self, store: Store) -> StatusChange:
         return await store.set_status(self.job_id, self.status, LEASE)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
@@ -805,7 +813,7 @@ class World:
         actor.task = None
         try:
             op.answer = task.result()
-        except TransientFault as fault:
+        except DatabaseUnavailableError as fault:
             assert isinstance(fault.__cause__, asyncpg.DeadlockDetectedError), fault  # noqa: PT017
             await self._expect_no_change()
             return
@@ -905,7 +913,7 @@ class World:
         await self.do(Register("w3"))
         for _ in range(2):  # a new definition may wait behind the first one
             answer = await self.do(ExchangeOp("w3"))
-            await self.do(self.finish("w3", Completed(), *answer.jobs))
+            await self.do(self.finish("w3", CompleteOutcome(), *answer.jobs))
             self.now += SECOND
         assert {row.status for row in self.state.jobs.values()} <= ENDED
 

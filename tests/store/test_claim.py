@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import Claim
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.kit import (
+from tests.support.store import (
     LEASE,
     NAME,
     NOW,

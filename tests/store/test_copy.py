@@ -10,13 +10,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.ids import new_job_ids
-from pg_scheduler.domain.job import INFINITIES, MAX_INTEGER, FreshJob, NewJob
-from pg_scheduler.domain.payload import encode
+from pg_scheduler.jobs.ids import new_job_ids
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.copy import CHUNK
-from pg_scheduler.store.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.kit import NOW, SECOND, Pool, new_job
+from tests.support.store import NOW, SECOND, Pool, new_job
 
 MICROSECOND = timedelta(microseconds=1)
 SPECIAL = "tab\tnew\nline\\ \"quoted\" 'single' \\N \\. žluť 🦉 \x01\x7f"
@@ -34,9 +35,11 @@ KINDS = [
 ]
 
 
-def fresh(jobs: Sequence[NewJob]) -> list[FreshJob]:
+def fresh(jobs: Sequence[NewJob]) -> list[GeneratedIdJob]:
     """The same with ids of their own."""
-    return [FreshJob(job_id, *job[1:]) for job_id, job in zip(new_job_ids(len(jobs)), jobs, strict=True)]
+    return [
+        GeneratedIdJob(job_id, *job[1:]) for job_id, job in zip(new_job_ids(len(jobs)), jobs, strict=True)
+    ]
 
 
 async def rows(pool: Pool) -> list[dict[str, object]]:

@@ -13,11 +13,11 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler.domain.ids import new_job_id
-from pg_scheduler.store.pool import STEADY_SETTINGS
+from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.store.connections.pool import STEADY_SETTINGS
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, new_job, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, worker
 
 PAGE: Final = 8192
 WORKER: Final = "w1234567"
@@ -191,7 +191,7 @@ MORE: Final = 16
 """Pages that a claim may touch more when there are twenty times as many rows: the index has grown a level."""
 
 PASSED = f"'{(NOW - 3600 * SECOND).isoformat()}'"
-"""Marks behind the rows that run and those of other names."""
+"""ClaimCursor behind the rows that run and those of other names."""
 
 
 FOUND_MOST = pytest.mark.parametrize(("found", "most"), [(0, 40), (100, 600)], ids=["poll", "claim"])

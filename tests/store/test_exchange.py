@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import JobStatus
-from pg_scheduler.domain.outcome import Completed, Release
-from pg_scheduler.store.store import Exchange, Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.store.store import ExchangeResult, Store
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 
 def ids(jobs: object) -> list[str]:
@@ -39,7 +39,7 @@ async def test_completions_and_claims_together(store: Store, pool: Pool, clock: 
 async def test_with_a_limit_of_zero_it_only_completes(store: Store, pool: Pool) -> None:
     done = await running(store, new_job("a"))
     await store.insert([new_job("waits")])
-    assert await store.exchange("w1", [NAME], 0, completed=done) == Exchange([], [], None, set())
+    assert await store.exchange("w1", [NAME], 0, completed=done) == ExchangeResult([], [], None, set())
     assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
 
 
@@ -51,7 +51,7 @@ async def test_without_completions_it_only_claims(store: Store) -> None:
 
 
 async def test_with_nothing_to_do_it_does_nothing(store: Store) -> None:
-    nothing = Exchange([], [], None, set())
+    nothing = ExchangeResult([], [], None, set())
     assert await store.exchange("w1", [], 0) == nothing
     assert await store.exchange("w1", [NAME], 5) == nothing
     await store.register(worker(), LEASE)
@@ -81,7 +81,9 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
         "next": "running",
     }
     replaced = by_id["replaced"]
-    assert await store.finish("w1", [(replaced, Completed()), (by_id["again"], Completed())]) == {"replaced"}
+    assert await store.finish("w1", [(replaced, CompleteOutcome()), (by_id["again"], CompleteOutcome())]) == {
+        "replaced"
+    }
     assert (await row(pool, "replaced"))["status"] == "pending"
 
 
@@ -160,7 +162,7 @@ async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
         await store.replace([new_job("locked", priority=1)], connection=other)
         answer = await asyncio.wait_for(store.exchange("w1", [NAME], 5, completed=done), 10)
         assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
-        finishing = asyncio.create_task(store.finish("w1", [(done[1], Completed())]))
+        finishing = asyncio.create_task(store.finish("w1", [(done[1], CompleteOutcome())]))
         waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits
         assert not waiting
         await transaction.rollback()
@@ -171,15 +173,18 @@ async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
 async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Store, pool: Pool) -> None:
     """One that cannot be written leaves the others for the next time, none is refused then."""
     first = await running(store, new_job("a"), new_job("b"))
-    await store.finish("w1", [(first[1], Release())])
+    await store.finish("w1", [(first[1], ReleaseOutcome())])
     (second,) = (await store.exchange("w1", [NAME], 1)).jobs
     assert (first[0].attempt, second.attempt) == (1, 2)
     await pool.execute("ALTER TABLE scheduled_jobs ADD CHECK (job_id <> 'b' OR status <> 'completed')")
     with pytest.raises(Exception, match="check"):
-        await store.finish("w1", [(first[0], Completed()), (second, Completed())])
+        await store.finish("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())])
     assert await column(pool, "status") == {"a": "running", "b": "running"}
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_check")
-    assert await store.finish("w1", [(first[0], Completed()), (second, Completed())]) == {"a", "b"}
+    assert await store.finish("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())]) == {
+        "a",
+        "b",
+    }
 
 
 async def test_a_claim_begins_at_an_id_where_many_are_due_at_one_instant(store: Store) -> None:

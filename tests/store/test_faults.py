@@ -9,9 +9,14 @@ import time
 import asyncpg
 import pytest
 
-from pg_scheduler.errors import SchemaError, SchemaForbiddenError, SchemaMissingError, TransientFault
+from pg_scheduler.errors import (
+    DatabaseUnavailableError,
+    SchemaError,
+    SchemaForbiddenError,
+    SchemaMissingError,
+)
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import is_transient, translated
-from pg_scheduler.store.pool import Connections
 
 TRANSIENT: list[BaseException] = [
     asyncpg.ConnectionDoesNotExistError("x"),  # 08003
@@ -40,7 +45,7 @@ TRANSIENT: list[BaseException] = [
     ssl.SSLError("broken"),
     TimeoutError("x"),
     asyncpg.QueryCanceledError("x"),  # 57014: by a person, or a statement_timeout
-    TransientFault("known"),
+    DatabaseUnavailableError("known"),
 ]
 LASTING: list[BaseException] = [
     asyncpg.UniqueViolationError("x"),
@@ -97,7 +102,7 @@ async def test_a_transaction_that_was_halted_for_too_long(pool: asyncpg.Pool) ->
             time.sleep(0.1)  # noqa: ASYNC251 - the whole process is halted, or its event loop blocked
             await connection.execute("SELECT 1")
 
-    with pytest.raises(TransientFault):
+    with pytest.raises(DatabaseUnavailableError):
         await use()
     assert await pool.fetchval("SELECT 1") == 1
 
@@ -109,15 +114,15 @@ def name(error: BaseException) -> str:
 @pytest.mark.parametrize("error", TRANSIENT, ids=name)
 def test_what_goes_away_by_itself(error: BaseException) -> None:
     assert is_transient(error)
-    with pytest.raises(TransientFault) as caught, translated():
+    with pytest.raises(DatabaseUnavailableError) as caught, translated():
         raise error
-    if not isinstance(error, TransientFault):
+    if not isinstance(error, DatabaseUnavailableError):
         assert caught.value.__cause__ is error
         assert str(caught.value) == (f"{name(error)}: {error}" if str(error) else name(error))
 
 
 def test_a_timeout_that_has_no_words_gets_some() -> None:
-    with pytest.raises(TransientFault, match=r"^TimeoutError: no answer in time$"), translated():
+    with pytest.raises(DatabaseUnavailableError, match=r"^TimeoutError: no answer in time$"), translated():
         raise TimeoutError
 
 
@@ -151,7 +156,7 @@ def test_a_right_that_is_missing() -> None:
 
 
 def test_a_fault_is_translated_once() -> None:
-    with pytest.raises(TransientFault) as caught, translated(), translated():
+    with pytest.raises(DatabaseUnavailableError) as caught, translated(), translated():
         raise ConnectionResetError("peer")
     assert str(caught.value) == "ConnectionResetError: peer"
 

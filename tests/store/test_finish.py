@@ -8,17 +8,24 @@ from datetime import timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import JobStatus
-from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
 from pg_scheduler.store.store import Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 EVERY_OUTCOME: Sequence[Outcome] = [
-    Completed(),
-    Failed("ValueError: no"),
-    Retry(timedelta(seconds=90), "ValueError: no"),
-    Release(),
-    Skip("locked"),
+    CompleteOutcome(),
+    FailOutcome("ValueError: no"),
+    RetryOutcome(timedelta(seconds=90), "ValueError: no"),
+    ReleaseOutcome(),
+    SkipOutcome("locked"),
 ]
 ALL_OUTCOMES = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda each: type(each).__name__)
 LATER = NOW + 10 * SECOND
@@ -27,7 +34,7 @@ LATER = NOW + 10 * SECOND
 async def test_a_batch_of_completions(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(3)))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, Completed()) for claim in claims]) == {"0", "1", "2"}
+    assert await store.finish("w1", [(claim, CompleteOutcome()) for claim in claims]) == {"0", "1", "2"}
     found = await row(pool, "1")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("completed", LATER, None)
     assert (found["started_at"], found["worker_id"], found["attempt"]) == (NOW, "w1", 1)
@@ -41,11 +48,11 @@ async def test_a_completion_forgets_the_error_of_an_earlier_try(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1))
-    await store.finish("w1", [(claim, Retry(SECOND, "first"))])
+    await store.finish("w1", [(claim, RetryOutcome(SECOND, "first"))])
     clock.advance(SECOND)
     (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
     assert (claim.attempt, claim.retry_count) == (2, 1)
-    await store.finish("w1", [(claim, Completed())])
+    await store.finish("w1", [(claim, CompleteOutcome())])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("completed", None, 1)
 
@@ -53,7 +60,7 @@ async def test_a_completion_forgets_the_error_of_an_earlier_try(
 async def test_a_failure(store: Store, pool: Pool, clock: FakeClock) -> None:
     (claim,) = await running(store, new_job())
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, Failed("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
+    assert await store.finish("w1", [(claim, FailOutcome("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("failed", LATER, None)
     assert found["error_message"] == "ValueError: 'žluť' \" \\ {}"
@@ -65,7 +72,7 @@ async def test_a_retry_is_due_after_its_delay_with_its_whole_grace(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, Retry(timedelta(seconds=1.5), "no"))]) == {"job"}
+    assert await store.finish("w1", [(claim, RetryOutcome(timedelta(seconds=1.5), "no"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("pending", "no", 1)
     assert found["execution_time"] == LATER + 1.5 * SECOND
@@ -80,7 +87,7 @@ async def test_a_release_is_due_at_once_and_does_not_count(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, Release())]) == {"job"}
+    assert await store.finish("w1", [(claim, ReleaseOutcome())]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["retry_count"], found["execution_time"]) == ("pending", 0, NOW)
     assert found["expires_at"] == LATER + 7 * SECOND
@@ -89,13 +96,13 @@ async def test_a_release_is_due_at_once_and_does_not_count(
 
 async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> None:
     claims = await running(store, new_job("a", max_retries=1), new_job("b"))
-    await store.finish("w1", list(zip(claims, [Retry(SECOND, "no"), Release()], strict=True)))
+    await store.finish("w1", list(zip(claims, [RetryOutcome(SECOND, "no"), ReleaseOutcome()], strict=True)))
     assert await column(pool, "expires_at") == {"a": None, "b": None}
 
 
 async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    assert await store.finish("w1", [(claim, Skip("skipped: locked"))]) == {"job"}
+    assert await store.finish("w1", [(claim, SkipOutcome("skipped: locked"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["finished_at"]) == (
         "cancelled",
@@ -106,7 +113,7 @@ async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> 
 
 async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
-    outcomes = [*EVERY_OUTCOME, Completed()]
+    outcomes = [*EVERY_OUTCOME, CompleteOutcome()]
     assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {c.job_id for c in claims}
     assert await column(pool, "status") == {
         "0": "completed",
@@ -144,7 +151,7 @@ async def test_a_job_that_is_not_running_any_more_is_not_written(
     assert await row(pool) == before
 
 
-@pytest.mark.parametrize("outcome", [Completed(), Failed("no"), Skip("locked")], ids=repr)
+@pytest.mark.parametrize("outcome", [CompleteOutcome(), FailOutcome("no"), SkipOutcome("locked")], ids=repr)
 async def test_what_was_written_already_is_accepted(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
@@ -179,7 +186,7 @@ async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, 
     claims = await running(store, *(new_job(f"{n}") for n in range(4)))
     await store.cancel("1")
     await store.cancel("2")
-    outcomes: list[Outcome] = [Completed(), Completed(), Failed("no"), Failed("no")]
+    outcomes: list[Outcome] = [CompleteOutcome(), CompleteOutcome(), FailOutcome("no"), FailOutcome("no")]
     assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {"0", "3"}
     assert await column(pool, "status") == {
         "0": "completed",
@@ -190,13 +197,13 @@ async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, 
     assert await column(pool, "error_message") == {"0": None, "1": None, "2": None, "3": "no"}
 
 
-@pytest.mark.parametrize("late", [Completed(), Failed("late")])
+@pytest.mark.parametrize("late", [CompleteOutcome(), FailOutcome("late")])
 async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late: Outcome) -> None:
     """The same worker lost a job, claimed it again, and both tries ended before the batch was written."""
     (stale,) = await running(store, new_job())
     await store.set_status("job", JobStatus.PENDING, LEASE)
     (fresh,) = (await store.exchange("w1", [NAME], 1)).jobs
-    await store.finish("w1", [(stale, late), (fresh, Completed())])
+    await store.finish("w1", [(stale, late), (fresh, CompleteOutcome())])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
 
@@ -225,7 +232,7 @@ async def test_the_new_definition_takes_the_row_however_the_try_ended(
     held = await row(pool)
     assert (held["status"], held["job_name"], held["attempt"]) == ("running", NAME, 1), "undisturbed"
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, outcome), (other, Completed())]) == {"job", "other"}
+    assert await store.finish("w1", [(claim, outcome), (other, CompleteOutcome())]) == {"job", "other"}
     found = await row(pool)
     expected = {
         "status": "pending",
@@ -258,7 +265,7 @@ async def test_a_new_definition_without_anything_optional(store: Store, pool: Po
         store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
     )
     await store.replace([new_job(timeout_seconds=None)])
-    await store.finish("w1", [(claim, Completed())])
+    await store.finish("w1", [(claim, CompleteOutcome())])
     found = await row(pool)
     for name in ("misfire_grace_time", "timeout_seconds", "function", "lock_key", "expires_at"):
         assert found[name] is None
@@ -270,7 +277,7 @@ async def test_grace_of_a_new_definition_counts_from_when_it_can_start(
     (claim,) = await running(store, new_job())
     await store.replace([new_job(misfire_grace_time=5)])
     clock.advance(10 * SECOND)
-    await store.finish("w1", [(claim, Completed())])
+    await store.finish("w1", [(claim, CompleteOutcome())])
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
 
 
@@ -288,7 +295,7 @@ async def test_the_last_new_definition_counts(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await store.replace([REPLACEMENT])
     await store.replace([new_job(priority=8)])
-    await store.finish("w1", [(claim, Completed())])
+    await store.finish("w1", [(claim, CompleteOutcome())])
     assert (await row(pool))["priority"] == 8
 
 
@@ -297,6 +304,6 @@ async def test_it_runs_with_the_new_definition_and_never_two_at_once(store: Stor
     await store.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
     await store.register(worker("w2"), LEASE)
     assert (await store.exchange("w2", [NAME], 1)).jobs == []
-    await store.finish("w1", [(first, Failed("no"))])
+    await store.finish("w1", [(first, FailOutcome("no"))])
     (second,) = (await store.exchange("w2", [NAME], 1)).jobs
     assert (second.attempt, second.task_data) == (2, '{"args": ["new"], "kwargs": {}}')

@@ -10,13 +10,25 @@ import pytest
 from hypothesis import given, settings
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import JobCounts, JobPriority, JobStatus
-from pg_scheduler.domain.outcome import Completed, Failed
-from pg_scheduler.domain.payload import encode
-from pg_scheduler.store.pool import PoolConnection
-from pg_scheduler.store.store import Store, Told
-from tests.domain.test_payload import values
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, claim_on, column, new_job, row, running, worker
+from pg_scheduler.jobs.model import JobCounts, JobPriority, JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.store import StatusChange, Store
+from tests.support.store import (
+    LEASE,
+    NAME,
+    NOW,
+    SECOND,
+    Pool,
+    claim_on,
+    column,
+    new_job,
+    row,
+    running,
+    worker,
+)
+from tests.unit.jobs.test_payload import values
 
 NO_FILTERS: dict[str, Any] = dict.fromkeys(
     ("after", "statuses", "job_name", "worker_id", "due_from", "due_before")
@@ -132,7 +144,7 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
     store: Store, pool: Pool, clock: FakeClock, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1, misfire_grace_time=1))
-    await store.finish("w1", [(claim, Failed("no"))])
+    await store.finish("w1", [(claim, FailOutcome("no"))])
     await store.set_status("job", status, LEASE)
     clock.advance(SECOND)
     definition = new_job(
@@ -175,10 +187,10 @@ async def test_cancel(store: Store, pool: Pool, clock: FakeClock) -> None:
     await store.insert([new_job("pending")])
     await store.replace([new_job("running", priority=1)])
     clock.advance(SECOND)
-    assert await store.cancel("pending") == Told(True, None)
-    assert await store.cancel("running") == Told(True, "w1")
-    assert await store.cancel("running") == Told(False, None)
-    assert await store.cancel("missing") == Told(False, None)
+    assert await store.cancel("pending") == StatusChange(True, None)
+    assert await store.cancel("running") == StatusChange(True, "w1")
+    assert await store.cancel("running") == StatusChange(False, None)
+    assert await store.cancel("missing") == StatusChange(False, None)
     found = await row(pool, "running")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("cancelled", NOW + SECOND, None)
     assert found["replacement"] is None, "whatever waits for it is cancelled too"
@@ -190,7 +202,7 @@ async def test_what_has_ended_is_not_cancelled(store: Store, pool: Pool, status:
     await store.insert([new_job()])
     await store.set_status("job", status, LEASE)
     before = await row(pool)
-    assert await store.cancel("job") == Told(False, None)
+    assert await store.cancel("job") == StatusChange(False, None)
     assert await row(pool) == before
 
 
@@ -215,7 +227,7 @@ async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool
             while not await other.fetchval(blocked):  # the server's own word that it waits
                 await other.execute("SELECT pg_stat_clear_snapshot()")
         await transaction.commit()
-    assert await change == Told(True, "w1")
+    assert await change == StatusChange(True, "w1")
     assert (await row(pool))["finished_at"] == NOW
 
 
@@ -240,7 +252,7 @@ async def test_from_every_status_to_every_status(
 
     told = await store.set_status("job", after, LEASE)
 
-    assert told == Told(True, "w1" if before is JobStatus.RUNNING else None)
+    assert told == StatusChange(True, "w1" if before is JobStatus.RUNNING else None)
     found = await row(pool)
     assert found["status"] == after
     assert found["replacement"] is None
@@ -256,7 +268,7 @@ async def test_from_every_status_to_every_status(
 
 
 async def test_a_job_that_is_not_there_has_no_status_to_set(store: Store) -> None:
-    assert await store.set_status("missing", JobStatus.PENDING, LEASE) == Told(False, None)
+    assert await store.set_status("missing", JobStatus.PENDING, LEASE) == StatusChange(False, None)
 
 
 async def test_a_reservation_by_hand_ends_with_its_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -297,7 +309,7 @@ async def test_one_job(store: Store, clock: FakeClock) -> None:
     assert (job.lease_until, job.expires_at) == (NOW + LEASE * SECOND, NOW + 60 * SECOND)
     assert (job.finished_at, job.worker_id, job.error_message, job.replacement) == (None, "w1", None, True)
     assert job.execution_time.tzinfo is UTC
-    await store.finish("w1", [(claim, Completed())])
+    await store.finish("w1", [(claim, CompleteOutcome())])
     after = await store.get_job("job")
     assert after
     assert (after.status, after.replacement) == (JobStatus.PENDING, False)

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.periodic_row import Merge, PeriodicRow
-from pg_scheduler.domain.schedule import window_job_id
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.schedules.advance import window_job_id
+from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.sync import SyncPlan
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.kit import NOW, SECOND, Pool, new_job
+from tests.support.store import NOW, SECOND, Pool, new_job
 
 ROW = PeriodicRow(
     dedup_key="key",
@@ -39,7 +40,7 @@ CRON = replace(
 
 async def write(store: Store, *rows: PeriodicRow, delete: tuple[str, ...] = ()) -> None:
     async with store.periodic_locked() as connection:
-        await store.write_periodic(Merge(rows, delete), on=connection)
+        await store.write_periodic(SyncPlan(rows, delete), on=connection)
 
 
 async def due(store: Store, *keys: str) -> list[str]:
@@ -82,7 +83,7 @@ async def test_one_node_at_a_time_writes_and_readers_do_not_wait(store: Store) -
             return list(await store.periodic_rows(on=connection))
 
     async with store.periodic_locked() as connection:
-        await store.write_periodic(Merge((ROW,), ()), on=connection)
+        await store.write_periodic(SyncPlan((ROW,), ()), on=connection)
         waiting = asyncio.create_task(other())
         assert await store.periodic_rows() == {}
         assert not entered.is_set()

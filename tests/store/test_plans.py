@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.outcome import Completed, Failed
-from pg_scheduler.store.pool import (
+from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.store.connections.pool import (
     HOT_SETTINGS,
     SETTINGS,
     STEADY_RESET,
@@ -26,7 +26,7 @@ from pg_scheduler.store.pool import (
 )
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import HOT, PLANNED, UPKEEP, Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
 DUE = 2_000
@@ -298,7 +298,7 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         await store.renew("w1", {"one": 1}, LEASE)
         await store.exchange("w1", [NAME], 1, completed=[one])
         await store._fetch("complete_unlocked", "w1", NOW, ["one"], 1, True)
-        await store.finish("w1", [(one, Completed()), (two, Failed("no"))])
+        await store.finish("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
         await store.expire(1)
         await store.look_ahead(30, 120)
         await store.restart_leases()

@@ -11,12 +11,12 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.errors import PoolClosedError, TransientFault
-from pg_scheduler.store import pool as module
-from pg_scheduler.store.notifications import Subscription
-from pg_scheduler.store.pool import STEADY, Connections, PoolConnection
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.store.connections import pool as module
+from pg_scheduler.store.connections.listen import Subscription
+from pg_scheduler.store.connections.pool import STEADY, Connections, PoolConnection
 from pg_scheduler.store.store import Store
-from tests.store.kit import LEASE, Pool, worker
+from tests.support.store import LEASE, Pool, worker
 from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)
@@ -60,7 +60,7 @@ async def test_a_pool_without_a_free_connection_is_a_transient_fault(
 ) -> None:
     monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
     async with small.acquire():
-        with pytest.raises(TransientFault, match="TimeoutError"):
+        with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
             await Store(Connections(small)).now()
 
 
@@ -76,7 +76,7 @@ async def test_a_closed_pool_never_opens_again(dsn: str, way: str) -> None:
 
 async def test_a_connection_that_breaks_is_a_transient_fault(small: Pool) -> None:
     connections = Connections(small)
-    with pytest.raises(TransientFault):
+    with pytest.raises(DatabaseUnavailableError):
         async with connections.transaction() as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert await small.fetchval("SELECT 1") == 1, "the next one is a new one"
@@ -186,7 +186,7 @@ async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) 
 
 async def test_after_a_fault_it_is_another_one(connections: Connections, pool: Pool) -> None:
     pid, _ = await pid_and_settings(connections)
-    with pytest.raises(TransientFault):
+    with pytest.raises(DatabaseUnavailableError):
         async with connections.steady() as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert pool.get_size() == pool.get_idle_size()
@@ -221,7 +221,7 @@ async def test_without_its_settings_nobody_gets_it(
     connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STEADY_SETTINGS", "SELECT pg_terminate_backend(pg_backend_pid())")
-    with pytest.raises(TransientFault):
+    with pytest.raises(DatabaseUnavailableError):
         await pid_and_settings(connections)
     assert pool.get_size() == pool.get_idle_size()
     monkeypatch.undo()
@@ -308,7 +308,7 @@ async def test_who_only_enqueues_holds_nothing_beside_the_pool(
 ) -> None:
     monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
     async with used_up(pool):
-        with pytest.raises(TransientFault, match="TimeoutError"):
+        with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
             await Store(connections, schema="public").notify(["due"])
     assert connections._steady is None
 
@@ -318,7 +318,7 @@ async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
 ) -> None:
     pid, _ = await pid_and_settings(connections)
     async with used_up(pool), asyncio.timeout(10):
-        with pytest.raises(TransientFault):
+        with pytest.raises(DatabaseUnavailableError):
             async with connections.steady() as connection:
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         async with used_up(pool):  # a job was waiting for the place that this left
@@ -351,7 +351,7 @@ async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str, monkeypatch:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=3) as pool:
         connections = Connections(pool)
         async with used_up(pool):
-            with pytest.raises(TransientFault, match="TimeoutError"):
+            with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
                 async with connections.acquire(own=True):
                     raise AssertionError
 
@@ -386,7 +386,7 @@ async def test_a_connection_that_is_ended_in_the_middle_of_a_call_is_a_transient
                 connection.terminate()
             raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
 
-    with pytest.raises(TransientFault, match="in the middle of a call"):
+    with pytest.raises(DatabaseUnavailableError, match="in the middle of a call"):
         await use(ended=True)
     with pytest.raises(AttributeError):
         await use(ended=False)
@@ -511,7 +511,7 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
     async with asyncio.timeout(10):
         await ear.broken.wait()
     assert not subscription.is_open
-    with pytest.raises(TransientFault):
+    with pytest.raises(DatabaseUnavailableError):
         await subscription.check(0)
     await subscription.close()
     await subscription.open()
@@ -609,7 +609,7 @@ async def test_a_transaction_that_gets_no_answer_ends(
         using = asyncio.create_task(use(connections))
         await asyncio.wait([using], timeout=5)
         assert using.done()
-        assert isinstance(using.exception(), TransientFault)
+        assert isinstance(using.exception(), DatabaseUnavailableError)
         proxy.heal()
         monkeypatch.undo()
         async with connections.transaction() as connection:
@@ -619,7 +619,7 @@ async def test_a_transaction_that_gets_no_answer_ends(
 async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
-        with pytest.raises(TransientFault):
+        with pytest.raises(DatabaseUnavailableError):
             async with connections.kept() as connection:
                 await connection.fetchval("SELECT pg_terminate_backend(pg_backend_pid())")
         async with connections.kept() as connection:

@@ -17,9 +17,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from pg_scheduler.domain.job import Claim, JobStatus
-from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
-from tests.store.kit import LEASE, SECOND
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
+from pg_scheduler.jobs.rows import Claim
 from tests.store.protocol import (
     GRACE,
     Actor,
@@ -36,6 +43,7 @@ from tests.store.protocol import (
     World,
     interleave,
 )
+from tests.support.store import LEASE, SECOND
 
 LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 AT_ONCE = 3 if LONG else 2
@@ -73,15 +81,15 @@ HAND: dict[str, Make] = {
     "set failed": by_hand(JobStatus.FAILED),
 }
 WORK: dict[str, Make] = {
-    "complete": ended_by(Completed()),
-    "retry": ended_by(Retry(SECOND, "no")),
+    "complete": ended_by(CompleteOutcome()),
+    "retry": ended_by(RetryOutcome(SECOND, "no")),
     "exchange": exchange,
     "renew": renew,
 }
 RUNNING: dict[str, Make] = {
     **WORK,
-    "fail": ended_by(Failed("no")),
-    "release": ended_by(Release()),
+    "fail": ended_by(FailOutcome("no")),
+    "release": ended_by(ReleaseOutcome()),
     "give back": lambda world: world.give_back("w1"),
 }
 AGAIN: dict[str, Make] = {"retry job": lambda _: RetryJob("a"), "vacuum": lambda _: Vacuum()}
@@ -127,7 +135,7 @@ async def replaced(world: World) -> None:
 
 async def ended(world: World) -> None:
     await running(world)
-    await world.do(world.finish("w1", Failed("no"), first(world)))
+    await world.do(world.finish("w1", FailOutcome("no"), first(world)))
 
 
 async def late(world: World) -> None:
@@ -170,7 +178,7 @@ SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
     "twice": (
         twice,
         {
-            "complete the old": lambda world: world.finish("w1", Completed(), first(world)),
+            "complete the old": lambda world: world.finish("w1", CompleteOutcome(), first(world)),
             "exchange the old": lambda world: ExchangeOp("w1", [first(world)]),
             "renew the old": lambda _: Renew("w1", {"a": 1}),
             "complete": WORK["complete"],
@@ -206,7 +214,14 @@ def test_every_order_of_statements_and_commits(scene: str, dsn: str) -> None:
 WORKERS = st.sampled_from(["w1", "w2"])
 JOBS = st.sampled_from(["a", "b"])
 OUTCOMES: st.SearchStrategy[Outcome] = st.sampled_from(
-    [Completed(), Failed("no"), Retry(SECOND, "no"), Retry(0 * SECOND, "no"), Skip("no"), Release()]
+    [
+        CompleteOutcome(),
+        FailOutcome("no"),
+        RetryOutcome(SECOND, "no"),
+        RetryOutcome(0 * SECOND, "no"),
+        SkipOutcome("no"),
+        ReleaseOutcome(),
+    ]
 )
 GRACES = st.sampled_from([None, 0, GRACE])
 AT_ONCE_OR_NOT = st.booleans()
@@ -367,11 +382,11 @@ def test_long_stories(dsn: str) -> None:
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         context = World.on(dsn, 3)
 
-        class Told(Story):
+        class StatusChange(Story):
             world = runner.run(context.__aenter__())
 
-        Told.runner = runner
+        StatusChange.runner = runner
         try:
-            run_state_machine_as_test(Told, settings=settings)
+            run_state_machine_as_test(StatusChange, settings=settings)
         finally:
             runner.run(context.__aexit__(None, None, None))

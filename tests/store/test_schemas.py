@@ -8,12 +8,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import FreshJob
-from pg_scheduler.domain.outcome import Completed
 from pg_scheduler.errors import ConfigurationError, SchemaMissingError
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.rows import GeneratedIdJob
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.kit import LEASE, NAME, Pool, new_job, running, worker
+from tests.support.store import LEASE, NAME, Pool, new_job, running, worker
 
 UNUSUAL = ['the "odd" one', "UPPER", "select", "a.b", "žluť 🦉", "x" * 63, "{schema}", "$1", "--", "%s"]
 
@@ -34,8 +34,8 @@ async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: 
     store = Store(Connections(empty_pool), schema=schema, clock=clock)
     await store.migrate()
     (claim,) = await running(store, new_job())
-    assert await store.finish("w1", [(claim, Completed())]) == {"job"}
-    await store.copy([FreshJob(*new_job("copied"))], 1)
+    assert await store.finish("w1", [(claim, CompleteOutcome())]) == {"job"}
+    await store.copy([GeneratedIdJob(*new_job("copied"))], 1)
     assert (await store.count_jobs(None)).pending == 1
     assert await store.table_blocks() == 1
     assert await schemas_with_jobs(empty_pool) == {schema}
@@ -62,7 +62,7 @@ async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeCl
     await two.insert([new_job(priority=8)])
     (claim,) = (await one.exchange("w1", [NAME], 1)).jobs
     assert claim.priority == 5
-    assert await two.finish("w1", [(claim, Completed())]) == set()
+    assert await two.finish("w1", [(claim, CompleteOutcome())]) == set()
 
 
 async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock: FakeClock) -> None:

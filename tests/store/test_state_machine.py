@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.domain.job import JobStatus
-from tests.store.kit import NOW, SECOND, Pool
+from pg_scheduler.jobs.model import JobStatus
+from tests.support.store import NOW, SECOND, Pool
 
 JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}
 RUNNING: dict[str, Any] = {"status": "running", "worker_id": "w1", "attempt": 1}

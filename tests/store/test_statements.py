@@ -15,15 +15,23 @@ import pytest
 
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import FreshJob, JobStatus
-from pg_scheduler.domain.outcome import Completed, Failed, Outcome, Release, Retry, Skip
-from pg_scheduler.domain.periodic import PeriodicJobConfig
-from pg_scheduler.domain.periodic_row import merge
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
+from pg_scheduler.jobs.rows import GeneratedIdJob
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.sync import merge
 from pg_scheduler.store import queries
-from pg_scheduler.store.pool import Connections
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import Store, Told
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Connection, Pool, due_in, new_job, row, worker
+from pg_scheduler.store.store import StatusChange, Store
+from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, due_in, new_job, row, worker
 
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
@@ -111,9 +119,9 @@ async def use_path(store: Store) -> object:
     await store.migrate()
     await store.insert([new_job(each) for each in "abcde"])
     await store.insert_small([new_job("f")])
-    await store.insert([FreshJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
-    await store.insert_small([FreshJob(*new_job("j", job_name="nobody.knows"))])
-    await store.copy([FreshJob(*new_job("g", job_name="nobody.knows"))], 1000)
+    await store.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
+    await store.insert_small([GeneratedIdJob(*new_job("j", job_name="nobody.knows"))])
+    await store.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
     await store.replace([new_job("f", priority=1)])
     await store.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
@@ -122,12 +130,12 @@ async def use_path(store: Store) -> object:
     assert (await store.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     await store.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
-        Completed(),
-        Completed(),
-        Failed("no"),
-        Retry(SECOND, "no"),
-        Skip("no"),
-        Release(),
+        CompleteOutcome(),
+        CompleteOutcome(),
+        FailOutcome("no"),
+        RetryOutcome(SECOND, "no"),
+        SkipOutcome("no"),
+        ReleaseOutcome(),
     ]
     assert await store.finish("w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True)))
     await store.cancel("f")
@@ -135,11 +143,11 @@ async def use_path(store: Store) -> object:
     await store.cancel("f")
     await store.set_status("e", JobStatus.RUNNING, LEASE)
     assert (await store.renew("w1", {}, LEASE, liveness_key=2**62)).alive
-    assert list(await store.doubtful_workers("w2")) in ([], ["w1"])  # it depends on the server's age
+    assert list(await store.suspect_workers("w2")) in ([], ["w1"])  # it depends on the server's age
     await store.look_ahead(30, 120)
     await store.restart_leases()
     await store.rescue(120)
-    assert await store.release_unheard("w1", {}) == []
+    assert await store.release_unacknowledged("w1", {}) == []
     await store.expire(10)
     job = await store.get_job("a")
     assert job
@@ -209,9 +217,9 @@ async def test_without_an_override_the_databases_clock_decides(pool: asyncpg.Poo
     await store.insert([new_job(execution_time=now)])
     await store.register(worker(), LEASE)
     (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
-    assert await store.finish("w1", [(claim, Completed())]) == {"job"}
+    assert await store.finish("w1", [(claim, CompleteOutcome())]) == {"job"}
     assert now <= (await row(pool))["finished_at"]
-    assert await store.cancel("job") == Told(False, None)
+    assert await store.cancel("job") == StatusChange(False, None)
     await connections.release_held()
 
 

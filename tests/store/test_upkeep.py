@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import JobStatus
-from pg_scheduler.domain.outcome import Completed
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome
 from pg_scheduler.store.store import Store, VacuumDay, VacuumTotal
-from tests.store.kit import LEASE, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.support.store import LEASE, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 DAY = timedelta(days=1)
 
@@ -136,7 +136,7 @@ async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock:
 
 async def test_of_one_instant_the_last_ids_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(each) for each in "abcd"))
-    await store.finish("w1", [(claim, Completed()) for claim in claims])
+    await store.finish("w1", [(claim, CompleteOutcome()) for claim in claims])
     assert await store.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
     assert set(await column(pool, "status")) == {"d"}
 

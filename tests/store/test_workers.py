@@ -8,13 +8,25 @@ from dataclasses import replace
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.domain.job import JobStatus
-from pg_scheduler.domain.outcome import Completed
-from pg_scheduler.store.store import Beat, Rescue, Store
-from tests.store.kit import LEASE, NAME, NOW, SECOND, Pool, claim_on, column, new_job, row, running, worker
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.store.store import RenewResult, RescueResult, Store
+from tests.support.store import (
+    LEASE,
+    NAME,
+    NOW,
+    SECOND,
+    Pool,
+    claim_on,
+    column,
+    new_job,
+    row,
+    running,
+    worker,
+)
 
 THRESHOLD = 120.0
-NOTHING = Rescue([], [])
+NOTHING = RescueResult([], [])
 
 
 async def test_a_worker_comes_and_goes(store: Store, clock: FakeClock) -> None:
@@ -47,13 +59,13 @@ async def test_a_beat_renews_the_worker_and_the_jobs_it_holds(
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
     clock.advance(20 * SECOND)
-    assert await store.renew("w1", {"a": 1, "b": 1}, LEASE) == Beat(True, [])
+    assert await store.renew("w1", {"a": 1, "b": 1}, LEASE) == RenewResult(True, [])
     (found,) = await store.workers()
     until = clock.now + LEASE * SECOND
     assert (found.last_beat, found.lease_until, found.running_jobs) == (clock.now, until, 2)
     assert set((await column(pool, "lease_until")).values()) == {until}
     assert set((await column(pool, "last_heartbeat")).values()) == {clock.now}
-    assert await store.renew("w1", {}, LEASE) == Beat(True, [])
+    assert await store.renew("w1", {}, LEASE) == RenewResult(True, [])
     assert (await store.workers())[0].running_jobs == 0
 
 
@@ -82,17 +94,17 @@ async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Po
     await store.deregister("w1")
     before = await row(pool)
     clock.advance(SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(False, ["job"])
+    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(False, ["job"])
     assert await row(pool) == before
 
 
 async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [], late=True)
+    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], late=True)
     assert await store.rescue(THRESHOLD) == NOTHING
     clock.advance(SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == Beat(True, [])
+    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [])
 
 
 # -- rescue --------------------------------------------------------------------------------------------
@@ -103,13 +115,15 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(store: Store, pool: Pool
     clock.advance(LEASE * SECOND / 2)
     await running(store, new_job("c"), worker_id="alive")
     clock.advance(LEASE * SECOND / 2 + SECOND)
-    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["a", "b"])
+    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["a", "b"])
     assert await column(pool, "status") == {"a": "pending", "b": "pending", "c": "running"}
     assert [each.worker_id for each in await store.workers()] == ["alive"]
     found = await row(pool, "a")
     assert (found["retry_count"], found["attempt"], found["worker_id"]) == (0, 1, None)
     assert found["expires_at"] == clock.now + 9 * SECOND
-    assert await store.finish("w1", [(claim, Completed()) for claim in old]) == set(), "the zombie is told"
+    assert await store.finish("w1", [(claim, CompleteOutcome()) for claim in old]) == set(), (
+        "the zombie is told"
+    )
     assert await store.rescue(THRESHOLD) == NOTHING
 
 
@@ -130,9 +144,9 @@ async def test_a_job_that_nobody_renews_is_given_back_though_its_worker_lives(
     await store.renew("w1", {"held": 1}, LEASE)
     clock.advance(2 * SECOND)
     # It may have been claimed while that beat was under way: the next one tells.
-    assert await store.rescue(THRESHOLD) == Rescue([], [])
+    assert await store.rescue(THRESHOLD) == RescueResult([], [])
     await store.renew("w1", {"held": 1}, LEASE)
-    assert await store.rescue(THRESHOLD) == Rescue([], ["lost"])
+    assert await store.rescue(THRESHOLD) == RescueResult([], ["lost"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 
@@ -140,8 +154,8 @@ async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Po
     await running(store, new_job("lost"), new_job("held"), new_job("of an earlier try"))
     await running(store, new_job("another's"), worker_id="w2")
     known = {"held": 1, "of an earlier try": 7, "gone": 1}
-    assert await store.release_unheard("w1", known, limit=1) in (["lost"], ["of an earlier try"])
-    assert len(await store.release_unheard("w1", known)) == 1
+    assert await store.release_unacknowledged("w1", known, limit=1) in (["lost"], ["of an earlier try"])
+    assert len(await store.release_unacknowledged("w1", known)) == 1
     assert await column(pool, "status") == {
         "lost": "pending",
         "held": "running",
@@ -149,7 +163,7 @@ async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Po
         "another's": "running",
     }
     assert set((await column(pool, "retry_count")).values()) == {0}
-    assert await store.release_unheard("w1", known) == []
+    assert await store.release_unacknowledged("w1", known) == []
 
 
 @pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
@@ -161,7 +175,7 @@ async def test_a_row_without_a_lease_goes_by_its_heartbeat(
         "UPDATE scheduled_jobs SET lease_until = NULL, worker_id = 'of 0.2', last_heartbeat = $1",
         None if beat is None else NOW - beat * SECOND,
     )
-    assert await store.rescue(THRESHOLD) == Rescue([], ["job"] if orphaned else [])
+    assert await store.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
 
 
 async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
@@ -193,7 +207,7 @@ async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clo
     await store.renew("w1", {"held": 1}, LEASE)
     clock.advance(SECOND)
     await store.renew("w1", {"held": 1}, LEASE)
-    assert await store.rescue(THRESHOLD) == Rescue(["dead"], ["lost", "of the dead"])
+    assert await store.rescue(THRESHOLD) == RescueResult(["dead"], ["lost", "of the dead"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 
@@ -203,7 +217,7 @@ async def test_a_new_definition_of_an_orphan_takes_the_row(
     await running(store, new_job())
     await store.replace([new_job(priority=1)])
     clock.advance(LEASE * SECOND + SECOND)
-    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["job"])
+    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
     found = await row(pool)
     assert (found["status"], found["priority"], found["replacement"]) == ("pending", 1, None)
 
@@ -230,14 +244,14 @@ async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
         clock.advance(LEASE * SECOND + SECOND)
         assert await store.rescue(THRESHOLD) == NOTHING, "its row is locked FOR KEY SHARE"
         await transaction.commit()
-    assert await store.rescue(THRESHOLD) == Rescue(["w1"], ["job"])
+    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
 
 
 async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeClock) -> None:
     await store.insert([new_job()])
     await store.register(worker(), LEASE)
     clock.advance(LEASE * SECOND + SECOND)
-    assert await store.rescue(THRESHOLD) == Rescue(["w1"], [])
+    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], [])
     assert (await store.exchange("w1", [NAME], 1)).jobs == []
 
 

@@ -69,7 +69,7 @@ def judge(evidence: Evidence) -> Verdict:
             if not evidence.is_replaced(job_id)
         ),
         "leases lost": len(words["LeaseLost"]),
-        "jobs taken over": sum(len(word.about[0]) for word in words["JobsRescued"]),
+        "jobs taken over": sum(len(word.about[0]) for word in words["JobsReclaimed"]),
         "windows": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))

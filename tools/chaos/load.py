@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 
 __all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Wish"]
@@ -109,7 +109,7 @@ class Load:
     async def _guarded(self, call: Awaitable[None]) -> None:
         try:
             await call
-        except TransientFault as fault:
+        except DatabaseUnavailableError as fault:
             self.faults[type(fault.__cause__).__name__] += 1
 
     def _soon(self, most: float) -> datetime:

@@ -23,7 +23,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler import RetryPolicy, Scheduler, events
-from pg_scheduler.errors import TransientFault
+from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 from tools.chaos.ledger import Ledger
 from tools.chaos.unhandled import listen
@@ -42,7 +42,7 @@ TOLD: Final = (
     events.JobExpired,
     events.JobLost,
     events.LeaseLost,
-    events.JobsRescued,
+    events.JobsReclaimed,
     events.PeriodicJobPlanned,
     events.LoopBlocked,
     events.ServiceRetrying,
@@ -123,14 +123,14 @@ async def work(options: argparse.Namespace) -> None:
             try:
                 await scheduler.start()
                 break
-            except TransientFault:  # it may be born in the middle of a fault
+            except DatabaseUnavailableError:  # it may be born in the middle of a fault
                 await asyncio.sleep(0.2)
         ear = asyncio.create_task(obey(pool))
         broken = asyncio.create_task(scheduler.wait())
         await asyncio.wait([ear, broken], return_when=asyncio.FIRST_COMPLETED)
         if broken.done():
             broken.result()
-        with suppress(TransientFault):  # the server may be away for good by now
+        with suppress(DatabaseUnavailableError):  # the server may be away for good by now
             await scheduler.shutdown()
         await broken
 

@@ -1,4 +1,4 @@
--- name: insert_fresh_job
+-- name: insert_generated_job
 -- Insert a job whose id was made for it: no look for another one, and nothing to return.
 INSERT INTO {schema}scheduled_jobs (
     job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
@@ -8,7 +8,7 @@ INSERT INTO {schema}scheduled_jobs (
     $3::timestamptz + make_interval(secs => $7)
 );
 
--- name: insert_fresh_jobs
+-- name: insert_generated_jobs
 -- The same for several of them.
 INSERT INTO {schema}scheduled_jobs (
     job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,

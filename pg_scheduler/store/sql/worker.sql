@@ -8,7 +8,7 @@ VALUES ($1, $2, $3, $4, $5, $8, coalesce($7, now()), coalesce($7, now()),
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key;
 
--- name: doubtful_workers
+-- name: suspect_workers
 -- Workers that seem to be dead: their lease is over, or (where $3) their liveness lock can be had, so their session
 -- has ended. That says nothing in the first $2 seconds after a start of the server, which ended everybody's. A
 -- server that has started in the future has had its clock put back since. The lease is a text, since it may be one
@@ -159,7 +159,7 @@ CROSS JOIN LATERAL (
 ) AS orphan
 LIMIT $4;
 
--- name: lock_unheard
+-- name: lock_unacknowledged
 -- Running jobs of a worker that does not know of them ($2 maps those it does to attempts): they were claimed, and the
 -- answer was lost with the connection. At most $4 of them; the rest is found by its lease. Found and released as
 -- orphans are.

@@ -1,0 +1,1 @@
+"""Facets and forwarders behind the methods of `Scheduler`."""

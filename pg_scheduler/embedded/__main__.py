@@ -1,0 +1,48 @@
+"""Run a command beside a private server: ``python -m pg_scheduler.embedded --data .pgdata -- command``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from pg_scheduler.embedded.binaries import EmbeddedError
+from pg_scheduler.embedded.server import server
+
+__all__ = ["main"]
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> int:
+    """Ctrl-C goes to the command as well, which may want to live on, as a prompt does."""
+    with subprocess.Popen(command, env=environment) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command beside a server."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pg_scheduler.embedded",
+        description="Run a command with PG_SCHEDULER_DSN set to a private PostgreSQL server.",
+    )
+    parser.add_argument("--data", help="folder to keep the data in (default: temporary)")
+    parser.add_argument("command", nargs="+", help="the command, after --")
+    options = parser.parse_args(arguments)
+    try:
+        with server(options.data) as postgres:
+            dsn = postgres.dsn()
+            sys.stderr.write(f"PostgreSQL is ready. From another terminal:  psql '{dsn}'\n")
+            environment = os.environ | {"PG_SCHEDULER_DSN": dsn}
+            return _run(options.command, environment)
+    except EmbeddedError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Validate jobs and write them to the database."""

@@ -1,0 +1,65 @@
+"""Events: what happened in a Scheduler, as values, and the types of their subscribers."""
+
+from pg_scheduler.events.bus import EventBus, Sink, Subscriber
+from pg_scheduler.events.types import (
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+    JobsReclaimed,
+    JobStarted,
+    JobsVacuumed,
+    KeeperConnected,
+    KeeperLost,
+    LeaseLost,
+    ListenerConnected,
+    ListenerLost,
+    LoopBlocked,
+    PassFinished,
+    PeriodicJobBroken,
+    PeriodicJobPlanned,
+    ServiceFaulted,
+    ServiceRetrying,
+    WorkerStarted,
+    WorkerStopped,
+)
+
+__all__ = [
+    "Event",
+    "EventBus",
+    "JobCancelled",
+    "JobCompleted",
+    "JobEvent",
+    "JobExpired",
+    "JobFailed",
+    "JobLost",
+    "JobReleased",
+    "JobRetried",
+    "JobStarted",
+    "JobsReclaimed",
+    "JobsVacuumed",
+    "KeeperConnected",
+    "KeeperLost",
+    "LeaseLost",
+    "ListenerConnected",
+    "ListenerLost",
+    "LoopBlocked",
+    "PassFinished",
+    "PeriodicJobBroken",
+    "PeriodicJobPlanned",
+    "ServiceFaulted",
+    "ServiceRetrying",
+    "Sink",
+    "Subscriber",
+    "WorkerStarted",
+    "WorkerStopped",
+]
+
+for _name in __all__:
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__

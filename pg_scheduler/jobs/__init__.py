@@ -1,0 +1,1 @@
+"""Job values and decisions without I/O."""

@@ -1,0 +1,53 @@
+"""Names of functions: ``module.qualname``, the same in every process that imports the function."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.validation import check_text
+
+__all__ = ["check_function", "check_name", "module_name", "qualified_name"]
+
+
+def check_function(func: object, *, what: str = "func") -> None:
+    """Refuse anything that is no plain coroutine function with a name."""
+    if not inspect.iscoroutinefunction(func):
+        raise TypeError(f"{what} must be an async function (async def ...), not {func!r}")
+    if not hasattr(func, "__qualname__"):
+        raise TypeError(f"{what} {func!r} has no name of its own. Pass the async function and its args=.")
+
+
+def qualified_name(func: JobFunction) -> str:
+    """``module.qualname``, the same in every process that imports the function."""
+    return f"{module_name(func)}.{func.__qualname__}"
+
+
+def module_name(func: JobFunction) -> str:
+    """The function's module; for a script, the name it has when it is imported."""
+    return func.__module__ if func.__module__ != "__main__" else _main_name()
+
+
+def _main_name() -> str:
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "__main__"
+
+
+def _check_aliases(aliases: Iterable[str]) -> list[str]:
+    if isinstance(aliases, str):  # an iterable of its characters
+        raise TypeError(f"aliases must be a list of names, not the str {aliases!r}")
+    return [check_name(alias) for alias in aliases]
+
+
+def check_name(name: object) -> str:
+    """A job's name, if the table can hold it."""
+    text = check_text("a job's name", name)
+    if not text:
+        raise ValueError(f"a job's name must not be empty, not {text!r}")
+    return text

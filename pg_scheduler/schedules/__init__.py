@@ -1,0 +1,1 @@
+"""Periodic schedules: values and decisions without I/O."""

@@ -1,1 +1,0 @@
-"""The background parts: each a Service with one bounded pass."""

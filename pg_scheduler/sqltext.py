@@ -1,0 +1,41 @@
+"""Quote identifiers and qualify table names in SQL text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pg_scheduler.errors import ConfigurationError
+
+__all__ = ["qualify", "quote_identifier"]
+
+MAX_IDENTIFIER_BYTES: Final = 63
+
+
+def qualify(sql: str, schema: str) -> str:
+    """Put the schema in the place of every ``{schema}``, which stands right before a name.
+
+    Example:
+        >>> qualify("SELECT 1 FROM {schema}scheduled_jobs", "jobs")
+        'SELECT 1 FROM "jobs".scheduled_jobs'
+    """
+    return sql.replace("{schema}", f"{quote_identifier(schema)}.")
+
+
+def quote_identifier(name: str) -> str:
+    """Quote a name for SQL, whatever characters it has.
+
+    Raises:
+        ConfigurationError: PostgreSQL could not take the name as it is: it is empty, has a NUL character or
+            is longer than 63 bytes (the server would cut it without an error).
+
+    Example:
+        >>> print(quote_identifier('the "odd" jobs'))
+        "the ""odd"" jobs"
+    """
+    size = len(name.encode())
+    if not 0 < size <= MAX_IDENTIFIER_BYTES or "\0" in name:
+        raise ConfigurationError(
+            f"schema is {name!r}; a schema's name has 1 to {MAX_IDENTIFIER_BYTES} bytes "
+            "in UTF-8 and no NUL character"
+        )
+    return '"' + name.replace('"', '""') + '"'

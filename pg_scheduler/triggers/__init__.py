@@ -1,0 +1,1 @@
+"""Triggers: when a schedule fires. Pure arithmetic on instants, without I/O."""

@@ -1,0 +1,1 @@
+"""Background services of a started Scheduler, and the runtime that builds and connects them."""

@@ -1,0 +1,1 @@
+"""Keep the lease of this worker: heartbeats, the keeper thread and the watchdog."""

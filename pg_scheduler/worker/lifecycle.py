@@ -1,0 +1,119 @@
+"""From stopped to running and back, once each, whoever asks and however often.
+
+A shutdown runs in a task of its own: a caller that is cancelled, or that is itself a job which the
+shutdown interrupts, does not leave it half done. A part that breaks shuts all down, and what broke it
+is kept for whoever waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from pg_scheduler.errors import SchedulerError
+from pg_scheduler.events import EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
+from pg_scheduler.worker.runtime import Runtime
+
+__all__ = ["Lifecycle", "log_failure"]
+
+logger = logging.getLogger("pg_scheduler")
+
+
+class Lifecycle:
+    """One worker's starts and stops.
+
+    Args:
+        build: Makes the parts of the next start, with everything they need in place.
+    """
+
+    def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
+        self._events = events
+        self.worker_id = worker_id
+        self._build = build
+        self._starting = asyncio.Lock()
+        self._stopping: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+        self.runtime: Runtime | None = None
+        self.fault: BaseException | None = None
+        self.is_running = False
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether it is on its way from running to stopped."""
+        return self._stopping is not None
+
+    async def start(self) -> None:
+        """Build and start the parts; a no-op while they run."""
+        async with self._starting:
+            if self._stopping:
+                await asyncio.wait([self._stopping])
+            if self.is_running:
+                return
+            self.fault = None
+            self._stopped.clear()
+            runtime = await self._build()
+            self.runtime = runtime
+            try:
+                await runtime.start()
+                await self._stop_if_broken(runtime)
+            except BaseException:  # not started at all, whatever it was
+                self.runtime = None
+                raise
+            self.is_running = True
+            self._events.publish(WorkerStarted(self.worker_id))
+
+    async def shutdown(self) -> None:
+        """Stop the parts; a no-op while they do not run."""
+        async with self._starting:
+            if not self.is_running and self._stopping is None:
+                return
+            stopping = self._stopping or self._begin_shutdown()
+        if self.runtime is None or not self.runtime.runs_the_caller():  # a job cannot wait for its own end
+            await asyncio.shield(stopping)
+
+    async def wait(self) -> None:
+        """Wait until all has stopped; raise what made it stop by itself."""
+        if self.is_running or self._stopping:
+            await self._stopped.wait()
+        if self.fault is not None:
+            raise self.fault
+
+    def break_down(self, fault: ServiceFaulted) -> None:
+        """A part ended with a fault that trying again cannot mend."""
+        if self.fault is None:
+            self.fault = fault.error
+        if self.is_running and self._stopping is None:
+            self._begin_shutdown()
+
+    async def _stop_if_broken(self, runtime: Runtime) -> None:
+        if self.fault is not None:  # a part broke while later ones were starting
+            await runtime.stop()
+            raise self.fault
+
+    def _begin_shutdown(self) -> asyncio.Task[None]:
+        self.is_running = False
+        self._stopping = asyncio.create_task(self._shut_down(), name="pg_scheduler shutdown")
+        self._stopping.add_done_callback(self._log_failure)
+        return self._stopping
+
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # which was told
+            log_failure(task)
+
+    async def _shut_down(self) -> None:
+        try:
+            if self.runtime is not None:
+                await self.runtime.stop()
+        finally:
+            self.runtime = None
+            self._stopping = None
+            self._stopped.set()
+            self._events.publish(WorkerStopped(self.worker_id))
+
+
+def log_failure(task: asyncio.Task[None]) -> None:
+    """A done-callback for tasks that nobody may be waiting for."""
+    if not task.cancelled() and (error := task.exception()):
+        logger.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,1 @@
+"""Services that every node runs for all: reclaim, expire, scan, vacuum, plan."""

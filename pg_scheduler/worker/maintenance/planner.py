@@ -1,0 +1,134 @@
+"""Plans periodic jobs: writes the code's schedules into the database, and enqueues windows that are due.
+
+Every node runs one. A due row is locked, the job of its window inserted and the row moved on in one
+transaction; a row another node is planning is skipped. The window is part of the job's id, so even a row
+moved back by hand cannot enqueue a window twice while its job is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import ClassVar, Final
+
+from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
+from pg_scheduler.schedules.advance import step
+from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.service import Service
+
+__all__ = ["Planner"]
+
+LOOK_AGAIN: Final = 30.0
+"""Seconds between two looks at the schedules while notifications arrive."""
+
+BUSY: Final = 0.05
+"""Seconds until the next look at what is due and locked: another node is planning it."""
+
+LOOK_AGAIN_DEAF: Final = 0.5
+"""The same while they do not: what is switched elsewhere counts here within a second all the same."""
+
+UNUSABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError)
+"""How a schedule ends that the arithmetic of times cannot follow: its row was changed by hand, or by a newer
+version."""
+
+
+class Planner(Service):
+    """Enqueue the windows that are due.
+
+    Args:
+        hears: Tells whether notifications arrive.
+        on_planned: Called after jobs were enqueued.
+        on_switched: Called after schedules were switched on or off.
+    """
+
+    name: ClassVar[str] = "planner"
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        jobs: ScheduleBook,
+        *,
+        hears: Callable[[], bool],
+        on_planned: Callable[[], None],
+        on_switched: Callable[[], None],
+    ) -> None:
+        super().__init__(events)
+        self._store = store
+        self._jobs = jobs
+        self._hears = hears
+        self._on_planned = on_planned
+        self._on_switched = on_switched
+        self._broken: dict[str, PeriodicRow] = {}
+
+    async def prepare(self) -> None:
+        """Every start writes the code's schedules."""
+        self._jobs.forget_merge()
+
+    async def run_once(self) -> float:
+        """Write what changed here, then plan what is due."""
+        await self._jobs.merge()
+        if await self._jobs.write_wishes():
+            self._on_switched()
+        rows, now = await self._jobs.refresh()
+        if now is None:
+            return LOOK_AGAIN
+        soonest = 0.0
+        if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
+            soonest = 0.0 if await self._plan(due) else BUSY
+            rows, _ = await self._jobs.refresh()
+        look_again = LOOK_AGAIN if self._hears() else LOOK_AGAIN_DEAF
+        next_fire = min(
+            (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
+            default=None,
+        )
+        if next_fire is None:
+            return look_again
+        return max(min((next_fire - now).total_seconds(), look_again), soonest)
+
+    async def drain(self) -> None:
+        """What was switched while the last pass was under way is written all the same."""
+        if await self._jobs.write_wishes():
+            self._on_switched()
+
+    async def _plan(self, dedup_keys: list[str]) -> bool:
+        async with self._store.connections.transaction(own=True) as connection:
+            now = await self._store.now(on=connection)
+            rows = await self._store.due_periodic(dedup_keys, on=connection)
+            planned = [await self._plan_row(row, now, connection) for row in rows]
+        for event in planned:
+            if event is not None:
+                self._events.publish(event)
+        if any(isinstance(event, PeriodicJobPlanned) for event in planned):
+            self._on_planned()
+        return bool(planned)
+
+    async def _plan_row(
+        self, row: PeriodicRow, now: datetime, connection: PoolConnection
+    ) -> PeriodicJobPlanned | PeriodicJobBroken | None:
+        try:
+            trigger = row.trigger()
+            if row.next_fire_at is None:
+                window, following = None, trigger.next_after(now, anchor=row.anchor)
+            else:
+                move = step(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
+                window, following = move.window, move.next_fire_at
+        except UNUSABLE as error:
+            self._broken[row.dedup_key] = row
+            return PeriodicJobBroken(row.dedup_key, error)
+        planned = None
+        if window is not None:
+            job = self._jobs.window_job(row, window, now)
+            await self._store.insert([job], connection=connection)
+            planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
+        await self._store.move_periodic(row.dedup_key, window, following, on=connection)
+        return planned
+
+    def _is_live(self, row: PeriodicRow) -> bool:
+        return row.enabled and self._broken.get(row.dedup_key) != row  # unless somebody has mended it
+
+    def _is_due(self, row: PeriodicRow, now: datetime) -> bool:
+        return self._is_live(row) and (row.next_fire_at is None or row.next_fire_at <= now)

@@ -1,0 +1,106 @@
+"""Gives the jobs of dead workers back: of those whose lease is over, and of those whose process has ended.
+
+The lookout says when a lease is over. That a process has ended shows at once, in its liveness lock, which
+the claimer's polls look at. But a session may also have broken off and come back, and a clock that is put
+forward ends every lease at once. So nobody is dead unheard: such a worker is asked for a heartbeat first, and
+is dead if neither that nor a new lock is there a moment later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import ClassVar, Final
+
+from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.service import NEVER, Service
+
+__all__ = ["Rescuer"]
+
+SHORTLY: Final = 1.0
+BATCH: Final = 1000
+
+PATIENCE: Final = 1.5
+"""Seconds that a worker in doubt gets to answer."""
+
+
+class Rescuer(Service):
+    """Release the jobs of dead workers.
+
+    Args:
+        heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
+        max_crashes: Workers that may die under one job before it fails; None for any number.
+        is_trusted: Tells whether this worker's own lease surely runs.
+        ask: Asks workers for a heartbeat; when it returns, the question is on its way.
+        on_rescued: Called when jobs became pending.
+    """
+
+    name: ClassVar[str] = "rescuer"
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        worker_id: str,
+        *,
+        heartbeat_threshold: float,
+        max_crashes: int | None,
+        is_trusted: Callable[[], bool],
+        ask: Callable[[Collection[str]], Awaitable[None]],
+        on_rescued: Callable[[], None],
+    ) -> None:
+        super().__init__(events)
+        self._store = store
+        self._worker_id = worker_id
+        self._heartbeat_threshold = heartbeat_threshold
+        self._max_crashes = max_crashes
+        self._is_trusted = is_trusted
+        self._ask = ask
+        self._on_rescued = on_rescued
+        self._listens = False
+        self._doubtful: dict[str, tuple[object, float]] = {}
+
+    def listen(self) -> None:
+        """Somebody's liveness lock can be had."""
+        if not self._listens:
+            self._listens = True
+            self.wake()
+
+    async def run_once(self) -> float:
+        """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
+        if not self._is_trusted():
+            return SHORTLY
+        await self._store.restart_leases(BATCH)
+        suspects = await self._find_suspects()
+        rescue = await self._store.rescue(
+            self._heartbeat_threshold, BATCH, suspects=suspects, max_crashes=self._max_crashes
+        )
+        if rescue.job_ids or rescue.dead_workers:
+            self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
+        for failed in rescue.quarantined:
+            self._events.publish(
+                JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
+            )
+        if rescue.job_ids:
+            self._on_rescued()
+        if len(rescue.job_ids) + len(rescue.quarantined) == BATCH:
+            return 0
+        return PATIENCE if self._doubtful else NEVER
+
+    async def _find_suspects(self) -> list[str]:
+        before, self._doubtful = self._doubtful, {}
+        doubtful = await self._store.suspect_workers(self._worker_id, silence=self._listens)
+        unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
+        if unheard:
+            await self._ask(unheard)
+        now = time.monotonic()  # from here on they have time to answer, however long the asking took
+        suspects = []
+        for worker_id, sign in doubtful.items():
+            since = now if worker_id in unheard else before[worker_id][1]
+            if worker_id in unheard or now - since < PATIENCE:
+                self._doubtful[worker_id] = (sign, since)
+            else:
+                suspects.append(worker_id)
+        self._listens = self._listens and bool(self._doubtful)
+        return suspects

@@ -1,0 +1,1 @@
+"""Claim due jobs, execute them and settle their results."""

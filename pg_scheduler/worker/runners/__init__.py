@@ -1,0 +1,1 @@
+"""Run coroutines as asyncio tasks, with time limits."""

@@ -1,0 +1,270 @@
+"""Large bulk calls: jobs that bring no id go by COPY, and nothing else differs, in any mode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConflictResolution,
+    JobConflictError,
+    JobPriority,
+    JobSpec,
+    PayloadError,
+    Scheduler,
+)
+from pg_scheduler.enqueue.enqueuer import IN_ONE_GO, WORTH_A_COPY
+from pg_scheduler.events import JobCompleted
+from pg_scheduler.jobs.model import Job
+from tests.api.conftest import Make, Pools
+from tests.support.worker import Gate, Recorder, now
+
+RAISE, IGNORE, REPLACE = ConflictResolution
+LATER = timedelta(hours=1)
+MANY = WORTH_A_COPY
+SPECIAL = "tab\tnew\nline\\ \"quoted\" 'single' \\N \\. žluť 🦉"
+
+
+async def work(*args: Any) -> None: ...
+
+
+async def other(*args: Any) -> None: ...
+
+
+def specs(count: int, *more: Any, **values: Any) -> list[JobSpec]:
+    return [JobSpec(work, now() + LATER, (n, *more), **values) for n in range(count)]
+
+
+def named(job_id: str, *args: Any) -> JobSpec:
+    return JobSpec(work, now() + LATER, args, job_id=job_id)
+
+
+async def stored(scheduler: Scheduler, ids: Sequence[str | None]) -> list[Job]:
+    """The rows, in the order of the ids."""
+    by_id = {job.job_id: job for job in await scheduler.list_jobs(limit=10_000)}
+    return [by_id[str(job_id)] for job_id in ids]
+
+
+async def total(scheduler: Scheduler) -> int:
+    return (await scheduler.count_jobs()).total
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+@pytest.mark.parametrize("count", [MANY - 1, MANY, IN_ONE_GO, IN_ONE_GO + 1, 2 * IN_ONE_GO + 1])
+async def test_ids_come_in_the_order_of_the_jobs(make: Make, mode: ConflictResolution, count: int) -> None:
+    scheduler = make()
+    ids = await scheduler.schedule_bulk(specs(count), conflict_resolution=mode, batch_size=300)
+    assert [job.args for job in await stored(scheduler, ids)] == [(n,) for n in range(count)]
+    assert await total(scheduler) == count
+
+
+async def test_jobs_keep_what_distinguishes_them_from_their_neighbours(make: Make) -> None:
+    scheduler = make(misfire_grace_time=11)
+    due = now() + LATER
+    kinds: list[dict[str, Any]] = [
+        {"func": work, "execution_time": due},
+        {"func": other, "execution_time": due},
+        {"func": other, "execution_time": due + LATER},
+        {"func": work, "execution_time": due, "priority": JobPriority.HIGH},
+        {"func": work, "execution_time": due, "max_retries": 1000},
+        {"func": work, "execution_time": due, "misfire_grace_time": None},
+        {"func": work, "execution_time": due, "timeout": 5},
+        {"func": work, "execution_time": due, "timeout": None},
+    ]
+    ids = await scheduler.schedule_bulk([JobSpec(**kind) for _ in range(MANY) for kind in kinds])
+    small = await scheduler.schedule_bulk([JobSpec(**kind) for kind in kinds])
+
+    def told(job: Job) -> tuple[Any, ...]:
+        terms = (job.priority, job.max_retries, job.misfire_grace_time, job.timeout)
+        return (job.job_name, job.execution_time, job.expires_at, *terms)
+
+    expected = [told(job) for job in await stored(scheduler, small)]
+    assert len(set(expected)) == len(kinds)
+    assert [told(job) for job in await stored(scheduler, ids)] == expected * MANY
+
+
+@pytest.mark.parametrize("batch_size", [40, 1000])
+async def test_ignore_among_many(make: Make, batch_size: int) -> None:
+    scheduler = make()
+    await scheduler.schedule_bulk([named("b", "old")])
+    jobs = [named("a", 1), *specs(MANY), named("b", 2), named("a", 3)]
+    ids = await scheduler.schedule_bulk(jobs, conflict_resolution=IGNORE, batch_size=batch_size)
+    assert (ids[0], ids[-2:]) == ("a", [None, None])
+    assert [job.args for job in await stored(scheduler, ids[1:-2])] == [(n,) for n in range(MANY)]
+    assert [job.args for job in await stored(scheduler, ["a", "b"])] == [(1,), ("old",)]
+
+
+@pytest.mark.parametrize("batch_size", [40, 1000])
+async def test_replace_among_many(make: Make, batch_size: int) -> None:
+    scheduler = make()
+    await scheduler.schedule_bulk([named("b", "old")])
+    jobs = [named("a", 1), *specs(MANY), named("b", 2), named("a", 3)]
+    ids = await scheduler.schedule_bulk(jobs, conflict_resolution=REPLACE, batch_size=batch_size)
+    assert (ids[0], ids[-2:]) == ("a", ["b", "a"])
+    assert [job.args for job in await stored(scheduler, ["a", "b"])] == [(3,), (2,)]
+    assert await total(scheduler) == MANY + 2
+
+
+@pytest.mark.parametrize("batch_size", [40, 1000])
+async def test_raise_among_many_is_all_or_nothing(make: Make, batch_size: int) -> None:
+    scheduler = make()
+    await scheduler.schedule_bulk([named("b", "old")])
+    jobs = [*specs(MANY), named("a"), named("b"), *specs(MANY)]
+    with pytest.raises(JobConflictError, match=r"'b'.*'pending'"):
+        await scheduler.schedule_bulk(jobs, conflict_resolution=RAISE, batch_size=batch_size)
+    with pytest.raises(JobConflictError, match=r"'c'.*more than once"):
+        await scheduler.schedule_bulk([named("c"), *specs(MANY), named("c")], conflict_resolution=RAISE)
+    assert await total(scheduler) == 1
+    ids = await scheduler.schedule_bulk(
+        [*specs(MANY), named("a")], conflict_resolution=RAISE, batch_size=batch_size
+    )
+    assert ids[-1] == "a"
+    assert await total(scheduler) == MANY + 2
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+async def test_the_callers_transaction_decides(
+    make: Make, pool: asyncpg.Pool, mode: ConflictResolution
+) -> None:
+    scheduler = make()
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        jobs = [named("a"), *specs(MANY)]
+        await scheduler.schedule_bulk(jobs, conflict_resolution=mode, connection=connection)
+        assert await total(scheduler) == 0, "nobody else sees them yet"
+        await transaction.rollback()
+        assert await total(scheduler) == 0
+        async with connection.transaction():
+            await scheduler.schedule_bulk(jobs, conflict_resolution=mode, connection=connection)
+    assert await total(scheduler) == MANY + 1
+
+
+async def test_raise_on_the_callers_connection_leaves_its_transaction_alone(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    await scheduler.schedule_bulk([named("b")])
+    async with pool.acquire() as connection, connection.transaction():
+        await scheduler.schedule_bulk(specs(MANY), conflict_resolution=RAISE, connection=connection)
+        with pytest.raises(JobConflictError, match="'b'"):
+            await scheduler.schedule_bulk(
+                [*specs(MANY), named("b")], conflict_resolution=RAISE, connection=connection
+            )
+        await scheduler.schedule_bulk(specs(MANY), connection=connection)
+    assert await total(scheduler) == 1 + 2 * MANY
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (JobSpec(work, datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001 - the subject
+        (JobSpec(work, now(), args=(math.nan,)), PayloadError),
+        (JobSpec(work, now(), max_retries=-1), ValueError),
+        ("no spec", TypeError),
+    ],
+)
+async def test_one_bad_job_among_many_and_none_is_stored(
+    make: Make, mode: ConflictResolution, bad: Any, error: type[Exception]
+) -> None:
+    scheduler = make()
+    for jobs in ([*specs(2 * IN_ONE_GO), bad], [bad, *specs(MANY)]):
+        with pytest.raises(error):
+            await scheduler.schedule_bulk(jobs, conflict_resolution=mode, batch_size=10)
+    assert await total(scheduler) == 0
+
+
+@pytest.mark.parametrize("format_", ["text", "binary"])
+async def test_codecs_and_special_characters_disturb_nothing(make: Make, dsn: str, format_: Any) -> None:
+    async def own(connection: asyncpg.Connection) -> None:
+        encode = json.dumps if format_ == "text" else lambda value: b"\x01" + json.dumps(value).encode()
+        decode = json.loads if format_ == "text" else lambda value: json.loads(value[1:])
+        await connection.set_type_codec(
+            "jsonb", schema="pg_catalog", format=format_, encoder=encode, decoder=decode
+        )
+        await connection.execute("SET TIME ZONE 'Asia/Kathmandu'; SET DateStyle = 'German'")
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=own) as pool:
+        scheduler = make(pool)
+        scheduler.register(work, name=SPECIAL)
+        ids = await scheduler.schedule_bulk(specs(MANY, SPECIAL, kwargs={SPECIAL: [SPECIAL]}))
+        jobs = await stored(scheduler, ids)
+        await scheduler.shutdown()
+    assert [job.args for job in jobs] == [(n, SPECIAL) for n in range(MANY)]
+    assert {job.job_name for job in jobs} == {SPECIAL}
+    assert all(job.kwargs == {SPECIAL: [SPECIAL]} for job in jobs)
+
+
+async def test_a_schema_of_an_unusual_name(make: Make) -> None:
+    scheduler = make(schema='the "odd" one')
+    await scheduler.initialize_db()
+    ids = await scheduler.schedule_bulk(specs(MANY))
+    assert [job.args for job in await stored(scheduler, ids)] == [(n,) for n in range(MANY)]
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+async def test_a_pool_of_one_connection_is_enough(make: Make, pools: Pools, mode: ConflictResolution) -> None:
+    scheduler = make(await pools(1))
+    assert len(await scheduler.schedule_bulk(specs(MANY), conflict_resolution=mode)) == MANY
+
+
+@pytest.mark.parametrize("mode", ConflictResolution)
+async def test_the_same_call_many_times_at_once_does_not_deadlock(
+    make: Make, mode: ConflictResolution
+) -> None:
+    schedulers = [make() for _ in range(3)]
+    await schedulers[0].initialize_db()
+    jobs = [each for n in range(MANY) for each in (named(f"{n:03}"), JobSpec(work, now() + LATER))]
+    for _ in range(3):
+        answers = await asyncio.gather(
+            *(each.schedule_bulk(jobs, conflict_resolution=mode, batch_size=30) for each in schedulers),
+            return_exceptions=True,
+        )
+        assert all(isinstance(answer, list | JobConflictError) for answer in answers), answers
+        assert mode is RAISE or all(isinstance(answer, list) for answer in answers)
+    ids = {job.job_id for job in await schedulers[0].list_jobs(limit=10_000)}
+    assert {f"{n:03}" for n in range(MANY)} <= ids
+
+
+async def test_others_have_their_turns_while_many_jobs_are_checked(make: Make) -> None:
+    scheduler = make()
+    await scheduler.initialize_db()
+    turns = 0
+
+    async def watch() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    bad = JobSpec(work, now(), args=(math.nan,))  # found before the database is asked
+    watching = asyncio.create_task(watch())
+    with pytest.raises(PayloadError):
+        await scheduler.schedule_bulk([*specs(10 * IN_ONE_GO), bad])
+    watching.cancel()
+    assert turns >= 5
+
+
+async def test_a_list_that_changes_meanwhile_does_not_matter(make: Make) -> None:
+    scheduler = make()
+    jobs = specs(3 * IN_ONE_GO)
+    call = asyncio.create_task(scheduler.schedule_bulk(jobs))
+    await asyncio.sleep(0)
+    jobs.clear()
+    assert len(await call) == 3 * IN_ONE_GO
+
+
+async def test_many_due_jobs_all_run(scheduler: Scheduler, seen: Recorder, opened: Gate) -> None:
+    ids = await scheduler.schedule_bulk(
+        [JobSpec(opened.job, now(), (n,)) for n in range(MANY)], batch_size=MANY // 2
+    )
+    await seen.until(JobCompleted, MANY)
+    assert {event.job_id for event in seen.of(JobCompleted)} == set(ids)

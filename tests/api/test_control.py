@@ -1,0 +1,345 @@
+"""Cancel, change by hand, look."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobCounts, JobPriority, JobSpec, JobStatus, Scheduler
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import JobCancelled, JobCompleted, JobLost, JobStarted
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+HOUR = timedelta(hours=1)
+
+
+async def work(*args: Any) -> None: ...
+
+
+async def status_of(scheduler: Scheduler, job_id: str) -> str:
+    row = await scheduler.get_job(job_id)
+    assert row is not None
+    return row.status.value
+
+
+# -- cancel --------------------------------------------------------------------------------------------
+
+
+async def test_a_pending_job_is_cancelled(scheduler: Scheduler) -> None:
+    job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
+    assert await scheduler.cancel_job(job_id) is True
+    assert await status_of(scheduler, job_id) == "cancelled"
+    assert await scheduler.cancel_job(job_id) is False
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled", "expired"])
+async def test_a_finished_job_is_not_cancelled(make: Make, status: str) -> None:
+    scheduler = make()
+    job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
+    await scheduler.update_job_status(job_id, status)
+    assert await scheduler.cancel_job(job_id) is False
+    assert await status_of(scheduler, job_id) == status
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+async def test_a_job_that_has_ended_is_run_once_more(
+    scheduler: Scheduler, seen: Recorder, opened: Gate, pool: asyncpg.Pool, status: JobStatus
+) -> None:
+    job_id = await scheduler.schedule(opened.job, execution_time=now() + HOUR, args=(7,), max_retries=2)
+    await pool.execute("UPDATE scheduled_jobs SET retry_count = 2, crash_count = 2, error_message = 'no'")
+    await scheduler.update_job_status(job_id, status)
+    has_ended = status not in (JobStatus.PENDING, JobStatus.RUNNING)
+    assert await scheduler.retry_job(job_id) is has_ended
+    if has_ended:
+        await seen.until(JobCompleted, job_id=job_id)
+        assert opened.calls == [(7,)]
+        assert await scheduler.retry_job(job_id)
+        await seen.until(JobCompleted, 2, job_id=job_id)
+        row = await scheduler.get_job(job_id)
+        assert row is not None
+        assert (row.attempt, row.retry_count, row.error_message) == (2, 0, None)
+        assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs") == 0
+    else:
+        assert await status_of(scheduler, job_id) == status
+
+
+async def test_an_unknown_job_is_not_retried(make: Make) -> None:
+    assert await make().retry_job("nobody") is False
+
+
+async def test_a_job_that_is_retried_gets_its_whole_grace(make: Make) -> None:
+    scheduler = make()
+    due = now() - HOUR
+    job_id = await scheduler.schedule(work, execution_time=due, misfire_grace_time=60)
+    await scheduler.update_job_status(job_id, "expired")
+    assert await scheduler.retry_job(job_id)
+    row = await scheduler.get_job(job_id)
+    assert row is not None
+    assert row.execution_time > due + HOUR
+    assert row.expires_at == row.execution_time + timedelta(minutes=1)
+
+
+async def test_an_unknown_job_is_not_cancelled(make: Make) -> None:
+    assert await make().cancel_job("nobody") is False
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere", "a process that never starts"])
+async def test_a_running_job_is_cancelled_on_whichever_worker(
+    scheduler: Scheduler, seen: Recorder, make: Make, gate: Gate, where: str
+) -> None:
+    """Nothing polls and the next beat is 20 seconds away: this has to come by word."""
+    caller = scheduler if where == "here" else make()
+    if where == "elsewhere":
+        await caller.start()
+    job_id = await scheduler.schedule(gate.job, execution_time=now(), max_retries=5)
+    await gate.wait_begun()
+    async with asyncio.timeout(1):
+        assert await caller.cancel_job(job_id) is True
+        (event,) = await seen.until(JobCancelled, job_id=job_id)
+    assert event.reason == "cancelled by a caller"
+    assert gate.cancelled == 1
+    assert await status_of(scheduler, job_id) == "cancelled"
+    assert not seen.of(JobLost)
+
+
+async def test_a_job_may_cancel_itself(scheduler: Scheduler, seen: Recorder) -> None:
+    async def mine() -> None:
+        assert await scheduler.cancel_job("mine")
+        await asyncio.Event().wait()
+
+    await scheduler.schedule(mine, execution_time=now(), job_id="mine")
+    await seen.until(JobCancelled, job_id="mine")
+
+
+@pytest.mark.parametrize("bad", ["", "a\x00", 7, None])
+async def test_an_id_that_cannot_be_is_refused(make: Make, bad: Any) -> None:
+    scheduler = make()
+    for call in (scheduler.cancel_job, scheduler.get_job, lambda x: scheduler.update_job_status(x, "failed")):
+        with pytest.raises((TypeError, ValueError)):
+            await call(bad)
+
+
+# -- update_job_status ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", JobStatus)
+@pytest.mark.parametrize("new", JobStatus)
+async def test_every_status_can_become_every_other(make: Make, old: JobStatus, new: JobStatus) -> None:
+    scheduler = make()
+    job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
+    assert await scheduler.update_job_status(job_id, old) is True
+    assert await scheduler.update_job_status(job_id, new.value) is True
+    row = await scheduler.get_job(job_id)
+    assert row is not None
+    assert row.status is new
+    assert (row.finished_at is not None) == new.is_finished
+    assert (row.lease_until is not None) == (new is JobStatus.RUNNING)
+
+
+@pytest.mark.parametrize("bad", ["done", "", None, 7, JobPriority.HIGH])
+async def test_what_is_no_status_is_refused(make: Make, bad: Any) -> None:
+    scheduler = make()
+    job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
+    with pytest.raises(ValueError, match="'pending', 'running'"):
+        await scheduler.update_job_status(job_id, bad)
+    assert await status_of(scheduler, job_id) == "pending"
+
+
+async def test_an_unknown_job_has_no_status(make: Make) -> None:
+    assert await make().update_job_status("nobody", JobStatus.FAILED) is False
+
+
+async def test_a_finished_job_set_to_pending_runs_again(
+    scheduler: Scheduler, seen: Recorder, opened: Gate
+) -> None:
+    job_id = await scheduler.schedule(opened.job, execution_time=now())
+    await seen.until(JobCompleted)
+    await scheduler.update_job_status(job_id, "pending")
+    await seen.until(JobCompleted, 2, job_id=job_id)
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "expired", "running"])
+async def test_a_running_job_changed_by_hand_is_lost_to_its_worker(
+    scheduler: Scheduler, seen: Recorder, gate: Gate, status: str
+) -> None:
+    job_id = await scheduler.schedule(gate.job, execution_time=now())
+    await gate.wait_begun()
+    await scheduler.update_job_status(job_id, status)
+    await seen.until(JobLost, job_id=job_id)
+    assert gate.cancelled == 1
+    assert await status_of(scheduler, job_id) == status
+
+
+async def test_a_running_job_set_to_pending_starts_anew_and_the_old_try_ends(
+    scheduler: Scheduler, seen: Recorder, gate: Gate
+) -> None:
+    job_id = await scheduler.schedule(gate.job, execution_time=now())
+    await gate.wait_begun()
+    await scheduler.update_job_status(job_id, "pending")
+    await seen.until(JobLost, job_id=job_id, attempt=1)
+    await seen.until(JobStarted, job_id=job_id, attempt=2)
+    gate.open.set()
+    await seen.until(JobCompleted, job_id=job_id, attempt=2)
+    assert gate.cancelled == 1
+
+
+async def test_a_reservation_ends_with_the_lease(make: Make, opened: Gate) -> None:
+    clock = FakeClock(now())
+    scheduler = make(clock=clock)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.schedule(opened.job, execution_time=clock.now + timedelta(seconds=1))
+    await scheduler.update_job_status(job_id, "running")
+    clock.advance(timedelta(seconds=59))
+    await scheduler.send_heartbeat(job_id)
+    await scheduler.recover_orphaned_jobs()
+    assert await status_of(scheduler, job_id) == "running"
+    clock.advance(timedelta(seconds=2))
+    await scheduler.recover_orphaned_jobs()
+    await seen.until(JobCompleted, job_id=job_id)
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def filled(make: Make) -> Scheduler:
+    """Five pending jobs a to e of two names, due 1 to 5 hours from now; b failed, d completed."""
+    scheduler = make()
+    await scheduler.schedule_bulk(
+        [
+            JobSpec(work, START + HOUR * number, (number,), job_id=job_id)
+            for number, job_id in enumerate("abcd", 1)
+        ]
+    )
+    await scheduler.schedule_job("other", START + HOUR * 5, {}, job_id="e")
+    await scheduler.update_job_status("b", "failed")
+    await scheduler.update_job_status("d", "completed")
+    return scheduler
+
+
+START = datetime.fromisoformat("2040-01-01T00:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({}, "abcde"),
+        ({"status": "pending"}, "ace"),
+        ({"status": JobStatus.FAILED}, "b"),
+        ({"status": ["failed", JobStatus.COMPLETED]}, "bd"),
+        ({"status": []}, ""),
+        ({"job_name": "other"}, "e"),
+        ({"job_name": "nobody"}, ""),
+        ({"worker_id": "nobody"}, ""),
+        ({"due_from": START + 2 * HOUR}, "bcde"),
+        ({"due_before": START + 2 * HOUR}, "a"),
+        ({"due_from": START + 2 * HOUR, "due_before": START + 4 * HOUR, "status": "pending"}, "c"),
+        ({"limit": 2}, "ab"),
+        ({"limit": 2, "after": "b"}, "cd"),
+        ({"after": "e"}, ""),
+    ],
+    ids=str,
+)
+async def test_jobs_are_listed_by_filter(filled: Scheduler, filters: dict[str, Any], found: str) -> None:
+    assert [job.job_id for job in await filled.list_jobs(**filters)] == list(found)
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"status": "done"},
+        {"status": ["pending", 3]},
+        {"limit": 0},
+        {"limit": 10_001},
+        {"due_from": datetime(2030, 1, 1)},  # noqa: DTZ001 - the subject
+        {"due_before": datetime(2030, 1, 1)},  # noqa: DTZ001 - the subject
+        {"after": ""},
+    ],
+    ids=str,
+)
+async def test_bad_filters_are_refused(make: Make, filters: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        await make().list_jobs(**filters)
+
+
+async def test_jobs_are_counted(filled: Scheduler) -> None:
+    counts = await filled.count_jobs()
+    assert counts == JobCounts(pending=3, completed=1, failed=1)
+    assert counts.total == 5
+    assert await filled.count_jobs(job_name="other") == JobCounts(pending=1)
+    assert await filled.count_jobs(job_name="nobody") == JobCounts()
+
+
+async def test_an_unknown_job_is_none(make: Make) -> None:
+    assert await make().get_job("nobody") is None
+
+
+async def test_a_row_of_somebody_else_can_be_looked_at(filled: Scheduler, pool: asyncpg.Pool) -> None:
+    await pool.execute("UPDATE scheduled_jobs SET task_data = '[1]' WHERE job_id = 'a'")
+    row = await filled.get_job("a")
+    assert row is not None
+    assert (row.args, row.kwargs) == ((), {})
+
+
+async def test_a_running_job_shows_its_worker_and_lease(scheduler: Scheduler, gate: Gate) -> None:
+    job_id = await scheduler.schedule(gate.job, execution_time=now())
+    await gate.wait_begun()
+    (row,) = await scheduler.list_jobs(worker_id=scheduler.worker_id, status="running")
+    assert row.job_id == job_id
+    assert row.started_at is not None
+    assert row.last_heartbeat is not None
+    assert row.lease_until is not None
+    assert timedelta(seconds=55) < row.lease_until - row.started_at <= timedelta(seconds=60)
+    await scheduler.send_heartbeat(job_id)
+    (worker,) = await scheduler.workers()
+    assert (worker.running_jobs, worker.is_alive) == (1, True)
+    gate.open.set()
+
+
+async def test_a_dead_worker_is_shown_as_such(make: Make) -> None:
+    clock = FakeClock(now())
+    scheduler = make(clock=clock)
+    await scheduler.start()
+    clock.advance(timedelta(seconds=61))
+    assert [worker.is_alive for worker in await scheduler.workers()] == [False]
+
+
+async def test_a_subscription_ends_when_told_and_its_mistakes_stop_nobody(
+    scheduler: Scheduler, seen: Recorder, opened: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[Any] = []
+
+    def clumsy(event: object) -> None:
+        heard.append(event)
+        raise ValueError("a mistake of the subscriber")
+
+    unsubscribe = scheduler.subscribe(clumsy, JobStarted, JobCompleted)
+    await scheduler.schedule(opened.job, execution_time=now())
+    await seen.until(JobCompleted)
+    assert [type(event) for event in heard] == [JobStarted, JobCompleted]
+    assert "a mistake of the subscriber" in caplog.text
+    unsubscribe()
+    unsubscribe()
+    await scheduler.schedule(opened.job, execution_time=now())
+    await seen.until(JobCompleted, 2)
+    assert len(heard) == 2
+
+
+async def test_events_are_told_after_the_commit(scheduler: Scheduler, opened: Gate, dsn: str) -> None:
+    other = await asyncpg.connect(dsn)
+    looked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def look(event: object) -> None:
+        query = asyncio.ensure_future(other.fetchval("SELECT status FROM scheduled_jobs"))
+        query.add_done_callback(lambda done: looked.set_result(done.result()))
+
+    scheduler.subscribe(look, JobCompleted)
+    await scheduler.schedule(opened.job, execution_time=now())
+    assert await asyncio.wait_for(looked, PATIENCE) == "completed"
+    await other.close()

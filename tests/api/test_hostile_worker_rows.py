@@ -1,0 +1,154 @@
+"""Workers that somebody wrote by hand: they are shown, rescued or left alone, and never end a Scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.events import JobCompleted, JobsReclaimed
+from tests.support.hostile import INSTANTS, NAME, OTHERS, write_row
+from tests.support.worker import Recorder, now
+
+TYPES = {
+    "worker_id": "text",
+    "hostname": "text",
+    "pid": "integer",
+    "version": "text",
+    "max_concurrent_jobs": "integer",
+    "running_jobs": "integer",
+    "liveness_key": "bigint",
+    "started_at": "timestamptz",
+    "last_beat": "timestamptz",
+    "lease_until": "timestamptz",
+}
+LONG = "🦉" * 2500
+IDS = [*OTHERS, LONG, "\u202e", "set by hand", "due", "a b"]
+NUMBERS = ["0", "-1", str(-(2**31)), str(2**31 - 1)]
+KEYS = [None, "0", "7", str(-(2**63)), str(2**63 - 1)]
+
+rows = st.fixed_dictionaries(
+    {
+        "worker_id": st.sampled_from(IDS),
+        "hostname": st.sampled_from(["", "x" * 5000, "\u202e"]),
+        "pid": st.sampled_from(NUMBERS),
+        "version": st.sampled_from(["", "0.2.3", "not a version", "🦉" * 3000]),
+        "max_concurrent_jobs": st.sampled_from(NUMBERS),
+        "running_jobs": st.sampled_from(NUMBERS),
+        "liveness_key": st.sampled_from(KEYS),
+        "started_at": st.sampled_from(INSTANTS),
+        "last_beat": st.sampled_from(INSTANTS),
+        "lease_until": st.sampled_from(INSTANTS),
+    }
+)
+
+
+async def work() -> None: ...
+
+
+async def write(pool: asyncpg.Pool, row: Mapping[str, str | None]) -> None:
+    assert await write_row(pool, "scheduler_workers", "worker_id", TYPES, row)
+
+
+async def survives(scheduler: Scheduler, seen: Recorder) -> None:
+    """Every part that reads the table has its turn, and jobs run."""
+    runtime = scheduler._runtime
+    assert runtime is not None
+    parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
+    for _ in range(2):
+        runtime.rescuer.listen()
+        for name in ("heartbeat", "rescuer", "deadline_scanner", "announcer", "heartbeat", "claimer"):
+            await parts[name].run_once()
+    job_id = await scheduler.schedule_job(NAME, now(), {})
+    await seen.until(JobCompleted, job_id=job_id)
+    for worker in await scheduler.workers():
+        assert all(each.tzinfo for each in (worker.started_at, worker.last_beat, worker.lease_until))
+    assert scheduler.is_running
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(rows, min_size=1, max_size=12), st.lists(rows, min_size=1, max_size=12))
+async def test_whatever_lies_in_the_table(
+    pool: asyncpg.Pool, before: list[dict[str, str | None]], meanwhile: list[dict[str, str | None]]
+) -> None:
+    await pool.execute("TRUNCATE scheduled_jobs, scheduler_workers")
+    for row in before:
+        await write(pool, row)
+    scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    scheduler.register(work, name=NAME)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        await survives(scheduler, seen)
+        for row in meanwhile:
+            await write(pool, row)
+        await survives(scheduler, seen)
+    assert scheduler._life.fault is None
+
+
+async def test_a_row_of_ones_own_is_mended_by_the_next_beat(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    scheduler.register(work, name=NAME)
+    async with scheduler:
+        for instant in INSTANTS:
+            await pool.execute(
+                "UPDATE scheduler_workers SET lease_until = $1::text::timestamptz, liveness_key = 7,"
+                " last_beat = $1::text::timestamptz, started_at = $1::text::timestamptz, running_jobs = -1",
+                instant,
+            )
+            await survives(scheduler, Recorder(scheduler))
+            (own,) = await scheduler.workers()
+            assert own.is_alive
+            assert abs((own.last_beat - datetime.now(UTC)).total_seconds()) < 60
+            assert own.running_jobs == 0
+
+
+async def test_workers_that_never_were_fall_silent_and_lose_their_jobs(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their leases never end, but nobody holds the locks that their rows name."""
+    monkeypatch.setattr("pg_scheduler.store.store.SETTLING", 0.0)
+    monkeypatch.setattr("pg_scheduler.worker.maintenance.rescuer.PATIENCE", 0.0)
+    for number, worker_id in enumerate(IDS):
+        row = dict.fromkeys(("started_at", "last_beat", "lease_until"), INSTANTS[number % 2 * 3])
+        row |= {"worker_id": worker_id, "liveness_key": str(number), "hostname": "", "version": ""}
+        await write(pool, row | {"pid": "1", "max_concurrent_jobs": "1"})
+        await pool.execute(
+            "INSERT INTO scheduled_jobs"
+            " (job_id, job_name, execution_time, status, attempt, worker_id, lease_until)"
+            " VALUES ($1, $2, now(), 'running', 1, $3, 'infinity')",
+            str(number),
+            NAME,
+            worker_id,
+        )
+    scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    scheduler.register(work, name=NAME)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        runtime = scheduler._runtime
+        assert runtime is not None
+        runtime.rescuer.listen()
+        for _ in range(2):
+            await runtime.rescuer.run_once()
+        await seen.until(JobCompleted, len(IDS))
+    dead = [worker for event in seen.of(JobsReclaimed) for worker in event.dead_workers]
+    assert sorted(dead) == sorted(IDS)
+    assert scheduler._life.fault is None
+
+
+async def test_a_job_of_a_worker_of_an_endless_name_can_be_cancelled(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, worker_id)"
+        " VALUES ('odd', 'x', now(), 'running', 1, $1)",
+        LONG,
+    )
+    assert await scheduler.cancel_job("odd")
+    job = await scheduler.get_job("odd")
+    assert job is not None
+    assert job.status is JobStatus.CANCELLED
+    await scheduler.shutdown()

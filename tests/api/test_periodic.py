@@ -1,0 +1,348 @@
+"""The periodic jobs of a running Scheduler, through its public face."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobPriority, JobStatus, PeriodicJobConfig, Scheduler, current_job, periodic
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import JobCancelled, JobCompleted, JobStarted, PassFinished, PeriodicJobPlanned
+from pg_scheduler.schedules.catalogue import periodic_catalogue
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+KEY = "the key"
+HOUR = timedelta(hours=1)
+
+
+async def work() -> None: ...
+
+
+async def until(seen: Recorder, condition: Callable[[], bool]) -> None:
+    """Wait for the planner's pass that makes it true."""
+    passes = len(seen.of(PassFinished, service="planner"))
+    while not condition():
+        passes += 1
+        await seen.until(PassFinished, passes, service="planner")
+
+
+def next_fire(scheduler: Scheduler) -> datetime | None:
+    status = scheduler.get_periodic_job_status(KEY)
+    assert status is not None
+    found: datetime | None = status["next_fire_at"]
+    return found
+
+
+async def row(pool: asyncpg.Pool, key: str = KEY) -> asyncpg.Record:
+    found = await pool.fetchrow("SELECT * FROM scheduler_periodic_jobs WHERE dedup_key = $1", key)
+    assert found is not None
+    return found
+
+
+async def test_an_interval_fires_again_and_again_without_drift(make: Make) -> None:
+    """Real time: four windows of a tenth of a second."""
+    periodic(every=timedelta(seconds=0.1))(work)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    started = await seen.until(JobStarted, 4)
+    times = [event.execution_time for event in started]
+    assert len(set(times)) == 4
+    assert {(time - times[0]) % timedelta(seconds=0.1) for time in times} == {timedelta(0)}
+
+
+async def test_cron_with_seconds_fires_on_the_second(make: Make) -> None:
+    """Real time: up to a second until the first window."""
+    periodic(cron="* * * * * *")(work)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    (started,) = await seen.until(JobStarted)
+    assert started.execution_time.microsecond == 0
+
+
+async def test_each_window_runs_once_across_nodes(make: Make) -> None:
+    """Real time: five windows of a tenth of a second, three nodes."""
+    ran: list[str] = []
+    enough = asyncio.Event()
+
+    @periodic(every=timedelta(seconds=0.1))
+    async def often() -> None:
+        ran.append(current_job().job_id)
+        if len(ran) == 5:
+            enough.set()
+
+    nodes = [make() for _ in range(3)]
+    seen = [Recorder(node) for node in nodes]
+    for node in nodes:
+        await node.start()
+    await asyncio.wait_for(enough.wait(), PATIENCE)
+    for node in nodes:
+        await node.shutdown()
+    planned = [event.job_id for each in seen for event in each.of(PeriodicJobPlanned)]
+    assert len(ran) == len(set(ran))
+    assert len(planned) == len(set(planned))
+    assert set(ran) <= set(planned)
+
+
+async def test_after_downtime_one_run_makes_up_for_all_and_the_rhythm_goes_on(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    clock = FakeClock(datetime(2026, 3, 10, 12, tzinfo=UTC))
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    scheduler = make(clock=clock, misfire_grace_time=60)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.shutdown()
+    clock.advance(timedelta(days=3, minutes=25))
+    await scheduler.start()
+    await seen.until(JobCompleted)  # although it is 25 minutes late and has a minute of grace
+    (started,) = seen.of(JobStarted)
+    assert started.execution_time == datetime(2026, 3, 13, 12, tzinfo=UTC)
+    status = scheduler.get_periodic_job_status(KEY)
+    assert status is not None
+    assert status["last_fire_at"] == datetime(2026, 3, 13, 12, tzinfo=UTC)
+    assert status["next_fire_at"] == datetime(2026, 3, 13, 13, tzinfo=UTC)
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+
+async def test_status_tells_all_there_is(make: Make) -> None:
+    periodic(
+        every=timedelta(minutes=15),
+        dedup_key="interval",
+        priority=JobPriority.HIGH,
+        max_retries=2,
+        job_name="periodic.mine",
+        use_advisory_lock=True,
+        enabled=False,
+    )(work)
+    periodic(cron="0 3 * * *", timezone="Europe/Berlin", dedup_key="cron")(work)
+    periodic(cron="0 3 * * *", dedup_key="utc")(work)
+    scheduler = make()
+    assert scheduler.get_periodic_job_status("interval") == {
+        "job_name": "periodic.mine",
+        "enabled": False,
+        "priority": "high",
+        "max_retries": 2,
+        "dedup_key": "interval",
+        "use_advisory_lock": True,
+        "function_name": "work",
+        "function_module": __name__,
+        "interval": 900.0,
+        "next_fire_at": None,
+        "last_fire_at": None,
+    }
+    status = scheduler.get_periodic_job_status("cron")
+    assert status is not None
+    assert (status["cron"], status["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    assert "interval" not in status
+    assert status["job_name"] == "periodic_work"
+    utc = scheduler.get_periodic_job_status("utc")
+    assert utc is not None
+    assert utc["timezone"] == "UTC"
+    assert scheduler.get_periodic_job_status("nobody") is None
+
+
+async def test_periodic_jobs_are_listed_by_key(make: Make) -> None:
+    periodic(every=HOUR)(work)
+    (key,) = periodic_catalogue.configs()
+    scheduler = make()
+    jobs = scheduler.get_periodic_jobs()
+    assert list(jobs) == [key]
+    assert jobs[key] == PeriodicJobConfig(work, interval=HOUR)
+    assert len(key) == 16
+    assert set(key) <= set("0123456789abcdef")
+
+
+async def test_the_next_time_is_shown_while_it_is_on(scheduler: Scheduler, seen: Recorder) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    scheduler._runtime.planner.wake()  # type: ignore[union-attr] # written later than the start
+    await until(seen, lambda: next_fire(scheduler) is not None)
+    shown = next_fire(scheduler)
+    assert shown is not None
+    assert timedelta(minutes=59) < shown - now() <= HOUR
+    scheduler.disable_periodic_job(KEY)
+    status = scheduler.get_periodic_job_status(KEY)
+    assert status is not None
+    assert (status["enabled"], status["next_fire_at"]) == (False, None)
+
+
+# -- switching -----------------------------------------------------------------------------------------
+
+
+async def test_switching_counts_here_at_once_and_on_every_node(make: Make, pool: asyncpg.Pool) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    here, there = make(), make()
+    seen_there = Recorder(there)
+    await here.start()
+    await there.start()
+    for enabled in (False, True):
+        assert (here.enable_periodic_job if enabled else here.disable_periodic_job)(KEY) is True
+        assert here.get_periodic_jobs()[KEY].enabled is enabled
+        async with asyncio.timeout(1):
+            await until(seen_there, lambda: there.get_periodic_jobs()[KEY].enabled is enabled)  # noqa: B023
+        assert (await row(pool))["enabled"] is enabled
+
+
+async def test_an_unknown_key_is_false(scheduler: Scheduler) -> None:
+    assert scheduler.enable_periodic_job("nobody") is False
+    assert scheduler.disable_periodic_job("nobody") is False
+    assert await scheduler.trigger_periodic_job("nobody") is None
+
+
+async def test_what_was_switched_is_remembered(make: Make, pool: asyncpg.Pool) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    scheduler = make()
+    await scheduler.start()
+    scheduler.disable_periodic_job(KEY)
+    await scheduler.shutdown()
+    assert (await row(pool))["enabled"] is False
+    other = make()
+    await other.start()
+    assert other.get_periodic_jobs()[KEY].enabled is False
+
+
+@pytest.mark.parametrize("tables", ["there", "missing"])
+async def test_switching_before_the_start_counts(
+    dsn: str, empty_dsn: str, tables: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    async with asyncpg.create_pool(dsn if tables == "there" else empty_dsn, min_size=1, max_size=3) as pool:
+        scheduler = Scheduler(pool)
+        assert scheduler.disable_periodic_job(KEY) is True
+        assert scheduler.get_periodic_jobs()[KEY].enabled is False
+        async with scheduler:
+            assert scheduler.get_periodic_jobs()[KEY].enabled is False
+            assert (await row(pool))["enabled"] is False
+
+
+async def test_a_process_that_never_starts_can_switch(make: Make, pool: asyncpg.Pool) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    running, other = make(), make()
+    seen = Recorder(running)
+    await running.start()
+    other.disable_periodic_job(KEY)
+    await until(seen, lambda: not running.get_periodic_jobs()[KEY].enabled)
+
+
+def test_switching_needs_no_running_loop(dsn: str) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+
+    async def make_one() -> Scheduler:
+        return Scheduler(await asyncpg.create_pool(dsn, min_size=0, max_size=3))
+
+    with asyncio.Runner() as runner:
+        scheduler = runner.run(make_one())
+        assert scheduler.disable_periodic_job(KEY) is True
+        assert scheduler.get_periodic_jobs()[KEY].enabled is False
+
+        async def live() -> None:
+            async with scheduler:
+                assert (await row(scheduler.db_pool))["enabled"] is False
+            await scheduler.db_pool.close()
+
+        runner.run(live())
+
+
+# -- trigger -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_triggered_run_leaves_the_rhythm_alone(make: Make, pool: asyncpg.Pool, enabled: bool) -> None:
+    periodic(every=HOUR, dedup_key=KEY, enabled=enabled, job_name="periodic.mine")(work)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    before = await row(pool)
+    ids = [await scheduler.trigger_periodic_job(KEY) for _ in range(2)]
+    for job_id in ids:
+        assert job_id is not None
+        await seen.until(JobCompleted, job_id=job_id, job_name="periodic.mine")
+    after = await row(pool)
+    assert len(set(ids)) == 2
+    assert (after["next_fire_at"], after["last_fire_at"]) == (before["next_fire_at"], before["last_fire_at"])
+
+
+async def test_a_trigger_before_the_start_waits_for_it(make: Make) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    job_id = await scheduler.trigger_periodic_job(KEY)
+    assert job_id is not None
+    waiting = await scheduler.get_job(job_id)
+    assert waiting is not None
+    assert waiting.status is JobStatus.PENDING
+    await scheduler.start()
+    await seen.until(JobCompleted, job_id=job_id)
+
+
+async def test_a_triggered_run_is_due_by_the_databases_clock(make: Make) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    clock = FakeClock(datetime(2020, 1, 1, tzinfo=UTC))  # this machine's is years ahead of it
+    scheduler = make(clock=clock)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.trigger_periodic_job(KEY)
+    await seen.until(JobCompleted, job_id=job_id)
+
+
+async def test_a_locked_run_is_skipped_while_another_holds_the_lock(make: Make) -> None:
+    gate = Gate()
+
+    @periodic(every=HOUR, dedup_key=KEY, use_advisory_lock=True)
+    async def locked() -> None:
+        await gate.job()
+
+    one, two = make(max_concurrent_jobs=1), make(max_concurrent_jobs=1)
+    seen = [Recorder(one), Recorder(two)]
+    await one.start()
+    first = await one.trigger_periodic_job(KEY)
+    await gate.wait_begun()
+    await two.start()
+    second = await one.trigger_periodic_job(KEY)
+    (skipped,) = await seen[1].until(JobCancelled, job_id=second)
+    assert "advisory lock" in skipped.reason
+    gate.open.set()
+    await seen[0].until(JobCompleted, job_id=first)
+    assert len(gate.calls) == 1
+
+
+async def test_functions_of_one_name_in_two_modules_both_run(make: Make) -> None:
+    calls: list[str] = []
+
+    def define(module: str) -> Any:
+        async def tick() -> None:
+            calls.append(module)
+
+        tick.__module__, tick.__qualname__ = module, "tick"
+        return periodic(every=HOUR, dedup_key=module)(tick)
+
+    define("app.one")
+    define("app.two")
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    for key in ("app.one", "app.two"):
+        await scheduler.trigger_periodic_job(key)
+    await seen.until(JobCompleted, 2, job_name="periodic_tick")
+    assert sorted(calls) == ["app.one", "app.two"]
+
+
+async def test_a_failed_switch_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    scheduler = make()
+    await scheduler.initialize_db()
+    scheduler.db_pool.terminate()
+    with caplog.at_level(logging.ERROR, "pg_scheduler"):
+        scheduler.disable_periodic_job(KEY)
+        await scheduler.shutdown()
+    assert "PoolClosedError" in caplog.text

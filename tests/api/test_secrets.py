@@ -1,0 +1,156 @@
+"""What nobody may read in a log or an error: passwords in DSNs, and arguments of jobs."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConfigurationError,
+    ConflictResolution,
+    DatabaseUnavailableError,
+    JobSpec,
+    PayloadError,
+    RetryPolicy,
+    Scheduler,
+)
+from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried
+from pg_scheduler.store.connections.pool import Connections
+from tests.api.conftest import Make
+from tests.support.worker import Recorder, now
+
+SECRET = "correct-horse-battery"
+DSN = f"postgresql://me:{SECRET}@127.0.0.1:1/db"
+
+
+def told(error: BaseException) -> str:
+    """Everything that a log would show of it."""
+    return f"{error!r} {error} {''.join(traceback.format_exception(error))}"
+
+
+@pytest.mark.parametrize("address", [DSN.encode(), [DSN]])
+async def test_a_dsn_of_the_wrong_kind_is_not_shown(pool: asyncpg.Pool, address: Any) -> None:
+    with pytest.raises(ConfigurationError, match="direct_dsn") as raised:
+        Scheduler(pool, direct_dsn=address)
+    assert SECRET not in told(raised.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        DSN.replace("127.0.0.1:1", f"{SECRET}:{SECRET}@host"),
+        DSN.replace("127.0.0.1:1", f"[{SECRET}"),
+        DSN.replace("postgresql", "mysql"),
+        DSN + f"?sslmode={SECRET}",
+        DSN,
+    ],
+    ids=["port", "bracket", "scheme", "option", "unreachable"],
+)
+async def test_a_dsn_that_cannot_be_used_is_not_shown(pool: asyncpg.Pool, address: str) -> None:
+    held = Connections(pool, address).hold()
+    with pytest.raises((ConfigurationError, DatabaseUnavailableError)) as raised:
+        await held.__aenter__()
+    assert SECRET not in told(raised.value)
+
+
+async def test_a_dsn_in_the_place_of_something_else_is_not_shown(pool: asyncpg.Pool) -> None:
+    with pytest.raises(TypeError) as raised:
+        Scheduler(DSN)  # type: ignore[arg-type]
+    assert SECRET not in told(raised.value)
+    scheduler = Scheduler(pool, direct_dsn=DSN)
+    with pytest.raises(TypeError) as raised:
+        await scheduler.schedule(work, execution_time=now(), connection=DSN)
+    assert SECRET not in told(raised.value)
+    shown = [scheduler, scheduler._config, scheduler._store, scheduler._store.connections]
+    assert SECRET not in repr(shown)
+
+
+async def work(*_args: object, **_kwargs: object) -> None: ...
+
+
+async def fail(*_args: object, **_kwargs: object) -> None:
+    raise RuntimeError("as planned")
+
+
+async def narrow() -> None: ...
+
+
+async def test_arguments_are_in_no_log_and_no_event(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="asyncio")
+    quick = timedelta(milliseconds=1)
+    scheduler = make(retry_policy=RetryPolicy(quick, 1.0, quick))
+    seen = Recorder(scheduler)
+
+    def broken(_event: object) -> None:
+        raise RuntimeError("a subscriber's mistake")
+
+    scheduler.subscribe(broken)
+    await scheduler.start()
+    about: dict[str, Any] = {"args": (SECRET,), "kwargs": {"password": SECRET}}
+    await scheduler.schedule(work, execution_time=now(), **about)
+    await scheduler.schedule(fail, execution_time=now(), max_retries=1, **about)
+    await scheduler.schedule(narrow, execution_time=now(), **about)
+    await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **about)
+    await scheduler.schedule_bulk([JobSpec(work, now(), **about)] * 150)
+    await scheduler.schedule_job("nobody.knows", now(), about, job_id="unknown")
+    await scheduler.load_task_functions()
+    await seen.until(JobCompleted, 151)
+    await seen.until(JobFailed, 2)
+    await seen.until(JobRetried)
+    await seen.until(JobExpired)
+    await scheduler.cancel_job("unknown")
+    await scheduler.shutdown()
+    assert "as planned" in caplog.text
+    assert "a subscriber's mistake" in caplog.text
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(seen.events)
+
+
+async def test_an_error_of_the_database_shows_no_arguments(pool: asyncpg.Pool) -> None:
+    """Somebody has added a rule of their own to the table; its DETAIL would show the row."""
+    await pool.execute("ALTER TABLE scheduled_jobs ADD CONSTRAINT odd CHECK (job_name <> 'odd')")
+    scheduler = Scheduler(pool)
+    data = {"args": [SECRET]}
+    with pytest.raises(asyncpg.CheckViolationError, match="odd") as raised:
+        await scheduler.schedule_job("odd", now(), data)
+    assert SECRET not in told(raised.value)
+    with pytest.raises(asyncpg.CheckViolationError) as raised:
+        await scheduler.schedule_job("odd", now(), data, conflict_resolution=ConflictResolution.REPLACE)
+    assert SECRET not in told(raised.value)
+    scheduler.register(work, name="odd")
+    with pytest.raises(asyncpg.CheckViolationError) as raised:
+        await scheduler.schedule_bulk([JobSpec(work, now(), (SECRET,))] * 100)
+    assert SECRET not in told(raised.value)
+    async with pool.acquire() as connection:
+        with pytest.raises(asyncpg.CheckViolationError) as raised:
+            await scheduler.schedule(work, execution_time=now(), args=(SECRET,), connection=connection)
+    assert SECRET not in told(raised.value)
+    await scheduler.shutdown()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"args": SECRET},
+        {"args": {SECRET}},
+        {"kwargs": [SECRET]},
+        {"args": (SECRET, object())},
+        {"kwargs": {"x": {SECRET}}},
+        {"args": ("\x00" + SECRET,)},
+        {"args": (SECRET * 60_000,)},
+    ],
+)
+async def test_a_refusal_shows_no_arguments(pool: asyncpg.Pool, call: dict[str, Any]) -> None:
+    scheduler = Scheduler(pool)
+    with pytest.raises(PayloadError) as raised:
+        await scheduler.schedule(work, execution_time=now(), **call)
+    assert SECRET not in told(raised.value)
+    with pytest.raises(TypeError) as wrong:
+        await scheduler.schedule_bulk([call])  # type: ignore[list-item]
+    assert SECRET not in told(wrong.value)

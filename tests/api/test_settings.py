@@ -1,0 +1,222 @@
+"""What a Scheduler accepts, and that making one changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    ConfigurationError,
+    PollingConfig,
+    RetryPolicy,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    VacuumTrigger,
+)
+from pg_scheduler.events import JobCompleted
+from tests.api.conftest import Make
+from tests.support.worker import Gate, Recorder, holds, now
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_concurrent_jobs": 0}, r"max_concurrent_jobs = 0.*greater than or equal to 1"),
+        ({"max_concurrent_jobs": 2.5}, r"max_concurrent_jobs = 2.5"),
+        ({"max_concurrent_jobs": True}, "max_concurrent_jobs"),
+        ({"batch_claim_limit": 0}, r"batch_claim_limit = 0"),
+        ({"batch_claim_limit": "10"}, "batch_claim_limit"),
+        ({"misfire_grace_time": -1}, r"misfire_grace_time = -1"),
+        ({"misfire_grace_time": 2**31}, "misfire_grace_time"),
+        ({"misfire_grace_time": "5"}, "misfire_grace_time"),
+        ({"vacuum_enabled": "yes"}, "vacuum_enabled"),
+        ({"vacuum_config": 3}, "vacuum"),
+        ({"polling_config": {"min_interval": "x"}}, "polling"),
+        ({"schema": ""}, "schema"),
+        ({"schema": "x" * 64}, "schema"),
+        ({"shutdown_timeout": -1}, "shutdown_timeout"),
+        ({"max_crashes": 0}, "max_crashes"),
+        ({"max_crashes": 2**31}, "max_crashes"),
+        ({"max_loop_block": 0}, "max_loop_block"),
+        ({"max_loop_block": "600"}, "max_loop_block"),
+        ({"keeper_dsn": 5}, "keeper_dsn"),
+        ({"shutdown_timeout": float("nan")}, "shutdown_timeout"),
+        ({"max_concurrent_jobs": 0, "batch_claim_limit": 0}, "max_concurrent_jobs.*batch_claim_limit"),
+    ],
+    ids=str,
+)
+async def test_a_bad_setting_is_refused_with_the_value_and_the_rule(
+    pool: asyncpg.Pool, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        Scheduler(pool, **settings)
+    assert isinstance(raised.value, ValueError)
+    assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("no_pool", [None, "postgresql://x", 3])
+def test_a_pool_is_a_pool(no_pool: Any) -> None:
+    with pytest.raises(TypeError, match=r"asyncpg\.Pool"):
+        Scheduler(no_pool)
+
+
+async def test_a_policy_is_a_policy(pool: asyncpg.Pool) -> None:
+    with pytest.raises(TypeError, match="retry_policy"):
+        Scheduler(pool, retry_policy="often")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Scheduler(pool, unheard_of=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PollingConfig(min_interval=-1),
+        lambda: PollingConfig(max_interval=0),
+        lambda: PollingConfig(min_interval=3, max_interval=2),
+        lambda: PollingConfig(backoff_multiplier=0.9),
+        lambda: PollingConfig(unheard_of=1),  # type: ignore[call-arg]
+        lambda: VacuumPolicy.after_days(-1),
+        lambda: VacuumPolicy.keep_last(-1),
+        lambda: VacuumPolicy(VacuumTrigger.TIME_BASED),
+        lambda: VacuumPolicy(VacuumTrigger.NEVER, days=3),
+        lambda: VacuumPolicy(VacuumTrigger.TIME_BASED, days=3, keep_count=1),
+        lambda: VacuumConfig(interval_minutes=0),
+        lambda: VacuumConfig(completed="never"),  # type: ignore[arg-type]
+        lambda: RetryPolicy(base=timedelta(0)),
+        lambda: RetryPolicy(factor=0.5),
+        lambda: RetryPolicy(jitter=1),
+    ],
+)
+def test_parts_of_the_settings_are_checked_where_they_are_made(build: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        build()
+
+
+async def test_defaults_and_positional_use_are_those_of_0_2(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    assert (scheduler.HEARTBEAT_THRESHOLD, scheduler.LEASE_DURATION, scheduler.WORKER_ID_LENGTH) == (
+        120,
+        60,
+        8,
+    )
+    assert (scheduler.db_pool, len(scheduler.worker_id)) == (pool, 8)
+    scheduler = Scheduler(pool, 5, 60, VacuumConfig(), False, 3, PollingConfig())
+    config = scheduler._config
+    assert (config.max_concurrent_jobs, config.misfire_grace_time, config.vacuum_enabled) == (5, 60, False)
+    assert config.batch_claim_limit == 3
+
+
+async def test_the_secret_in_a_dsn_is_not_shown(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, direct_dsn="postgresql://user:secret@host/db")
+    assert "secret" not in repr(scheduler._config)
+
+
+@pytest.mark.parametrize("how", ["subclass", "instance"])
+async def test_the_lease_can_be_set_before_the_start(make: Make, pool: asyncpg.Pool, how: str) -> None:
+    class Quick(Scheduler):
+        LEASE_DURATION = 7
+        HEARTBEAT_THRESHOLD = 9
+        WORKER_ID_LENGTH = 12
+
+    scheduler: Scheduler
+    if how == "subclass":
+        scheduler = Quick(pool)
+        assert len(scheduler.worker_id) == 12
+    else:
+        scheduler = Scheduler(pool)
+        scheduler.LEASE_DURATION = 7  # type: ignore[misc] # documented to be settable
+        scheduler.HEARTBEAT_THRESHOLD = 9  # type: ignore[misc]
+    async with scheduler:
+        (worker,) = await scheduler.workers()
+        assert worker.lease_until - worker.last_beat == timedelta(seconds=7)
+        assert scheduler._config.heartbeat_threshold == 9
+
+
+async def test_a_lease_that_cannot_be_is_refused(pool: asyncpg.Pool) -> None:
+    class Odd(Scheduler):
+        LEASE_DURATION = 0
+
+    with pytest.raises(ConfigurationError, match="lease"):
+        Odd(pool)
+    scheduler = Scheduler(pool)
+    scheduler.LEASE_DURATION = -1  # type: ignore[misc]
+    with pytest.raises(ConfigurationError, match="lease"):
+        await scheduler.start()
+    assert not holds(scheduler.is_running)
+
+
+async def test_retries_follow_the_policy(make: Make) -> None:
+    scheduler = make(retry_policy=RetryPolicy(timedelta(milliseconds=1), 1.0, timedelta(milliseconds=1), 0.0))
+    seen = Recorder(scheduler)
+    tries = 0
+
+    async def third_time_lucky() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ValueError
+
+    await scheduler.start()
+    await scheduler.schedule(third_time_lucky, execution_time=now(), max_retries=2)
+    await seen.until(JobCompleted, attempt=3)
+
+
+async def test_all_tables_live_in_the_schema_that_is_named(
+    make: Make, pool: asyncpg.Pool, opened: Gate
+) -> None:
+    schema = 'Quite "odd" 1'
+    scheduler = make(schema=schema)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule(opened.job, execution_time=now())
+    await seen.until(JobCompleted)
+    assert (await scheduler.run_vacuum())["completed"] == 0
+    tables = await pool.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+    assert {"scheduled_jobs", "scheduler_workers", "vacuum_stats"} <= {row[0] for row in tables}
+    assert await pool.fetchval("SELECT count(*) FROM public.scheduled_jobs") == 0
+    assert await pool.fetchval("SELECT count(*) FROM public.scheduler_workers") == 0
+
+
+def test_importing_and_building_changes_nothing_global() -> None:
+    """In a process of its own: no handlers, no levels, no signal handlers, no loop, no output."""
+    code = """
+import asyncio, logging, signal, sys, threading
+root = logging.getLogger()
+before = (root.level, list(root.handlers), [signal.getsignal(s) for s in signal.valid_signals()])
+hook, threads = sys.excepthook, threading.active_count()
+import pg_scheduler, asyncpg
+async def pool(): return asyncpg.create_pool("postgresql://nowhere", min_size=0)
+loop = asyncio.new_event_loop()
+made = loop.run_until_complete(pool())
+loop.close()
+one, two = pg_scheduler.Scheduler(made), pg_scheduler.Scheduler(made)
+assert one.worker_id != two.worker_id
+assert before == (root.level, list(root.handlers), [signal.getsignal(s) for s in signal.valid_signals()])
+assert (hook, threads) == (sys.excepthook, threading.active_count())
+logger = logging.getLogger("pg_scheduler")
+assert [type(h) for h in logger.handlers] == [logging.NullHandler]
+assert logger.level == logging.NOTSET and logger.propagate
+assert asyncio._get_running_loop() is None
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+async def test_two_schedulers_have_nothing_to_do_with_each_other(make: Make) -> None:
+    async def work() -> None: ...
+
+    one, two = make(), make()
+    one.register(work, name="settings.mine")
+    await two.schedule_job("settings.mine", now(), {})
+    assert await one.load_task_functions() == []
+    assert await two.load_task_functions() == ["settings.mine"]
+    assert asyncio.get_running_loop().is_running()

@@ -1,0 +1,189 @@
+"""Builds the parts of a worker one by one, with nothing running that a test did not start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.announcer import Announcer
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.listener import Listener
+from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
+from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.planner import Planner
+from pg_scheduler.worker.maintenance.rescuer import Rescuer
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.pipeline.claimer import Claimer
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.service import NEVER
+from tests.support.worker import LEASE, claim, new_worker
+
+
+class Parts:
+    """One worker's parts. ``calls`` gathers what they told their neighbours."""
+
+    def __init__(self, store: Store, bus: EventBus) -> None:
+        self.store = store
+        self.bus = bus
+        self.tasks = TaskRegistry()
+        self.calls: list[str] = []
+        self.messages: list[str] = []
+        self.faults: list[ServiceFaulted] = []
+        self.hears = True
+        self.trusted = True
+        self.worker_id = "me"
+
+    def _notes(self, what: str) -> Callable[[], None]:
+        return lambda: self.calls.append(what)
+
+    def announcer(self, *, horizon: float = 4.0) -> Announcer:
+        return Announcer(self.store, self.bus, horizon=horizon, on_due=self._notes("due"))
+
+    def completer(
+        self,
+        *,
+        flush_timeout: float = 5.0,
+        keep: bool = True,
+    ) -> Completer:
+        return Completer(
+            self.store,
+            self.bus,
+            self.worker_id,
+            flush_timeout=flush_timeout,
+            on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
+            keep=keep,
+        )
+
+    def executor(
+        self, completer: Completer | None = None, *, slots: int = 5, shutdown_timeout: float = 5.0
+    ) -> Executor:
+        return Executor(
+            self.store,
+            self.bus,
+            self.tasks,
+            completer or self.completer(),
+            RetryPolicy(),
+            slots=slots,
+            shutdown_timeout=shutdown_timeout,
+            on_free=self._notes("free"),
+            on_lost=self._notes("lost"),
+            on_fault=self.faults.append,
+        )
+
+    def claimer(
+        self,
+        executor: Executor | None = None,
+        *,
+        batch: int = 10,
+        trusted_until: float = NEVER,
+        **polling: Any,
+    ) -> Claimer:
+        executor = executor or self.executor()
+        return Claimer(
+            self.store,
+            self.bus,
+            executor,
+            executor._completer,
+            self.tasks,
+            self.worker_id,
+            batch=batch,
+            polling=PollingConfig(**polling),
+            on_claimed=self._notes("claimed"),
+            on_silence=self._notes("silence"),
+            on_refused=self._notes("refused"),
+            trusted_until=lambda: trusted_until,
+        )
+
+    def heartbeat(
+        self,
+        executor: Executor | None = None,
+        *,
+        lease: float = LEASE,
+        liveness_key: Callable[[], int | None] = lambda: None,
+    ) -> Heartbeat:
+        return Heartbeat(
+            self.store,
+            self.bus,
+            executor or self.executor(),
+            new_worker(self.worker_id),
+            lease=lease,
+            hears=lambda: self.hears,
+            liveness_key=liveness_key,
+        )
+
+    def listener(self) -> Listener:
+        return Listener(
+            self.store,
+            self.bus,
+            self.worker_id,
+            on_message=self.messages.append,
+            on_connected=self._notes("connected"),
+        )
+
+    def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
+        async def ask(worker_ids: Collection[str]) -> None:
+            self.calls += [f"asked {worker_id}" for worker_id in worker_ids]
+
+        return Rescuer(
+            self.store,
+            self.bus,
+            self.worker_id,
+            heartbeat_threshold=120.0,
+            max_crashes=max_crashes,
+            is_trusted=lambda: self.trusted,
+            ask=ask,
+            on_rescued=self._notes("rescued"),
+        )
+
+    def expirer(self) -> Expirer:
+        return Expirer(self.store, self.bus)
+
+    def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
+        return DeadlineScanner(
+            self.store,
+            self.bus,
+            lease=lease,
+            heartbeat_threshold=120.0,
+            on_lapsed=self._notes("lapsed"),
+            on_expired=self._notes("expired"),
+        )
+
+    def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
+        return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id)
+
+    def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
+        store = store or self.store
+        return Planner(
+            store,
+            self.bus,
+            ScheduleBook(store, periodic_catalogue, self.tasks, misfire_grace_time=grace),
+            hears=lambda: self.hears,
+            on_planned=self._notes("planned"),
+            on_switched=self._notes("switched"),
+        )
+
+    def with_store(self, store: Store) -> Parts:
+        """Another worker's parts on another store, with the same bus."""
+        return Parts(store, self.bus)
+
+    async def run(self, executor: Executor, *jobs: NewJob) -> None:
+        """Insert jobs, claim them, run them and wait for all to end; nothing is written yet."""
+        for each in await claim(self.store, *jobs, worker_id=self.worker_id):
+            executor.submit(each)
+        await self.ended(executor)
+
+    @staticmethod
+    async def ended(executor: Executor) -> None:
+        executor._begin_all()  # what was claimed begins when the loop comes round
+        for run in list(executor._runs.values()):
+            if run.task:
+                await run.task

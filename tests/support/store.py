@@ -1,0 +1,77 @@
+"""What the store's tests are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.store import FROM_THE_START, NO_IDS, Store
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+LEASE = 60.0
+NAME = "app.work"
+
+Pool = asyncpg.Pool
+Connection = asyncpg.Connection
+
+
+def new_job(job_id: str = "job", **changes: Any) -> NewJob:
+    """A job that is due at NOW."""
+    job = NewJob(
+        job_id=job_id,
+        job_name=NAME,
+        execution_time=NOW,
+        task_data='{"args":[],"kwargs":{}}',
+        priority=5,
+        max_retries=0,
+        misfire_grace_time=None,
+        timeout_seconds=3600.0,
+    )
+    return job._replace(**changes)
+
+
+def worker(worker_id: str = "w1", **changes: Any) -> Worker:
+    """A worker; the instants are the database's business."""
+    return replace(Worker(worker_id, "host", 7, "1.0", 25, 0, NOW, NOW, NOW, True), **changes)
+
+
+async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Claim]:
+    """Insert jobs and have a worker claim them."""
+    await store.insert(jobs)
+    await store.register(worker(worker_id), LEASE)
+    claims = (await store.exchange(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
+    assert len(claims) == len(jobs)
+    return claims
+
+
+async def claim_on(
+    connection: PoolConnection, store: Store, limit: int, worker_id: str = "w1"
+) -> list[asyncpg.Record]:
+    """Claim on a connection of the test's own; the rows."""
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS)
+    *rows, _status_change = await store._fetch("exchange_jobs", *args, on=connection)
+    return rows
+
+
+async def due_in(store: Store, names: list[str]) -> float | None:
+    """Seconds until the next job of these names is due, as a worker without a lease is told."""
+    return (await store.exchange("nobody", names, 1)).due_in
+
+
+async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:
+    """A job's row as it is."""
+    found = await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert found, f"there is no job {job_id}"
+    return dict(found)
+
+
+async def column(pool: Pool, name: str) -> dict[str, Any]:
+    """One column of every job, by id."""
+    return {each["job_id"]: each[name] for each in await pool.fetch("SELECT * FROM scheduled_jobs")}

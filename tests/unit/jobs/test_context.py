@@ -1,0 +1,50 @@
+"""What a job knows of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler.jobs.context import CurrentJob, current, current_job
+from pg_scheduler.jobs.rows import Claim
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
+
+
+def test_outside_of_a_job_there_is_none() -> None:
+    with pytest.raises(LookupError, match=r"current_job\(\) was called outside of a running job"):
+        current_job()
+
+
+async def test_a_job_sees_itself_in_all_it_starts_and_nowhere_else() -> None:
+    job = CurrentJob("id", "name", 3, DUE, None)
+
+    async def look() -> CurrentJob:
+        return current_job()
+
+    async def run() -> tuple[CurrentJob, CurrentJob]:
+        current.set((CLAIM, DUE.timestamp()))
+        return await look(), await asyncio.create_task(look())
+
+    assert await asyncio.create_task(run()) == (job, job)
+    with pytest.raises(LookupError):
+        current_job()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [(None, None), (90.5, timedelta(seconds=90.5)), (0.0, timedelta(0)), (1e300, timedelta(seconds=1e9))],
+)
+async def test_its_deadline_counts_from_when_the_try_began(
+    seconds: float | None, left: timedelta | None
+) -> None:
+    began = DUE + timedelta(hours=1)
+
+    async def run() -> datetime | None:
+        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp()))
+        return current_job().deadline
+
+    assert await asyncio.create_task(run()) == (None if left is None else began + left)

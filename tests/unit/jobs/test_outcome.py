@@ -1,0 +1,109 @@
+"""What a try that ended makes of its job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler.jobs.outcome import (
+    MAX_ERROR_LENGTH,
+    CompleteOutcome,
+    ErrorResult,
+    FailOutcome,
+    InterruptResult,
+    Outcome,
+    ReleaseOutcome,
+    Result,
+    RetryOutcome,
+    ReturnResult,
+    SkipOutcome,
+    SkippedResult,
+    UnrunnableResult,
+    decide,
+    describe,
+)
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.rows import Claim
+
+CLAIM = Claim(
+    job_id="id",
+    job_name="app.work",
+    function="app.work",
+    attempt=7,
+    execution_time=datetime(2030, 1, 1, tzinfo=UTC),
+    task_data="{}",
+    priority=5,
+    retry_count=0,
+    max_retries=0,
+    timeout_seconds=None,
+    lock_key=None,
+)
+POLICY = RetryPolicy(jitter=0.5)
+
+
+@pytest.mark.parametrize(
+    ("result", "retries", "allowed", "outcome"),
+    [
+        (ReturnResult(), 0, 0, CompleteOutcome()),
+        (ReturnResult(), 2, 2, CompleteOutcome()),
+        (ErrorResult(ValueError("no")), 0, 0, FailOutcome("ValueError: no")),
+        (ErrorResult(ValueError("no")), 0, 1, RetryOutcome(timedelta(seconds=60), "ValueError: no")),
+        (ErrorResult(TimeoutError()), 1, 2, RetryOutcome(timedelta(seconds=120), "TimeoutError")),
+        (ErrorResult(ValueError("no")), 2, 2, FailOutcome("ValueError: no")),
+        (ErrorResult(ValueError("no")), 3, 2, FailOutcome("ValueError: no")),
+        (UnrunnableResult(LookupError("gone")), 0, 5, FailOutcome("LookupError: gone")),
+        (SkippedResult("locked"), 0, 5, SkipOutcome("locked")),
+        (InterruptResult(), 0, 0, ReleaseOutcome()),
+        (InterruptResult(), 5, 5, ReleaseOutcome()),
+    ],
+)
+def test_decisions(result: Result, retries: int, allowed: int, outcome: Outcome) -> None:
+    claim = CLAIM._replace(retry_count=retries, max_retries=allowed)
+    assert decide(claim, result, POLICY, spread=0.0) == outcome
+
+
+def test_the_spread_moves_the_retry() -> None:
+    claim = CLAIM._replace(max_retries=1)
+    assert decide(claim, ErrorResult(OSError()), POLICY, spread=1.0) == RetryOutcome(
+        timedelta(seconds=90), "OSError"
+    )
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class NotText(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value] # noqa: PLE0307 - the mistake in question
+
+
+class Outer:
+    class InnerError(Exception): ...
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("k"), "KeyError: 'k'"),
+        (Outer.InnerError("x"), "Outer.InnerError: x"),
+        (ValueError(), "ValueError"),
+        (ValueError("a\x00b"), "ValueError: a\\x00b"),
+        (ValueError("a\ud800b 🦉"), "ValueError: a\\ud800b 🦉"),
+    ],
+)
+def test_an_error_as_text_that_the_column_can_hold(error: Exception, text: str) -> None:
+    assert describe(error) == text
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(describe(ValueError("x" * 10**6))) == MAX_ERROR_LENGTH
+
+
+@pytest.mark.parametrize("error", [Mute(), NotText()])
+def test_an_exception_that_cannot_say_what_it_is_still_fails_its_job_only(error: Exception) -> None:
+    outcome = decide(CLAIM, ErrorResult(error), POLICY, spread=0.0)
+    assert isinstance(outcome, FailOutcome)
+    assert outcome.error.startswith(type(error).__name__)

@@ -1,0 +1,361 @@
+"""Which function a job's name means."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pg_scheduler.errors import ConfigurationError, NameConflictError
+from pg_scheduler.jobs import decorator
+from pg_scheduler.jobs import registry as tasks
+from pg_scheduler.jobs.decorator import job
+from pg_scheduler.jobs.model import UNSET, JobFunction
+from pg_scheduler.jobs.naming import module_name, qualified_name
+from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+
+
+def make(name: str, module: str = "app") -> JobFunction:
+    """A coroutine function of that name in that module."""
+
+    async def func() -> None: ...
+
+    func.__module__, func.__name__, func.__qualname__ = module, name.rpartition(".")[2], name
+    return func
+
+
+@pytest.fixture
+def registry() -> TaskRegistry:
+    return TaskRegistry()
+
+
+@pytest.fixture
+def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
+    """A catalogue that is thrown away."""
+    fresh = TaskRegistry()
+    monkeypatch.setattr(decorator, "catalogue", fresh)
+    return fresh
+
+
+class Service:
+    async def method(self) -> None: ...
+
+    @staticmethod
+    async def static() -> None: ...
+
+    @classmethod
+    async def of_class(cls) -> None: ...
+
+    async def __call__(self) -> None: ...
+
+
+async def generator() -> Any:
+    yield 1
+
+
+# -- names ---------------------------------------------------------------------------------------------
+
+
+def test_a_function_is_known_by_module_and_qualname_and_by_its_bare_name(registry: TaskRegistry) -> None:
+    send = make("Mail.send")
+    task = registry.register(send)
+    assert (task.name, task.identity, task.func) == ("app.Mail.send", "app.Mail.send", send)
+    assert registry.resolve("app.Mail.send") is registry.resolve("send") is task
+    assert registry.resolve("Mail.send") is registry.resolve("app.send") is registry.resolve("") is None
+    assert registry.names() == ["app.Mail.send", "send"]
+    assert registry.task_of(send) is task
+
+
+def test_a_name_of_ones_own_and_aliases(registry: TaskRegistry) -> None:
+    task = registry.register(make("send"), name="mail.send", aliases=["old.send", "older"])
+    assert task.name == "mail.send"
+    assert registry.names() == ["app.send", "mail.send", "old.send", "older", "send"]
+    assert {registry.resolve(name) for name in registry.names()} == {task}
+
+
+def test_doing_it_again_changes_nothing(registry: TaskRegistry) -> None:
+    send = make("send")
+    task = registry.register(send, name="mail.send", aliases=["old"], timeout=5, misfire_grace_time=7)
+    version, names = registry.version, registry.names()
+    assert registry.register(send) is task
+    assert registry.register(send, name="mail.send", aliases=["old"]) == task
+    assert registry.version == version
+    assert registry.names() is names
+
+
+def test_what_is_said_later_is_added(registry: TaskRegistry) -> None:
+    send = make("send")
+    registry.register(send)
+    version = registry.version
+    task = registry.register(send, name="mail.send", timeout=timedelta(seconds=5))
+    assert registry.version > version
+    assert {registry.resolve(name) for name in ("app.send", "send", "mail.send")} == {task}
+    assert (task.timeout, task.misfire_grace_time) == (5.0, UNSET)
+    again = registry.register(send, misfire_grace_time=None)
+    assert (again.name, again.timeout, again.misfire_grace_time) == ("mail.send", 5.0, None)
+
+
+def test_defaults(registry: TaskRegistry) -> None:
+    task = registry.register(make("send"))
+    assert (task.timeout, task.misfire_grace_time) == (3600.0, UNSET)
+    assert registry.register(make("other"), timeout=None).timeout is None
+
+
+def test_two_functions_of_one_name_in_two_modules_do_not_meet(registry: TaskRegistry) -> None:
+    here, there = make("send", "a"), make("send", "b")
+    one = registry.register(here)
+    assert registry.resolve("send") is one
+    version = registry.version
+    two = registry.register(there)
+    assert (registry.resolve("a.send"), registry.resolve("b.send")) == (one, two)
+    assert registry.resolve("send") is None, "the bare name is nobody's any more"
+    assert registry.names() == ["a.send", "b.send"]
+    assert registry.version > version, "names() has changed"
+
+
+def test_a_loose_name_gives_way_to_an_exact_one(registry: TaskRegistry) -> None:
+    registry.register(make("tick", "a"), loose=["periodic_tick"])
+    owner = registry.register(make("other"), name="periodic_tick")
+    assert registry.resolve("periodic_tick") is owner
+
+
+def test_loose_names_count_while_one_function_bears_them(registry: TaskRegistry) -> None:
+    one = registry.register(make("tick", "a"), loose=["periodic_tick"])
+    assert registry.resolve("periodic_tick") is one
+    registry.register(make("tick", "b"), loose=["periodic_tick"])
+    assert registry.resolve("periodic_tick") is None
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"name": "mail.send"},
+        {"aliases": ["mail.send"]},
+        {"name": "app.send"},
+        {"aliases": ["fine", "old"]},
+    ],
+)
+def test_two_functions_under_one_explicit_name_are_refused(
+    registry: TaskRegistry, second: dict[str, Any]
+) -> None:
+    registry.register(make("send"), name="mail.send", aliases=["old"])
+    before = registry.names()
+    with pytest.raises(NameConflictError, match=r"means app\.send already and cannot mean app\.other too"):
+        registry.register(make("other"), **second)
+    assert registry.names() == before
+
+
+def test_a_function_whose_qualified_name_is_anothers_alias_is_refused(registry: TaskRegistry) -> None:
+    registry.register(make("renamed"), aliases=["app.send"])
+    with pytest.raises(NameConflictError, match=r"'app\.renamed' means app\.renamed already"):
+        registry.register(make("send"))
+
+
+def test_a_reloaded_function_takes_the_place_of_the_old_one(registry: TaskRegistry) -> None:
+    registry.register(make("send"), name="mail.send", aliases=["old"], timeout=5)
+    version = registry.version
+    fresh = make("send")
+    task = registry.register(fresh)
+    assert task.func is fresh
+    assert (task.name, task.timeout) == ("mail.send", 5.0)
+    assert {registry.resolve(name) for name in ("app.send", "mail.send", "old", "send")} == {task}
+    assert registry.version == version
+
+
+def closure(number: int) -> JobFunction:
+    async def inner() -> int:
+        return number
+
+    return inner
+
+
+async def test_of_two_closures_of_one_name_the_last_one_counts(registry: TaskRegistry) -> None:
+    registry.register(closure(1))
+    task = registry.register(closure(2))
+    assert task.name.endswith("closure.<locals>.inner")
+    assert registry.resolve(task.name) is registry.resolve("inner") is task
+    assert await task.func() == 2
+
+
+@pytest.mark.parametrize("name", ["", "a\x00b", "\ud800"])
+def test_a_name_that_no_row_can_hold_is_refused(registry: TaskRegistry, name: str) -> None:
+    for values in ({"name": name}, {"aliases": [name]}):
+        with pytest.raises(ValueError, match="name") as caught:
+            registry.register(make("send"), **values)
+        assert repr(name) in str(caught.value)
+    assert registry.names() == []
+
+
+def test_a_name_is_a_text(registry: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match="a job's name must be a str, not int: 5"):
+        registry.register(make("send"), name=5)  # type: ignore[arg-type]
+
+
+def test_one_alias_instead_of_a_list_is_refused(registry: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match="aliases must be a list of names, not the str 'old'"):
+        registry.register(make("send"), aliases="old")
+    with pytest.raises(TypeError, match="aliases must be a list of names, not the str 'old'"):
+        job(aliases="old")(make("send"))
+
+
+def test_bad_defaults_are_refused(registry: TaskRegistry) -> None:
+    with pytest.raises(ConfigurationError, match="timeout must be more than 0"):
+        registry.register(make("send"), timeout=0)
+    with pytest.raises(ConfigurationError, match="misfire_grace_time must be between 0"):
+        registry.register(make("send"), misfire_grace_time=-1)
+
+
+# -- functions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", [Service().method, Service.static, Service.of_class])
+def test_methods_have_names(registry: TaskRegistry, func: JobFunction) -> None:
+    assert registry.register(func).name == f"{__name__}.{func.__qualname__}"
+    assert registry.resolve(func.__name__)
+
+
+@pytest.mark.parametrize(
+    "func", [len, lambda: None, Service, Service(), generator, "app.send", None, make("x")()]
+)
+def test_what_is_no_coroutine_function_is_refused(registry: TaskRegistry, func: Any) -> None:
+    with pytest.raises(TypeError, match="func must be an async function"):
+        registry.register(func)
+    if hasattr(func, "close"):
+        func.close()
+
+
+def test_a_partial_is_refused_with_the_remedy(registry: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match=r"has no name of its own\. Pass the async function and its args="):
+        registry.register(partial(make("send"), 1))
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        (SimpleNamespace(__spec__=SimpleNamespace(name="shop.worker")), "shop.worker"),
+        (SimpleNamespace(__spec__=SimpleNamespace(name="shop.__main__")), "shop"),
+        (SimpleNamespace(__spec__=None, __file__="/srv/shop/worker.py"), "worker"),
+        (SimpleNamespace(__spec__=None), "__main__"),
+        (SimpleNamespace(), "__main__"),
+    ],
+)
+def test_main_has_the_name_it_is_imported_by(
+    monkeypatch: pytest.MonkeyPatch, main: ModuleType, expected: str
+) -> None:
+    send = make("send", "__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert module_name(send) == expected
+    assert qualified_name(send) == f"{expected}.send"
+
+
+# -- a registry over another ---------------------------------------------------------------------------
+
+
+def test_a_parents_names_count_too(registry: TaskRegistry) -> None:
+    grandchild = TaskRegistry(TaskRegistry(registry))
+    send = make("send")
+    task = registry.register(send, name="mail.send")
+    assert grandchild.resolve("mail.send") is grandchild.resolve("send") is grandchild.register(send) is task
+    assert grandchild.names() == ["app.send", "mail.send", "send"]
+    registry.register(make("late"))
+    assert "late" in grandchild.names(), "the parent's growth is noticed"
+
+
+def test_a_childs_names_are_its_own(registry: TaskRegistry) -> None:
+    child, sibling = TaskRegistry(registry), TaskRegistry(registry)
+    child.register(make("send"))
+    assert registry.names() == sibling.names() == []
+    sibling.register(make("other"), name="app.send.v2")
+    assert child.resolve("app.send.v2") is None
+
+
+def test_a_bare_name_is_ambiguous_across_registries(registry: TaskRegistry) -> None:
+    child = TaskRegistry(registry)
+    one = registry.register(make("send", "a"))
+    child.register(make("send", "b"))
+    assert child.resolve("send") is None
+    assert registry.resolve("send") is one
+
+
+def test_a_childs_names_conflict_with_its_parents(registry: TaskRegistry) -> None:
+    registry.register(make("send"), name="mail.send")
+    with pytest.raises(NameConflictError):
+        TaskRegistry(registry).register(make("other"), name="mail.send")
+
+
+def test_a_childs_defaults_leave_the_parents_alone(registry: TaskRegistry) -> None:
+    child = TaskRegistry(registry)
+    send = make("send")
+    task = registry.register(send, name="mail.send", timeout=5)
+    changed = child.register(send, aliases=["old"])
+    assert (changed.name, changed.timeout) == ("mail.send", 5.0)
+    assert registry.resolve("mail.send") is task
+    assert registry.resolve("old") is None
+
+
+# -- @job ----------------------------------------------------------------------------------------------
+
+
+def test_job_fills_the_catalogue_and_gives_the_function_back(own_catalogue: TaskRegistry) -> None:
+    send = make("send")
+    decorate: Callable[[JobFunction], JobFunction] = job(
+        "mail.send", ["old"], timeout=2, misfire_grace_time=None
+    )
+    assert decorate(send) is send
+    task = own_catalogue.resolve("old")
+    assert task
+    assert (task.name, task.timeout, task.misfire_grace_time) == ("mail.send", 2.0, None)
+
+
+def test_job_without_parentheses_is_refused_with_the_remedy(own_catalogue: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match=r"write @job\(\) above the function, not @job"):
+        job(make("send"))  # type: ignore[arg-type]
+    assert own_catalogue.names() == []
+
+
+def test_job_refuses_plain_functions(own_catalogue: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match="func must be an async function"):
+        job()(len)  # type: ignore[type-var]
+
+
+def test_the_catalogue_is_shared_by_the_process() -> None:
+    assert tasks.catalogue is catalogue
+
+
+class _Mailer:
+    async def send(self) -> None: ...
+
+
+def _closure(value: object) -> JobFunction:
+    async def job() -> object:
+        return value
+
+    return job
+
+
+def test_a_method_of_another_object_is_refused_when_it_is_scheduled() -> None:
+    registry = TaskRegistry()
+    mailer = _Mailer()
+    registry.adopt(mailer.send)
+    registry.adopt(mailer.send)  # a new bound method of the same object
+    with pytest.raises(NameConflictError, match="method of another object"):
+        registry.adopt(_Mailer().send)
+
+
+def test_a_closure_over_other_values_is_refused_when_it_is_scheduled() -> None:
+    registry = TaskRegistry()
+    shared = object()
+    registry.adopt(_closure("".join(["a", "b"])))
+    registry.adopt(_closure("ab"))
+    with pytest.raises(NameConflictError, match="captured"):
+        registry.adopt(_closure("abc"))
+    registry = TaskRegistry()
+    registry.adopt(_closure(shared))
+    registry.adopt(_closure(shared))
+    with pytest.raises(NameConflictError, match="captured"):
+        registry.adopt(_closure(object()))

@@ -1,0 +1,274 @@
+"""@periodic: what it takes, what it fills in, and that every mistake shows where it is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from datetime import UTC, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pg_scheduler.errors import NameConflictError
+from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.schedules import catalogue as module
+from pg_scheduler.schedules import decorator
+from pg_scheduler.schedules.catalogue import PeriodicCatalogue
+from pg_scheduler.schedules.decorator import periodic
+from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key
+
+HOUR = timedelta(hours=1)
+
+
+def make(name: str = "sweep", place: str = "app.jobs") -> JobFunction:
+    """A coroutine function of that name in that module."""
+
+    async def func() -> None: ...
+
+    func.__module__, func.__name__, func.__qualname__ = place, name, name
+    return func
+
+
+@pytest.fixture(autouse=True)
+def catalogues(monkeypatch: pytest.MonkeyPatch) -> tuple[PeriodicCatalogue, TaskRegistry]:
+    """Catalogues that are thrown away."""
+    schedules, tasks = PeriodicCatalogue(), TaskRegistry()
+    monkeypatch.setattr(decorator, "periodic_catalogue", schedules)
+    monkeypatch.setattr(module, "catalogue", tasks)
+    return schedules, tasks
+
+
+@pytest.fixture
+def schedules(catalogues: tuple[PeriodicCatalogue, TaskRegistry]) -> PeriodicCatalogue:
+    return catalogues[0]
+
+
+@pytest.fixture
+def tasks(catalogues: tuple[PeriodicCatalogue, TaskRegistry]) -> TaskRegistry:
+    return catalogues[1]
+
+
+def only(schedules: PeriodicCatalogue) -> PeriodicJobConfig:
+    (config,) = schedules.configs().values()
+    return config
+
+
+def test_the_function_is_given_back_and_known(schedules: PeriodicCatalogue, tasks: TaskRegistry) -> None:
+    sweep = make()
+    assert periodic(every=HOUR)(sweep) is sweep
+    config = only(schedules)
+    assert schedules.configs() == {config.dedup_key: config}
+    task = tasks.resolve("app.jobs.sweep")
+    assert task
+    assert task.func is sweep
+    assert tasks.resolve("periodic_sweep") is tasks.resolve("sweep") is task
+
+
+def test_what_is_left_out_is_filled_in(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR)(make())
+    config = only(schedules)
+    assert (config.interval, config.cron, config.timezone) == (HOUR, None, None)
+    assert (config.use_advisory_lock, config.enabled, config.max_retries) == (False, True, 0)
+    assert config.priority is JobPriority.NORMAL
+    assert (config.job_name, config.function) == ("periodic_sweep", "app.jobs.sweep")
+    assert config.schedule == (HOUR, None, None)
+    assert config.derived_key
+    assert not config.named
+
+
+def test_what_is_given_is_kept(schedules: PeriodicCatalogue, tasks: TaskRegistry) -> None:
+    sweep = make()
+    periodic(None, "0 3 * * *", "Asia/Kathmandu", True, JobPriority.LOW, 2, "nightly", "key", False)(sweep)
+    config = only(schedules)
+    assert config == PeriodicJobConfig(
+        func=sweep,
+        cron="0 3 * * *",
+        timezone=ZoneInfo("Asia/Kathmandu"),
+        use_advisory_lock=True,
+        priority=JobPriority.LOW,
+        max_retries=2,
+        job_name="nightly",
+        dedup_key="key",
+        enabled=False,
+    )
+    assert config.schedule == (None, "0 3 * * *", "Asia/Kathmandu")
+    assert config.named
+    assert not config.derived_key
+    assert tasks.resolve("nightly")
+
+
+def test_cron_is_in_utc_unless_told_otherwise(schedules: PeriodicCatalogue) -> None:
+    periodic(cron="0 3 * * *")(make())
+    assert only(schedules).timezone is UTC
+    assert only(schedules).schedule == (None, "0 3 * * *", "UTC")
+
+
+def test_a_config_is_frozen(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR)(make())
+    with pytest.raises(FrozenInstanceError):
+        only(schedules).enabled = False  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "rule"),
+    [
+        ({}, ValueError, "exactly one of every and cron"),
+        ({"every": HOUR, "cron": "* * * * *"}, ValueError, "exactly one of every and cron"),
+        ({"every": timedelta(0)}, ValueError, "no positive timedelta"),
+        ({"every": -HOUR}, ValueError, "no positive timedelta"),
+        ({"every": timedelta.max}, ValueError, "every"),
+        ({"every": 60}, ValueError, "every must be a timedelta, not int"),
+        ({"every": HOUR, "timezone": "UTC"}, ValueError, "timezone='UTC' goes with cron only"),
+        ({"cron": "every day"}, ValueError, "every day"),
+        ({"cron": "0 0 31 2 *"}, ValueError, "0 0 31 2"),
+        ({"cron": 5}, ValueError, "5"),
+        ({"cron": "0 3 * * *", "timezone": "Mars/Olympus"}, ValueError, "'Mars/Olympus' is not known"),
+        ({"every": HOUR, "job_name": ""}, ValueError, "job_name must be a text of 1 to 1000 characters"),
+        ({"every": HOUR, "job_name": "a\x00"}, ValueError, r"not 'a\\x00'"),
+        ({"every": HOUR, "job_name": "\ud800"}, ValueError, r"'\\ud800'"),
+        ({"every": HOUR, "job_name": 5}, ValueError, "job_name must be a text .* not 5"),
+        ({"every": HOUR, "dedup_key": ""}, ValueError, "dedup_key must be a text of 1 to 200 characters"),
+        ({"every": HOUR, "dedup_key": "k" * 201}, ValueError, "dedup_key must be a text of 1 to 200"),
+        ({"every": HOUR, "dedup_key": "a\x00"}, ValueError, "without NUL"),
+        ({"every": HOUR, "dedup_key": "\ud800"}, ValueError, r"dedup_key .*'\\ud800'"),
+        ({"every": HOUR, "max_retries": -1}, ValueError, "max_retries must be between 0 and"),
+        ({"every": HOUR, "max_retries": True}, ValueError, "max_retries must be an int, not bool"),
+        ({"every": HOUR, "priority": 5}, ValueError, "priority must be a JobPriority, not int: 5"),
+        ({"every": HOUR, "enabled": "yes"}, ValueError, "enabled must be a bool, not str"),
+        ({"every": HOUR, "use_advisory_lock": 1}, ValueError, "use_advisory_lock must be a bool, not int"),
+    ],
+)
+def test_every_mistake_is_refused_at_the_decorator(
+    values: dict[str, Any],
+    error: type[Exception],
+    rule: str,
+    schedules: PeriodicCatalogue,
+    tasks: TaskRegistry,
+) -> None:
+    with pytest.raises(error, match=rule):
+        periodic(**values)(make())
+    assert schedules.configs() == {}
+    assert tasks.names() == []
+
+
+def test_mistakes_of_the_schedule_show_before_a_function_is_at_hand() -> None:
+    for values in ({"cron": "nonsense"}, {"every": timedelta(0)}, {"every": HOUR, "dedup_key": ""}):
+        with pytest.raises(ValueError, match=r"nonsense|positive|dedup_key"):
+            periodic(**values)
+
+
+@pytest.mark.parametrize("func", [len, lambda: None, make, None])
+def test_plain_functions_are_refused(func: Any) -> None:
+    with pytest.raises(TypeError, match="async functions"):
+        periodic(every=HOUR)(func)
+
+
+def test_the_decorator_without_parentheses_is_refused() -> None:
+    with pytest.raises(ValueError, match="every must be a timedelta, not function"):
+        periodic(make())  # type: ignore[arg-type]
+
+
+def test_a_derived_key_tells_functions_and_schedules_apart(schedules: PeriodicCatalogue) -> None:
+    for func in (make(), make("other"), make("sweep", "app.more")):
+        periodic(HOUR)(func)
+        periodic(2 * HOUR)(func)
+        periodic(cron="0 * * * *")(func)
+        periodic(cron="0 * * * *", timezone="Asia/Kathmandu")(func)
+    keys = list(schedules.configs())
+    assert len(keys) == 12
+    assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
+
+
+def test_a_derived_key_says_nothing_of_the_rest() -> None:
+    plain = PeriodicJobConfig(make(), HOUR)
+    same = PeriodicJobConfig(
+        make(),
+        timedelta(minutes=60),
+        priority=JobPriority.LOW,
+        max_retries=3,
+        job_name="named",
+        enabled=False,
+    )
+    assert plain.dedup_key == same.dedup_key
+    zone = PeriodicJobConfig(make(), cron="0 3 * * *", timezone="Europe/Berlin")
+    assert (
+        zone.dedup_key
+        == PeriodicJobConfig(make(), cron="0 3 * * *", timezone=ZoneInfo("Europe/Berlin")).dedup_key
+    )
+
+
+def test_keys_are_the_same_in_every_process() -> None:
+    code = (
+        "from datetime import timedelta\n"
+        "from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key\n"
+        "async def sweep(): ...\n"
+        "sweep.__module__ = 'app.jobs'\n"
+        "key = PeriodicJobConfig(sweep, timedelta(hours=1)).dedup_key\n"
+        "print(key, advisory_lock_key(key))\n"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env={"PYTHONHASHSEED": "7"}
+    ).stdout.split()
+    key = PeriodicJobConfig(make(), HOUR).dedup_key
+    assert printed == [key, str(advisory_lock_key(key))]
+
+
+def test_a_lock_key_is_a_bigint() -> None:
+    keys = [advisory_lock_key(f"key {n}") for n in range(200)]
+    assert len(set(keys)) == 200
+    assert all(-(2**63) <= key < 2**63 for key in keys)
+    assert min(keys) < 0 < max(keys)
+
+
+def test_two_functions_of_one_name_share_no_schedule_and_no_name(
+    schedules: PeriodicCatalogue, tasks: TaskRegistry
+) -> None:
+    periodic(HOUR)(make("sweep", "a"))
+    periodic(HOUR)(make("sweep", "b"))
+    assert {config.function for config in schedules.configs().values()} == {"a.sweep", "b.sweep"}
+    assert {config.job_name for config in schedules.configs().values()} == {"periodic_sweep"}
+    assert tasks.resolve("periodic_sweep") is None
+    assert tasks.resolve("a.sweep")
+
+
+def test_one_function_may_have_several_schedules(schedules: PeriodicCatalogue) -> None:
+    sweep = make()
+    periodic(HOUR)(periodic(cron="30 * * * *")(sweep))
+    assert {config.func for config in schedules.configs().values()} == {sweep}
+    assert len(schedules.configs()) == 2
+
+
+def test_a_key_belongs_to_one_function(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR, dedup_key="key")(make("one"))
+    with pytest.raises(ValueError, match=r"'key' is app\.jobs\.one's and cannot be app\.jobs\.two's too"):
+        periodic(HOUR, dedup_key="key")(make("two"))
+    assert only(schedules).function == "app.jobs.one"
+
+
+def test_a_given_job_name_belongs_to_one_function(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR, job_name="nightly")(make("one"))
+    with pytest.raises(NameConflictError, match="'nightly'"):
+        periodic(HOUR, job_name="nightly")(make("two"))
+    assert only(schedules).function == "app.jobs.one"
+
+
+def test_a_reloaded_module_takes_the_place_of_the_old_one(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR, dedup_key="key")(make())
+    version, fresh = schedules.version, make()
+    periodic(2 * HOUR, dedup_key="key")(fresh)
+    assert only(schedules).func is fresh
+    assert only(schedules).interval == 2 * HOUR
+    assert schedules.version > version
+
+
+def test_the_catalogue_gives_copies_and_forgets(schedules: PeriodicCatalogue) -> None:
+    periodic(HOUR)(make())
+    version = schedules.version
+    schedules.configs().clear()
+    assert schedules.configs()
+    schedules.clear()
+    assert schedules.configs() == {}
+    assert schedules.version > version

@@ -1,0 +1,602 @@
+"""How many jobs a pass takes, and how long it sleeps then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError
+from pg_scheduler.events import (
+    EventBus,
+    JobCompleted,
+    JobExpired,
+    JobLost,
+    JobsReclaimed,
+    JobStarted,
+    PassFinished,
+    ServiceRetrying,
+)
+from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.store.store import ExchangeResult, Store
+from pg_scheduler.worker import service as base
+from pg_scheduler.worker.pipeline import claimer as module
+from pg_scheduler.worker.pipeline import cursor
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import (
+    LEASE,
+    PATIENCE,
+    Gate,
+    Recorder,
+    claim,
+    holds,
+    locked,
+    new_job,
+    new_worker,
+    now,
+    statuses,
+)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def known(parts: Parts, gate: Gate) -> Parts:
+    """Parts of a registered worker that knows ``test.job``."""
+    parts.tasks.register(gate.job, name="test.job")
+    await parts.store.register(new_worker(), LEASE)
+    return parts
+
+
+async def finish(parts: Parts, gate: Gate, executor: object) -> None:
+    gate.open.set()
+    await Parts.ended(executor)  # type: ignore[arg-type]
+
+
+async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: Gate) -> None:
+    await known.store.insert([new_job(str(n)) for n in range(5)])
+    executor = known.executor(slots=10)
+    claimer = known.claimer(executor, batch=3)
+    assert await claimer.run_once() == 0
+    assert executor.free == 7
+    assert await claimer.run_once() == 0  # it began where the first one ended: once more, from the start
+    assert executor.free == 5
+    assert await claimer.run_once() > 0
+    assert executor.free == 5
+    assert known.calls == ["claimed"] * 2
+    await finish(known, gate, executor)
+
+
+async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
+    touchy: Store, bus: EventBus, seen: Recorder, dsn: str, gate: Gate
+) -> None:
+    """Not when the lease of the row is over."""
+    parts = Parts(touchy, bus)
+    parts.tasks.register(gate.job, name="test.job")
+    _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
+    executor = parts.executor(slots=10)
+    executor.submit(heard)
+    executor._completer.put(written, CompleteOutcome())
+    claimer = parts.claimer(executor)
+    async with locked(dsn, "scheduled_jobs"):
+        for _ in ("the claim", "the look for what it took"):
+            with pytest.raises(DatabaseUnavailableError):
+                await claimer.run_once()
+    await claimer.run_once()
+    assert [event.job_ids for event in seen.of(JobsReclaimed)] == [("unheard",)]
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["written"]
+    assert executor.held() == {"heard": 1, "unheard": 2}
+    await claimer.run_once()
+    assert len(seen.of(JobsReclaimed)) == 1
+    executor.cancel("heard", 1, by_caller=False)  # the lease was over, and nobody else has taken it yet
+    await seen.until(JobLost)
+    claimer.reconcile_claims()
+    await claimer.run_once()
+    assert seen.of(JobsReclaimed)[1].job_ids == ("heard",)
+    assert executor.held() == {"heard": 2, "unheard": 2}
+    await finish(parts, gate, executor)
+
+
+async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
+    known: Parts, seen: Recorder, dsn: str, gate: Gate
+) -> None:
+    (held,) = await claim(known.store, new_job("a"))
+    executor = known.executor(slots=10)
+    executor.submit(held)
+    await gate.wait_begun()
+    claimer = known.claimer(executor)
+    claimer.reconcile_claims()
+    async with locked(dsn, "scheduled_jobs"):
+        look = asyncio.create_task(claimer.run_once())
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not await known.store.connections._pool.fetchval(waits):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        executor.cancel("a", 1, by_caller=False)
+        await seen.until(JobLost)
+        claimer.reconcile_claims()
+    await look
+    await claimer.run_once()
+    assert [event.job_ids for event in seen.of(JobsReclaimed)] == [("a",)]
+    await finish(known, gate, executor)
+
+
+async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) -> None:
+    await known.store.insert([new_job(str(n)) for n in range(5)])
+    executor = known.executor(slots=2)
+    claimer = known.claimer(executor, batch=10, semaphore_full_interval=7.0)
+    assert await claimer.run_once() == 0
+    assert len(executor.held()) == 2
+    assert await claimer.run_once() == 7.0
+    assert (await known.store.count_jobs(None)).running == 2
+    await finish(known, gate, executor)
+
+
+async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: Gate) -> None:
+    """As when somebody calls listen_for_jobs() while the claimer runs."""
+    await known.store.insert([new_job(str(n)) for n in range(5)])
+    executor = known.executor(slots=1)
+    claimer = known.claimer(executor)
+    await asyncio.gather(claimer.run_once(), claimer.run_once())
+    assert len(executor.held()) == 1
+    await finish(known, gate, executor)
+
+
+async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
+    await known.store.insert(
+        [
+            new_job("soon", execution_time=now() + timedelta(seconds=1), priority=8),
+            new_job("later", execution_time=now() + timedelta(seconds=1.5), priority=1),
+        ]
+    )
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
+    assert 0.8 < await claimer.run_once() <= 1.0
+
+
+async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
+    """Two passes, the second of which waits in itself for what a timer is too coarse for."""
+    due = now() + timedelta(seconds=0.5)
+    await known.store.insert([new_job("a", execution_time=due)])
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
+    assert await claimer.run_once() <= 0.5 - module.APPROACH
+    while not claimer._executor.held():  # as the loop does, but for the sleeps
+        await claimer.run_once()
+    assert now() >= due, "never early"
+    await finish(known, gate, claimer._executor)
+
+
+async def test_the_timer_strikes_at_the_due_time_not_around_it(
+    known: Parts, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jitter belongs to polls. A due time that is moved by 10 % of the sleep is a job that is late."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)  # the latest that chance can make it
+    gate = Gate()
+    gate.open.set()
+    known.tasks.register(gate.job, name="test.job")
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
+    await known.store.insert([new_job("a", execution_time=now() + timedelta(seconds=1.5))])
+    await claimer.start()
+    (first,) = seen.of(PassFinished, service="claimer")
+    assert first.next_in <= 1.5
+    await claimer.stop()
+
+
+async def test_jobs_of_unknown_names_set_no_timer(known: Parts) -> None:
+    await known.store.insert([new_job("a", "nobody.knows")])
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=30.0, jitter=False)
+    assert await claimer.run_once() == 30.0
+    assert await statuses(known.store, "a") == ["pending"]
+
+
+async def test_idle_polls_grow_up_to_their_bound_and_begin_anew_after_work(known: Parts, gate: Gate) -> None:
+    gate.open.set()
+    claimer = known.claimer(
+        min_interval=2.0, idle_start_interval=1.0, backoff_multiplier=2.0, max_interval=5.0, jitter=False
+    )
+    assert [await claimer.run_once() for _ in range(5)] == [2.0, 2.0, 4.0, 5.0, 5.0]
+    await known.store.insert([new_job("a")])
+    assert await claimer.run_once() == 2.0
+    await Parts.ended(claimer._executor)
+
+
+@pytest.mark.parametrize("chance", [-1.0, 1.0])
+async def test_jitter_moves_a_poll_by_a_tenth(
+    known: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: high if chance > 0 else low)
+    claimer = known.claimer(max_interval=60.0, idle_start_interval=10.0)
+    await claimer.start()
+    (first,) = seen.of(PassFinished, service="claimer")
+    assert first.next_in == pytest.approx(10.0 + chance)
+    await claimer.stop()
+
+
+async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: str) -> None:
+    """Somebody's transaction holds the row: a poll that found nothing, no reason to ask again at once."""
+    await known.store.insert([new_job("a")])
+    other = await asyncpg.connect(dsn)
+    claimer = known.claimer(min_interval=0.05)
+    async with other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        assert [await claimer.run_once() for _ in range(3)] == [pytest.approx(0.05, rel=0.1)] * 3
+    await other.close()
+
+
+async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts: Parts, gate: Gate) -> None:
+    parts.tasks.register(gate.job, name="test.job")
+    await parts.store.insert([new_job("a")])
+    claimer = parts.claimer(min_interval=0.05)
+    assert [await claimer.run_once() > 0 for _ in range(3)] == [True] * 3
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_strict_priority_then_time_then_id(known: Parts, seen: Recorder, gate: Gate) -> None:
+    old, older = now() - timedelta(hours=1), now() - timedelta(hours=2)
+    await known.store.insert(
+        [
+            new_job("low", priority=8, execution_time=older),
+            new_job("normal b", execution_time=old),
+            new_job("normal a", execution_time=old),
+            new_job("normal older", execution_time=older),
+            new_job("critical", priority=1),
+            new_job("high", priority=3),
+            new_job("future", priority=1, execution_time=now() + timedelta(hours=1)),
+        ]
+    )
+    executor = known.executor(slots=6)
+    claimer = known.claimer(executor, batch=2)
+    gate.open.set()
+    for _ in range(3):
+        await claimer.run_once()
+    await Parts.ended(executor)
+    order = [event.job_id for event in seen.of(JobStarted)]
+    assert order == ["critical", "high", "normal older", "normal a", "normal b", "low"]
+
+
+async def test_jobs_past_their_grace_are_found_expired(known: Parts, seen: Recorder, gate: Gate) -> None:
+    late = now() - timedelta(seconds=60)
+    graces = {"expired": 30, "in time": 90, "patient": None}
+    await known.store.insert(
+        [new_job(job_id, execution_time=late, misfire_grace_time=grace) for job_id, grace in graces.items()]
+    )
+    gate.open.set()
+    executor = known.executor()
+    claimer = known.claimer(executor, batch=3)
+    assert await claimer.run_once() == 0  # a batch that brought expired rows is no idle queue
+    await Parts.ended(executor)
+    assert [event.job_id for event in seen.of(JobExpired)] == ["expired"]
+    assert await statuses(known.store, "expired", "in time", "patient") == ["expired", "running", "running"]
+
+
+# -- results go along ----------------------------------------------------------------------------------
+
+
+class Line:
+    """Executor, completer and claimer, wired as in the engine."""
+
+    def __init__(self, parts: Parts, *, slots: int, batch: int) -> None:
+        self.completer = parts.completer()
+        self.executor = parts.executor(self.completer, slots=slots)
+        self.claimer = parts.claimer(
+            self.executor,
+            batch=batch,
+            semaphore_full_interval=60.0,
+            max_interval=60.0,
+            idle_start_interval=60.0,
+        )
+        self.executor._on_free = self.claimer.wake
+
+    async def start(self) -> None:
+        await self.completer.start()
+        await self.claimer.start()
+
+    async def stop(self) -> None:
+        await self.claimer.stop()
+        await self.executor.stop()
+        await self.completer.stop()
+
+
+async def test_results_go_along_with_the_next_claim(known: Parts, seen: Recorder, gate: Gate) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(known, slots=2, batch=5)
+    gate.open.set()
+    assert await line.claimer.run_once() == 0
+    await Parts.ended(line.executor)
+    assert await statuses(known.store, *"abc") == ["running", "running", "pending"]
+    await line.claimer.run_once()
+    assert await statuses(known.store, *"abc") == ["completed", "completed", "running"]
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["a", "b"]
+    await Parts.ended(line.executor)
+
+
+async def test_a_flood_runs_to_its_end_with_every_result_written(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    gate.open.set()
+    await known.store.insert([new_job(str(n)) for n in range(100)])
+    line = Line(known, slots=7, batch=3)
+    await line.start()
+    await seen.until(JobCompleted, 100)
+    assert len(gate.calls) == 100
+    await line.stop()
+    assert (await known.store.count_jobs(None)).completed == 100
+
+
+async def test_a_claim_that_fails_loses_no_result(
+    touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    parts = Parts(touchy, bus)
+    parts.tasks.register(gate.job, name="test.job")
+    await touchy.register(new_worker(), LEASE)
+    await touchy.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(parts, slots=2, batch=5)
+    gate.open.set()
+    await line.claimer.run_once()
+    await Parts.ended(line.executor)
+    async with locked(dsn, "scheduled_jobs"):
+        with pytest.raises(DatabaseUnavailableError):
+            await line.claimer.run_once()
+    assert seen.of(JobCompleted) == []
+    await line.completer.run_once()
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["a", "b"]
+    assert await statuses(touchy, *"abc") == ["completed", "completed", "pending"]
+
+
+async def test_while_claims_fail_results_are_written_without_them(
+    known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claimer waits longer and longer then; results that relied on it would wait too."""
+    exchange = known.store.exchange
+    claims = 0
+
+    async def broken_claims(
+        worker_id: str, names: Sequence[str], limit: int, **values: Any
+    ) -> ExchangeResult:
+        nonlocal claims
+        claims += limit > 0
+        if limit and claims > 1:
+            raise DatabaseUnavailableError("no claims today")
+        return await exchange(worker_id, names, limit, **values)
+
+    monkeypatch.setattr(known.store, "exchange", broken_claims)
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 600.0)
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=2, batch=1)
+    await line.start()
+    await seen.until(ServiceRetrying, service="claimer")
+    gate.open.set()
+    await seen.until(JobCompleted, job_id="a")
+    await line.stop()
+
+
+async def test_results_that_come_during_the_last_claim_are_written_without_one(
+    known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They relied on a next claim, and then there was less than asked for and none came."""
+    exchange = known.store.exchange
+    claims, asked, answered = 0, asyncio.Event(), asyncio.Event()
+
+    async def slow_second_claim(*args: Any, **values: Any) -> ExchangeResult:
+        nonlocal claims
+        answer = await exchange(*args, **values)
+        claims += args[2] > 0
+        if claims == 2:
+            asked.set()
+            await answered.wait()
+        return answer
+
+    monkeypatch.setattr(known.store, "exchange", slow_second_claim)
+    monkeypatch.setattr(cursor, "LIFETIME", 0.0)  # so the second claim has seen all, and a sleep follows it
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=3, batch=2)
+    await line.start()
+    await asyncio.wait_for(asked.wait(), PATIENCE)
+    assert line.completer.claims_follow
+    gate.open.set()
+    await Parts.ended(line.executor)
+    answered.set()
+    await seen.until(JobCompleted, 2)
+    await line.stop()
+
+
+async def test_when_claims_end_results_are_written_without_them(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=1, batch=1)
+    await line.start()
+    await gate.wait_begun()
+    assert line.completer.claims_follow
+    (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
+    line.completer.put(held, CompleteOutcome())
+    await line.claimer.stop()
+    assert not holds(line.completer.claims_follow)
+    await seen.until(JobCompleted, job_id="c")
+    gate.open.set()
+    await seen.until(JobCompleted, job_id="a")
+    await line.stop()
+    assert await statuses(known.store, *"abc") == ["completed", "pending", "completed"]
+
+
+async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    """As when somebody calls execute_job() while all slots are taken."""
+    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    line = Line(known, slots=1, batch=1)
+    await line.start()
+    await gate.wait_begun()
+    other = Gate()
+    other.open.set()
+    known.tasks.register(other.job, name="test.other")
+    (held,) = await claim(known.store, new_job("extra", "test.other"))
+    await line.executor.submit(held)
+    await seen.until(JobCompleted, job_id="extra")
+    assert await statuses(known.store, "a", "b") == ["running", "pending"]
+    gate.open.set()
+    await line.stop()
+
+
+async def test_the_last_results_of_a_burst_do_not_wait_for_a_claim(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    line = Line(known, slots=3, batch=2)
+    await line.start()
+    await seen.until(JobStarted, 3)
+    gate.open.set()
+    await seen.until(JobCompleted, 3)
+    await line.stop()
+
+
+async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: Gate) -> None:
+    """listen_for_jobs() may be under way while the Scheduler shuts down: its jobs would be nobody's."""
+    executor = known.executor()
+    claimer = known.claimer(executor)
+    await claimer.start()
+    await claimer.stop()
+    await known.store.insert([new_job("a")])
+    assert await claimer.run_once() == NEVER
+    assert executor.held() == {}
+    await claimer.start()
+    assert executor.held() == {"a": 1}
+    await claimer.stop()
+    await finish(known, gate, executor)
+
+
+# -- marks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
+    """Twelve due jobs, a minute apart, and marks that do not age by themselves."""
+    monkeypatch.setattr(cursor, "LIFETIME", float("inf"))
+    start = now() - timedelta(hours=1)
+    await known.store.insert(
+        [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]
+    )
+    return known
+
+
+def late_job() -> NewJob:
+    return new_job("late", execution_time=now() - timedelta(hours=2))
+
+
+async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_after_a_wake_up(
+    busy: Parts, gate: Gate
+) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([late_job()])
+    claimer.rescan()
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "late", "02"}
+    await finish(busy, gate, executor)
+
+
+async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
+    busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = busy.store.exchange
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+
+    async def and_meanwhile(*args: Any, **values: Any) -> ExchangeResult:
+        answer = await exchange(*args, **values)
+        await busy.store.insert([late_job()])
+        claimer.rescan()
+        return answer
+
+    monkeypatch.setattr(busy.store, "exchange", and_meanwhile)
+    await claimer.run_once()
+    monkeypatch.setattr(busy.store, "exchange", exchange)
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "late", "02"}
+    await finish(busy, gate, executor)
+
+
+async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too_old(
+    busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([late_job()])
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "02", "03"}
+    monkeypatch.setattr(cursor, "LIFETIME", 0.0)
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "02", "03", "late", "04"}
+    await finish(busy, gate, executor)
+
+
+async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=10)
+    assert await claimer.run_once() == 0
+    await busy.store.insert([late_job()])
+    assert await claimer.run_once() == 0
+    assert (len(executor.held()), "late" in executor.held()) == (12, False)
+    assert await claimer.run_once() > 0
+    assert "late" in executor.held()
+    await finish(busy, gate, executor)
+
+
+async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Parts, gate: Gate) -> None:
+    executor = busy.executor(slots=20)
+    claimer = busy.claimer(executor, batch=2)
+    await claimer.run_once()
+    await busy.store.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
+    await claimer.run_once()
+    assert set(executor.held()) == {"00", "01", "urgent", "02"}
+    await finish(busy, gate, executor)
+
+
+async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
+    known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop was blocked. The keeper kept the lease, but did not know of these: they may be lost."""
+    await known.store.insert([new_job("a")])
+    real = Store.exchange
+
+    async def late(self: Store, *args: Any, **options: Any) -> ExchangeResult:
+        answer = await real(self, *args, **options)
+        monkeypatch.setattr(module, "time", LaterTime())
+        return answer
+
+    monkeypatch.setattr(Store, "exchange", late)
+    executor = known.executor()
+    await known.claimer(executor, trusted_until=time.monotonic() + 30).run_once()
+    assert (gate.calls, executor.held()) == ([], {})
+    monkeypatch.undo()
+    await executor._completer.run_once()
+    assert await statuses(known.store, "a") == ["pending"]
+
+
+class LaterTime:
+    """A minute later."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() + 60
+
+
+async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it(
+    known: Parts, gate: Gate
+) -> None:
+    await known.store.insert([new_job("a")])
+    executor = known.executor()
+    await known.claimer(executor, trusted_until=0.0).run_once()
+    assert list(executor.held()) == ["a"]
+    await finish(known, gate, executor)

@@ -1,0 +1,508 @@
+"""What can happen while a job runs, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, current_job
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+    JobStarted,
+    ServiceFaulted,
+)
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.worker.pipeline import executor as module
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
+
+LOCK = 4711
+
+
+class Bench:
+    """An executor and its completer; runs jobs and writes what came of them."""
+
+    def __init__(self, parts: Parts, seen: Recorder, **settings: Any) -> None:
+        self.parts = parts
+        self.seen = seen
+        self.completer: Completer = parts.completer()
+        self.executor: Executor = parts.executor(self.completer, **settings)
+
+    async def submit(self, func: JobFunction, job_id: str = "a", **values: Any) -> asyncio.Task[None]:
+        self.parts.tasks.register(func, name="test.job")
+        (held,) = await claim(self.parts.store, new_job(job_id, **values))
+        return self.executor.submit(held)
+
+    async def run(self, func: JobFunction, **values: Any) -> JobEvent:
+        """Run one job to its end; the event that tells of it."""
+        await asyncio.wait_for(await self.submit(func, **values), PATIENCE)
+        return await self.written()
+
+    async def written(self) -> JobEvent:
+        await self.completer.run_once()
+        event = self.seen.events[-1]
+        assert isinstance(event, JobEvent)
+        assert self.executor.free == 5
+        assert not self.parts.faults
+        return event
+
+
+@pytest.fixture
+def bench(parts: Parts, seen: Recorder) -> Bench:
+    return Bench(parts, seen)
+
+
+async def test_a_job_runs_with_its_arguments(bench: Bench) -> None:
+    got: list[Any] = []
+
+    async def job(*args: Any, **kwargs: Any) -> None:
+        got.append((args, kwargs))
+
+    event = await bench.run(job, task_data=encode((1, "zwei", [3.5]), {"key": None}))
+    assert got == [((1, "zwei", [3.5]), {"key": None})]
+    assert event == JobCompleted("a", "test.job", 1)
+    assert [type(each) for each in bench.seen.events] == [JobStarted, JobCompleted]
+    assert bench.parts.calls == []  # there were free slots all the time, and no job is pending again
+
+
+async def test_a_job_knows_itself_and_so_does_what_it_starts(bench: Bench) -> None:
+    async def job() -> None:
+        me = current_job()
+        assert (me.job_id, me.job_name, me.attempt, me.execution_time) == ("a", "test.job", 1, due)
+        assert me.deadline is not None
+        assert timedelta(seconds=55) < me.deadline - now() <= timedelta(seconds=60)
+        async with asyncio.TaskGroup() as group:
+            child = group.create_task(child_of_it())
+        assert child.result() == "a"
+
+    async def child_of_it() -> str:
+        return current_job().job_id
+
+    due = now() - timedelta(seconds=2)
+    assert isinstance(await bench.run(job, timeout_seconds=60.0, execution_time=due), JobCompleted)
+    with pytest.raises(LookupError):
+        current_job()
+
+
+@pytest.mark.parametrize("seconds", [None, 1e300])
+async def test_a_job_may_have_all_the_time_there_is(bench: Bench, seconds: float | None) -> None:
+    async def job() -> None:
+        assert (current_job().deadline is None) == (seconds is None)
+
+    assert isinstance(await bench.run(job, timeout_seconds=seconds), JobCompleted)
+
+
+async def test_an_exception_fails_the_job_with_its_text(bench: Bench) -> None:
+    async def job() -> None:
+        raise ValueError("no \x00 \udc80 good")
+
+    event = await bench.run(job)
+    assert event == JobFailed("a", "test.job", 1, "ValueError: no \\x00 \\udc80 good")
+
+
+async def test_an_exception_is_retried_while_tries_are_left(bench: Bench) -> None:
+    async def job() -> None:
+        raise ValueError("no")
+
+    event = await bench.run(job, max_retries=1)
+    assert isinstance(event, JobRetried)
+    assert timedelta(seconds=54) <= event.delay <= timedelta(seconds=66)
+
+
+async def test_a_job_that_runs_too_long_is_stopped(bench: Bench) -> None:
+    gate = Gate()
+    event = await bench.run(gate.job, timeout_seconds=0.01)
+    assert isinstance(event, JobFailed)
+    assert event.error == "TimeoutError: the job ran longer than its timeout of 0.01 seconds"
+    assert gate.cancelled == 1
+
+
+async def test_a_timeout_of_the_job_itself_is_not_ours(bench: Bench) -> None:
+    async def job() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    assert await bench.run(job, timeout_seconds=60.0) == JobFailed("a", "test.job", 1, "TimeoutError")
+
+
+async def test_a_job_may_end_well_although_its_time_is_over(bench: Bench) -> None:
+    async def job() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    assert isinstance(await bench.run(job, timeout_seconds=0.01), JobCompleted)
+
+
+async def test_a_job_that_raises_cancelled_has_failed(bench: Bench) -> None:
+    async def job() -> None:
+        other = asyncio.create_task(asyncio.Event().wait())
+        other.cancel()
+        await other
+
+    assert await bench.run(job) == JobFailed("a", "test.job", 1, "CancelledError")
+
+
+class Odd(BaseException):
+    """Neither an Exception nor one of Python's own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(SystemExit(3), "SystemExit: 3"), (Odd("no"), "Odd: no")], ids=["exit", "odd"]
+)
+async def test_what_is_no_exception_ends_the_job_only(bench: Bench, error: BaseException, text: str) -> None:
+    async def job() -> None:
+        if isinstance(error, SystemExit):
+            sys.exit(error.code)
+        raise error
+
+    assert await bench.run(job) == JobFailed("a", "test.job", 1, text)
+
+
+@pytest.mark.parametrize("max_retries", [0, 3])
+async def test_an_unknown_name_fails_at_once(bench: Bench, max_retries: int) -> None:
+    (held,) = await claim(bench.parts.store, new_job("a", "nobody.knows", max_retries=max_retries))
+    await bench.executor.submit(held)
+    event = await bench.written()
+    assert isinstance(event, JobFailed)
+    assert "nobody.knows" in event.error
+
+
+@pytest.mark.parametrize("task_data", ["[]", "3", '{"args": 1}', '{"kwargs": []}'])
+async def test_arguments_that_nobody_can_read_fail_at_once(bench: Bench, task_data: str) -> None:
+    gate = Gate()
+    event = await bench.run(gate.job, task_data=task_data, max_retries=3)
+    assert isinstance(event, JobFailed)
+    assert event.error.startswith("PayloadError: task_data")
+    assert not gate.calls
+
+
+async def test_arguments_that_do_not_fit_are_the_jobs_failure(bench: Bench) -> None:
+    async def job(needed: int) -> None: ...
+
+    event = await bench.run(job)
+    assert isinstance(event, JobFailed)
+    assert "needed" in event.error
+
+
+# -- stopping ------------------------------------------------------------------------------------------
+
+
+async def test_shutdown_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
+    gate = Gate()
+    await bench.submit(gate.job)
+    await gate.wait_begun()
+    stopping = asyncio.create_task(bench.executor.stop())
+    done, _ = await asyncio.wait([stopping], timeout=0.02)  # real time: it must wait
+    assert not done
+    gate.open.set()
+    await stopping
+    assert isinstance(await bench.written(), JobCompleted)
+
+
+async def test_shutdown_interrupts_and_hands_back_without_counting(parts: Parts, seen: Recorder) -> None:
+    bench, gate = Bench(parts, seen, shutdown_timeout=0.01), Gate()
+    await bench.submit(gate.job, max_retries=1)
+    await gate.wait_begun()
+    await bench.executor.stop()
+    assert isinstance(await bench.written(), JobReleased)
+    job = await parts.store.get_job("a")
+    assert job is not None
+    assert (job.status, job.retry_count, job.worker_id, job.error_message) == ("pending", 0, None, None)
+    assert gate.cancelled == 1
+
+
+async def test_shutdown_does_not_blame_a_job_for_how_it_takes_the_interruption(
+    parts: Parts, seen: Recorder
+) -> None:
+    async def job() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("gone while I was working") from None
+
+    began = asyncio.Event()
+    bench = Bench(parts, seen, shutdown_timeout=0.01)
+    await bench.submit(job)
+    await began.wait()
+    await bench.executor.stop()
+    assert isinstance(await bench.written(), JobReleased)
+
+
+async def test_a_job_that_ends_well_when_interrupted_is_completed(parts: Parts, seen: Recorder) -> None:
+    async def job() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    began = asyncio.Event()
+    bench = Bench(parts, seen, shutdown_timeout=0.01)
+    await bench.submit(job)
+    await began.wait()
+    await bench.executor.stop()
+    assert isinstance(await bench.written(), JobCompleted)
+
+
+async def test_shutdown_does_not_wait_for_a_job_that_fights_it(
+    parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def job() -> None:
+        while not peace.is_set():
+            try:
+                began.set()
+                await peace.wait()
+            except asyncio.CancelledError:
+                continue
+
+    monkeypatch.setattr(module, "GOODBYE", 0.01)
+    began, peace = asyncio.Event(), asyncio.Event()
+    bench = Bench(parts, seen, shutdown_timeout=0.01)
+    task = await bench.submit(job)
+    await began.wait()
+    await bench.executor.stop()
+    assert isinstance(await bench.written(), JobReleased)
+    peace.set()
+    await task
+    assert await bench.completer.run_once() == float("inf")  # its late success is nobody's business
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_jobs_cancelled_by_the_end_of_the_loop_are_handed_back(bench: Bench) -> None:
+    gate = Gate()
+    task = await bench.submit(gate.job)
+    await gate.wait_begun()
+    await bench.completer.start()
+    assert bench.completer._task is not None
+    for each in (bench.completer._task, task):
+        each.cancel()  # as asyncio.run() does with every task
+    await task
+    assert isinstance(await bench.written(), JobReleased)
+
+
+async def test_a_job_that_cancels_itself_has_failed(bench: Bench) -> None:
+    """Handed back, it would be run again and again without an end."""
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    await (await bench.submit(work))
+    ended = await bench.written()
+    assert isinstance(ended, JobFailed)
+    assert ended.error.startswith("CancelledError")
+
+
+async def test_a_job_that_is_taken_away_leaves_no_result(bench: Bench) -> None:
+    gate = Gate()
+    task = await bench.submit(gate.job)
+    await gate.wait_begun()
+    bench.executor.cancel("a", 7, by_caller=False)  # another try than ours
+    assert bench.executor.held() == {"a": 1}
+    bench.executor.cancel("a", 1, by_caller=True)
+    bench.executor.cancel("a", 1, by_caller=False)  # what it was stopped for first counts
+    await task
+    assert await bench.written() == JobCancelled("a", "test.job", 1, "cancelled by a caller")
+    assert await statuses(bench.parts.store, "a") == ["running"]  # the row is somebody else's by now
+
+
+async def test_when_the_lease_is_lost_all_jobs_are(bench: Bench) -> None:
+    gate = Gate()
+    tasks = [await bench.submit(gate.job, job_id) for job_id in "ab"]
+    await gate.wait_begun()
+    bench.executor.cancel_all()
+    await asyncio.wait(tasks)
+    assert {event.job_id for event in bench.seen.of(JobLost)} == {"a", "b"}
+    assert bench.executor.held() == {}
+    assert bench.parts.calls.count("lost") == 2, "their rows may still be under our name"
+
+
+@pytest.mark.parametrize("why", ["cancelled", "shut down"])
+async def test_a_job_stopped_before_its_first_step_frees_its_slot(
+    parts: Parts, seen: Recorder, why: str
+) -> None:
+    bench, gate = Bench(parts, seen, shutdown_timeout=0), Gate()
+    task = await bench.submit(gate.job)
+    if why == "cancelled":
+        bench.executor.cancel("a", 1, by_caller=True)
+    else:
+        await bench.executor.stop()
+    await task
+    assert not gate.calls or gate.cancelled
+    assert isinstance(await bench.written(), JobCancelled if why == "cancelled" else JobReleased)
+
+
+async def test_a_new_try_of_a_job_that_still_runs_here_ends_the_old_one(bench: Bench) -> None:
+    """The row was set to pending by hand, and our claimer was faster than our heartbeat."""
+    gate = Gate()
+    old = await bench.submit(gate.job)
+    await gate.wait_begun()
+    await bench.parts.store.set_status("a", JobStatus.PENDING, 60)
+    (again,) = (await bench.parts.store.exchange("me", ["test.job"], 1)).jobs
+    new = bench.executor.submit(again)
+    await asyncio.wait_for(old, PATIENCE)
+    assert bench.seen.of(JobLost) == [JobLost("a", "test.job", 1)]
+    assert bench.executor.held() == {"a": 2}
+    gate.open.set()
+    await new
+    assert await bench.written() == JobCompleted("a", "test.job", 2)
+
+
+async def test_a_slot_is_waited_for(parts: Parts, seen: Recorder) -> None:
+    gate = Gate()
+    bench = Bench(parts, seen, slots=1)
+    first = await bench.submit(gate.job)
+    (held,) = await claim(parts.store, new_job("b"))
+    waiting = asyncio.create_task(bench.executor.submit_when_free(held))
+    done, _ = await asyncio.wait([waiting], timeout=0.02)  # real time: it must wait
+    assert not done
+    assert (bench.executor.free, bench.executor.held()) == (0, {"a": 1})
+    gate.open.set()
+    await first
+    await (await waiting)
+    assert parts.calls == ["free", "free"]
+    assert gate.most == 1
+    assert len(gate.calls) == 2
+
+
+async def test_what_goes_wrong_outside_of_the_job_is_a_fault_of_ours(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object) -> None:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(bench.completer, "put_completed", broken)
+    gate = Gate()
+    gate.open.set()
+    task = await bench.submit(gate.job)
+    await asyncio.wait([task])
+    (fault,) = await bench.seen.until(ServiceFaulted, service="executor")
+    assert isinstance(fault.error, KeyError)
+    assert bench.parts.faults == [fault]
+    assert bench.executor.free == 5
+
+
+async def test_a_run_that_is_closed_before_its_end_is_no_fault(bench: Bench) -> None:
+    """As Python does with what is left of an event loop that has ended: there is nobody to tell."""
+    gate = Gate()
+    bench.parts.tasks.register(gate.job, name="test.job")
+    (held,) = await claim(bench.parts.store, new_job("a", timeout_seconds=None))
+    run = bench.executor._run(bench.executor._take_slot(held))
+    run.send(None)
+    assert gate.began.is_set()
+    run.close()
+    assert not bench.parts.faults
+    assert not bench.seen.of(ServiceFaulted)
+
+
+# -- advisory locks ------------------------------------------------------------------------------------
+
+
+async def lock_holders(pool: asyncpg.Pool) -> list[int]:
+    rows = await pool.fetch("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1", LOCK)
+    return [row[0] for row in rows]
+
+
+async def test_the_lock_is_held_on_one_connection_through_the_run(bench: Bench, pool: asyncpg.Pool) -> None:
+    gate = Gate()
+    task = await bench.submit(gate.job, lock_key=LOCK)
+    await gate.wait_begun()
+    (first,) = await lock_holders(pool)
+    async with asyncio.TaskGroup() as others:  # the pool is busy meanwhile
+        for _ in range(20):
+            others.create_task(pool.fetchval("SELECT 1"))
+    assert await lock_holders(pool) == [first]
+    gate.open.set()
+    await task
+    assert isinstance(await bench.written(), JobCompleted)
+    assert await lock_holders(pool) == []
+
+
+async def test_a_run_is_skipped_when_the_lock_is_taken(bench: Bench, dsn: str) -> None:
+    other = await asyncpg.connect(dsn)
+    await other.execute("SELECT pg_advisory_lock($1)", LOCK)
+    gate = Gate()
+    event = await bench.run(gate.job, lock_key=LOCK, max_retries=3)
+    assert event == JobCancelled("a", "test.job", 1, "skipped: another run holds the advisory lock")
+    assert not gate.calls
+    await other.close()
+    gate.open.set()
+    assert isinstance(await bench.run(gate.job, job_id="b", lock_key=LOCK), JobCompleted)
+
+
+@pytest.mark.parametrize("ends", ["well", "badly", "interrupted"])
+async def test_the_lock_is_given_back_however_the_run_ends(
+    bench: Bench, pool: asyncpg.Pool, ends: str
+) -> None:
+    async def job() -> None:
+        assert len(await lock_holders(pool)) == 1
+        if ends == "badly":
+            raise ValueError
+        if ends == "interrupted":
+            task.cancel()
+            await asyncio.Event().wait()
+
+    task = await bench.submit(job, lock_key=LOCK)
+    await task
+    await bench.written()
+    assert await lock_holders(pool) == []
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_broken_lock_connection_does_not_take_the_result_with_it(
+    bench: Bench, pool: asyncpg.Pool, dsn: str, noticed: bool
+) -> None:
+    async def job() -> None:
+        (holder,) = await lock_holders(pool)
+        if noticed:
+            assert await pool.fetchval("SELECT pg_terminate_backend($1, 5000)", holder)
+        else:  # the loop does not come round between the break and the end of the run
+            script = f"import asyncio, asyncpg\nasync def go():\n c = await asyncpg.connect({dsn!r})\n"
+            script += f" await c.fetchval('SELECT pg_terminate_backend($1, 5000)', {holder})\n"
+            script += " await c.close()\nasyncio.run(go())"
+            import subprocess
+
+            subprocess.run([sys.executable, "-c", script], check=True)  # noqa: ASYNC221 - on purpose
+
+    event = await bench.run(job, lock_key=LOCK)
+    assert isinstance(event, JobCompleted)
+    assert await statuses(bench.parts.store, "a") == ["completed"]
+    assert await lock_holders(pool) == []
+
+
+async def test_without_a_connection_for_the_lock_the_job_is_tried_again(
+    bench: Bench, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pg_scheduler.store.connections import pool as pool_module
+
+    monkeypatch.setattr(pool_module, "CALL_TIMEOUT", 0.2)  # real time: nobody gives one back
+    gate = Gate()
+    bench.parts.tasks.register(gate.job, name="test.job")
+    (held,) = await claim(bench.parts.store, new_job("a", lock_key=LOCK, max_retries=1))
+    await bench.parts.store.connections.release_held()
+    connections = [await pool.acquire() for _ in range(5)]
+    await bench.executor.submit(held)
+    for connection in connections:
+        await pool.release(connection)
+    event = await bench.written()
+    assert isinstance(event, JobReleased | JobRetried)
+    assert not gate.calls

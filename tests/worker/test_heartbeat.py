@@ -1,0 +1,294 @@
+"""The lease is kept, and what is lost with it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, JobStatus
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost
+from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.pipeline.executor import Executor
+from tests.support.parts import Parts
+from tests.support.worker import Gate, Recorder, claim, holds, locked, new_job, statuses
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def running(parts: Parts, gate: Gate, *job_ids: str) -> Executor:
+    """An executor in which these jobs have begun."""
+    parts.tasks.register(gate.job, name="test.job")
+    executor = parts.executor()
+    for held in await claim(parts.store, *map(new_job, job_ids)):
+        executor.submit(held)
+        await gate.wait_begun()
+    return executor
+
+
+async def test_it_leaves_without_the_database_too(
+    touchy: Store, bus: EventBus, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost: others remove the row."""
+    heartbeat = Parts(touchy, bus).heartbeat()
+    await heartbeat.start()
+    async with locked(dsn, "scheduler_workers"):
+        await heartbeat.stop()
+    assert "left for others" in caplog.text
+
+
+async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
+    heartbeat = parts.heartbeat(lease=30)
+    assert not holds(heartbeat.is_trusted)
+    await heartbeat.start()
+    (worker,) = await parts.store.workers()
+    assert (worker.worker_id, worker.is_alive, worker.max_concurrent_jobs) == ("me", True, 10)
+    assert worker.lease_until - worker.last_beat == timedelta(seconds=30)
+    assert holds(heartbeat.is_trusted)
+    await heartbeat.stop()
+    assert await parts.store.workers() == []
+
+
+async def test_a_beat_renews_the_worker_and_all_it_runs(
+    clocked: Store, clock: FakeClock, bus: EventBus, gate: Gate
+) -> None:
+    parts = Parts(clocked, bus)
+    executor = await running(parts, gate, "a", "b")
+    heartbeat = parts.heartbeat(executor, lease=60)
+    clock.advance(timedelta(seconds=50))
+    assert await heartbeat.run_once() == 20
+    (worker,) = await clocked.workers()
+    assert (worker.running_jobs, worker.last_beat) == (2, clock.now)
+    for job_id in "ab":
+        job = await clocked.get_job(job_id)
+        assert job is not None
+        assert job.last_heartbeat == clock.now
+        assert job.lease_until == clock.now + timedelta(seconds=60)
+    gate.open.set()
+    await parts.ended(executor)
+
+
+async def test_a_beat_renews_what_has_ended_until_that_is_written(
+    clocked: Store, clock: FakeClock, bus: EventBus
+) -> None:
+    """Its result may wait for longer than a lease, when only the way of the results is blocked."""
+    parts = Parts(clocked, bus)
+    completer = parts.completer()
+    heartbeat = parts.heartbeat(parts.executor(completer), lease=60)
+    a, b, c = await claim(clocked, *map(new_job, "abc"))
+    for held, outcome in ((a, CompleteOutcome()), (b, FailOutcome("no"))):
+        completer.put(held, outcome)
+    completer.put(c, CompleteOutcome())
+    writing = asyncio.create_task(completer.run_once())
+    await asyncio.sleep(0)  # until it waits for the database
+    assert completer.unwritten() == {"a": 1, "b": 1, "c": 1}
+    await writing
+    assert completer.unwritten() == {}
+    assert await statuses(clocked, *"abc") == ["completed", "failed", "completed"]
+    await heartbeat.run_once()
+    (d,) = await claim(clocked, new_job("d"))
+    completer.put(d, CompleteOutcome())
+    clock.advance(timedelta(seconds=50))
+    await heartbeat.run_once()
+    job = await clocked.get_job("d")
+    assert job is not None
+    assert job.lease_until == clock.now + timedelta(seconds=60)
+    assert (await clocked.workers())[0].running_jobs == 0
+    clock.advance(timedelta(seconds=50))
+    await heartbeat.run_once()
+    assert (await clocked.rescue(120)).job_ids == []
+    await completer.run_once()
+    assert await statuses(clocked, "d") == ["completed"]
+
+
+async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts: Parts, gate: Gate) -> None:
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(executor, lease=60)
+    parts.hears = False
+    assert await heartbeat.run_once() <= 1  # cancelled on another node = stopped within a second
+    gate.open.set()
+    await parts.ended(executor)
+    assert await heartbeat.run_once() == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [("cancel", JobCancelled), ("pending", JobLost), ("completed", JobLost), ("deleted", JobLost)],
+)
+async def test_a_job_that_was_changed_elsewhere_is_stopped(
+    parts: Parts, seen: Recorder, gate: Gate, change: str, kind: type[JobCancelled | JobLost]
+) -> None:
+    executor = await running(parts, gate, "a", "b")
+    heartbeat = parts.heartbeat(executor)
+    if change == "cancel":
+        await parts.store.cancel("a")
+    elif change == "deleted":
+        await parts.store.set_status("a", JobStatus.COMPLETED, 60)
+        async with parts.store.connections.acquire() as connection:
+            await connection.execute("DELETE FROM scheduled_jobs WHERE job_id = 'a'")
+    else:
+        await parts.store.set_status("a", JobStatus(change), 60)
+    await heartbeat.run_once()
+    await seen.until(kind, job_id="a")
+    assert executor.held() == {"b": 1}
+    assert gate.cancelled == 1
+    assert not seen.of(LeaseLost)
+    gate.open.set()
+    await parts.ended(executor)
+
+
+async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
+    parts: Parts, seen: Recorder, gate: Gate
+) -> None:
+    executor = await running(parts, gate, "a", "b")
+    heartbeat = parts.heartbeat(executor)
+    await parts.store.deregister("me")  # as a rescuer does
+    await heartbeat.run_once()
+    assert seen.of(LeaseLost) == [LeaseLost("me")]
+    await seen.until(JobLost, 2)
+    assert (gate.cancelled, executor.held()) == (2, {})
+    assert [worker.worker_id for worker in await parts.store.workers()] == ["me"]
+    assert holds(heartbeat.is_trusted)
+    await heartbeat.run_once()
+    assert len(seen.of(LeaseLost)) == 1
+
+
+async def test_a_late_beat_does_not_take_back_what_was_rescued(
+    clocked: Store, clock: FakeClock, bus: EventBus, seen: Recorder, gate: Gate
+) -> None:
+    parts = Parts(clocked, bus)
+    executor = await running(parts, gate, "a")
+    clock.advance(timedelta(seconds=61))
+    await clocked.rescue(120)
+    (again,) = await claim(clocked, new_job("a"), worker_id="other")
+    await parts.heartbeat(executor).run_once()
+    await seen.until(JobLost, job_id="a", attempt=1)
+    job = await clocked.get_job("a")
+    assert job is not None
+    assert (job.worker_id, job.attempt, job.status) == ("other", again.attempt, "running")
+
+
+async def test_while_the_lease_is_trusted_a_failing_beat_stops_nothing(
+    touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    parts = Parts(touchy, bus)
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(executor, lease=60)
+    await heartbeat.run_once()
+    async with locked(dsn, "scheduler_workers"):
+        with pytest.raises(DatabaseUnavailableError):
+            await heartbeat.run_once()
+    assert executor.held() == {"a": 1}
+    assert not seen.of(LeaseLost)
+    gate.open.set()
+    await parts.ended(executor)
+
+
+async def test_a_margin_before_its_end_the_lease_is_not_trusted_any_more(
+    touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(touchy, seen.source)
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(executor, lease=60)
+    await heartbeat.run_once()
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 53)
+    assert holds(heartbeat.is_trusted)
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 55)
+    assert not holds(heartbeat.is_trusted)
+    async with locked(dsn, "scheduler_workers"):
+        with pytest.raises(DatabaseUnavailableError):
+            await heartbeat.run_once()
+    assert seen.of(LeaseLost) == [LeaseLost("me")]
+    await seen.until(JobLost, job_id="a")
+    assert gate.cancelled == 1
+    assert await statuses(touchy, "a") == ["running"]  # for the rescuer
+
+
+async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failing_beat(
+    touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    parts = Parts(touchy, bus)
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(executor, lease=60)
+    assert not heartbeat.is_trusted  # as after the trust ran out and before the answer to a claim came
+    async with locked(dsn, "scheduler_workers"):
+        with pytest.raises(DatabaseUnavailableError):
+            await heartbeat.run_once()
+    await seen.until(JobLost, job_id="a")
+    assert len(seen.of(LeaseLost)) == 1
+
+
+async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
+    touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(touchy, seen.source)
+    leave = asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await gate.job()
+        except asyncio.CancelledError:
+            await leave.wait()
+            raise
+
+    parts.tasks.register(stubborn, name="test.job")
+    executor = parts.executor()
+    (job,) = await claim(touchy, new_job("a"))
+    executor.submit(job)
+    await gate.wait_begun()
+    heartbeat = parts.heartbeat(executor, lease=60)
+    real = time.monotonic
+    for times in (1, 2):
+        await heartbeat.run_once()
+        assert holds(heartbeat.is_trusted)
+        shift = 55.0 * times
+        monkeypatch.setattr(time, "monotonic", lambda: real() + shift)  # noqa: B023 - used in this round
+        async with locked(dsn, "scheduler_workers"):
+            for _ in range(2):
+                with pytest.raises(DatabaseUnavailableError):
+                    await heartbeat.run_once()
+        assert executor.held() == {"a": 1}
+        assert len(seen.of(LeaseLost)) == times
+    leave.set()
+    await parts.ended(executor)
+
+
+async def test_trust_counts_from_when_the_lease_was_asked_for(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that was long on its way brings a lease that has aged as much."""
+    heartbeat = parts.heartbeat(lease=60)
+    await heartbeat.prepare()
+    real, renew = time.monotonic, parts.store.renew
+
+    async def slow(*args: Any, **options: Any) -> object:
+        answer = await renew(*args, **options)
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 55)
+        return answer
+
+    monkeypatch.setattr(parts.store, "renew", slow)
+    await heartbeat.run_once()
+    assert not holds(heartbeat.is_trusted)
+
+
+async def test_a_beat_that_hangs_does_not_outlast_the_trust(
+    parts: Parts, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    """Real time: the database is silent. What runs must be stopped before the lease ends."""
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(executor, lease=1)
+    await heartbeat.start()
+    async with locked(dsn, "scheduler_workers"):
+        heartbeat.wake()
+        async with asyncio.timeout(1.5):
+            await seen.until(JobLost, job_id="a")
+    await heartbeat.stop()

@@ -1,0 +1,111 @@
+"""What an idle worker asks of the database: every statement of every pass, in pools of any size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler, periodic
+from pg_scheduler.events import EventBus
+from pg_scheduler.store.connections.pool import HOT_SETTINGS, SETTINGS, Connections
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import holds
+
+NAMES = {query: name for name, query in load_queries("public").items()}
+NAMES |= {"BEGIN;": "begin", "COMMIT;": "commit", SETTINGS: "settings", HOT_SETTINGS: "settings"}
+
+
+class Log(list[str]):
+    """The statements of a pool's connections, by name."""
+
+    async def listen(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        connection.add_query_logger(self._note)
+
+    def _note(self, record: asyncpg.connection.LoggedQuery) -> None:
+        reset = "pg_advisory_unlock_all" in record.query
+        self.append("reset" if reset else NAMES.get(record.query, record.query))
+
+    async def take(self) -> list[str]:
+        await asyncio.sleep(0)  # asyncpg tells its loggers in the loop's next round
+        taken = list(self)
+        self.clear()
+        return taken
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def parts(dsn: str, bus: EventBus, log: Log, size: int) -> AsyncIterator[Parts]:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size, init=log.listen)
+    parts = Parts(Store(Connections(pool)), bus)
+    parts.hears = size >= 3
+    yield parts
+    await parts.store.connections.release_held()
+    await asyncio.wait_for(pool.close(), 5)
+
+
+def bare(statement: str) -> list[str]:
+    return [statement]
+
+
+def in_a_transaction(statement: str) -> list[str]:
+    return ["begin", "settings", statement, "commit", "reset"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+async def test_each_pass_of_an_idle_part_is_one_transaction_at_most(
+    parts: Parts, log: Log, size: int
+) -> None:
+    listener, heartbeat = parts.listener(), parts.heartbeat()
+    scanner, planner, claimer = parts.scanner(), parts.planner(), parts.claimer()
+    await heartbeat.prepare()
+    await listener.run_once()
+    await scanner.run_once()
+    await claimer.run_once()  # whose connections are there now, with their settings
+    await log.take()
+    assert holds(listener.hears) == (size >= 3)
+    expected = bare if size >= 3 else in_a_transaction
+    await heartbeat.run_once()
+    assert await log.take() == expected("renew_lease")
+    await scanner.run_once()
+    assert await log.take() == expected("look_ahead")
+    await listener.run_once()
+    await planner.run_once()
+    assert await log.take() == [], "the answers show that the connection lives, and there is nothing to plan"
+    await claimer.run_once()
+    assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
+    periodic(every=timedelta(hours=1), dedup_key="key")(
+        test_each_pass_of_an_idle_part_is_one_transaction_at_most
+    )
+    await planner.run_once()
+    await log.take()
+    await planner.run_once()
+    assert await log.take() == (["periodic_rows"] if size >= 3 else ["periodic_rows", "reset"])
+    await listener.drain()
+
+
+@pytest.mark.parametrize("size", [1])
+async def test_rescuer_and_expirer_wait_until_they_are_woken(parts: Parts) -> None:
+    assert await parts.rescuer().run_once() == NEVER
+    assert await parts.expirer().run_once() == NEVER
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+async def test_a_whole_worker_lives_on_any_pool_and_gives_everything_back(dsn: str, size: int) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
+        for _ in range(2):
+            async with Scheduler(pool) as scheduler:
+                await scheduler.send_heartbeat("any")
+                assert [worker.is_alive for worker in await scheduler.workers()] == [True]
+            assert pool.get_idle_size() == pool.get_size()
+            assert await pool.fetchval("SELECT count(*) FROM pg_settings WHERE source = 'session'") == 0

@@ -1,0 +1,369 @@
+"""The thread that keeps the lease, with a real connection and a loop that is really blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+from typing import Any, cast
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.events import (
+    EventBus,
+    KeeperConnected,
+    KeeperLost,
+    ListenerConnected,
+    LoopBlocked,
+    PassFinished,
+    ServiceFaulted,
+    ServiceRetrying,
+)
+from pg_scheduler.events.log import EventLog
+from pg_scheduler.store.connections.lease import LeaseConnection
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker import service as base
+from pg_scheduler.worker.lease import keeper as module
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.lease.keeper import LeaseKeeper
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Recorder, wire_to
+from tools.chaos.proxy import Proxy
+
+LEASE = 1.0
+
+
+class Kept:
+    """A heartbeat with its keeper."""
+
+    def __init__(self, parts: Parts, *, limit: float = 60.0, dsn: str | None = None) -> None:
+        self.parts = parts
+        connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
+        self.lease_connection = LeaseConnection(parts.store, connections, parts.worker_id)
+        self.executor = parts.executor()
+        self.heartbeat: Heartbeat = parts.heartbeat(
+            self.executor, lease=LEASE, liveness_key=lambda: self.lease_connection.key
+        )
+        self.keeper = LeaseKeeper(
+            self.lease_connection,
+            parts.bus,
+            self.executor,
+            self.heartbeat,
+            lease=LEASE,
+            limit=limit,
+            on_connected=lambda: None,
+            on_fault=parts.faults.append,
+        )
+
+    async def __aenter__(self) -> Kept:
+        await self.heartbeat.prepare()
+        await self.keeper.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.keeper.stop()
+        await self.heartbeat.drain()
+
+
+async def key_of(pool: asyncpg.Pool) -> int | None:
+    key: int | None = await pool.fetchval("SELECT liveness_key FROM scheduler_workers")
+    return key
+
+
+async def can_be_had(pool: asyncpg.Pool, key: int) -> bool:
+    answer: bool = await pool.fetchval("SELECT pg_try_advisory_xact_lock_shared($1)", key)
+    return answer
+
+
+async def test_it_holds_a_lock_under_the_key_in_the_workers_row(parts: Parts, pool: asyncpg.Pool) -> None:
+    async with Kept(parts) as kept:
+        key = await key_of(pool)
+        assert key is not None
+        assert key == kept.lease_connection.key
+        assert not await can_be_had(pool, key)
+        await kept.keeper.start()  # twice is a no-op
+        assert await key_of(pool) == key
+    assert await can_be_had(pool, key)
+    await kept.keeper.stop()
+
+
+async def test_a_broken_connection_is_replaced_under_another_key(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder
+) -> None:
+    async with Kept(parts) as kept:
+        key = kept.lease_connection.key
+        await pool.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = $1",
+            key,
+        )
+        await seen.until(KeeperConnected, 2, has_lock=True)
+        assert kept.lease_connection.key != key
+        assert await key_of(pool) == kept.lease_connection.key
+
+
+async def test_it_beats_for_a_blocked_loop_and_names_what_blocks_it(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of one second, and a loop that is blocked for two. Real time is what this is about."""
+    monkeypatch.setattr(module, "BLOCKED", 0.2)
+    monkeypatch.setattr(module, "TICK", 0.05)
+    async with Kept(parts) as kept:
+        before = kept.heartbeat.renewed_at
+        time.sleep(2)  # noqa: ASYNC251 - that is what it is about
+        assert kept.heartbeat.renewed_at > before + 1
+        assert kept.heartbeat.is_trusted
+        assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
+        (blocked,) = await seen.until(LoopBlocked)
+        assert (blocked.job_id, blocked.job_name) == (None, None)
+        assert 1 < blocked.seconds < 10
+        assert "test_it_beats_for_a_blocked_loop" in blocked.stack
+        assert "test_it_beats" not in repr(blocked), "a stack is no word for a log line"
+
+
+async def test_a_loop_that_is_blocked_for_too_long_costs_the_lease(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BLOCKED", 0.1)
+    monkeypatch.setattr(module, "TICK", 0.05)
+    async with Kept(parts, limit=0.3) as kept:
+        key = kept.lease_connection.key
+        assert key is not None
+        time.sleep(1)  # noqa: ASYNC251 - the same
+        assert await pool.fetchval("SELECT lease_until < now() FROM scheduler_workers")
+        assert await can_be_had(pool, key)
+        await seen.until(KeeperConnected, 2)  # it answers again, and is a worker again
+
+
+async def test_a_beat_of_the_main_loop_tells_the_key_too(parts: Parts, pool: asyncpg.Pool) -> None:
+    """A row that was written with an old key is put right by the next beat."""
+    async with Kept(parts) as kept:
+        await pool.execute("UPDATE scheduler_workers SET liveness_key = 1")
+        await kept.heartbeat.run_once()
+        assert await key_of(pool) == kept.lease_connection.key
+
+
+async def test_a_handler_that_blocks_the_loop_does_not_hold_the_keeper_up(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Say, of a pipe that nobody reads: it has the lock without which nobody can log."""
+    monkeypatch.setattr(module, "BLOCKED", 0.2)
+    monkeypatch.setattr(module, "TICK", 0.05)
+    handler = logging.StreamHandler()
+    logger = logging.getLogger("pg_scheduler")
+    logger.addHandler(handler)
+    try:
+        async with Kept(parts) as kept:
+            before = kept.heartbeat.renewed_at
+            handler.acquire()
+            time.sleep(1.5)  # noqa: ASYNC251 - the same
+            handler.release()
+            assert kept.heartbeat.renewed_at > before + 0.5
+            await seen.until(LoopBlocked)
+    finally:
+        logger.removeHandler(handler)
+
+
+async def test_a_server_that_is_not_there_is_told_once_and_tried_again(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AGAIN", 0.01)
+    monkeypatch.setattr(module, "TICK", 0.01)
+    async with wire_to(dsn) as wire:
+        address = wire.dsn
+        wire.cut()
+        async with Kept(parts, dsn=address) as kept:
+            assert await kept.heartbeat.run_once() > 0
+            assert await key_of(pool) is None
+            await wire.heal()
+            await seen.until(KeeperConnected, has_lock=True)
+            assert await key_of(pool) == kept.lease_connection.key
+            assert len(seen.of(KeeperLost)) == 1
+    assert not parts.faults
+
+
+async def test_a_server_that_does_not_answer_does_not_hold_a_stop_up(
+    parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
+) -> None:
+    async with wire_to(dsn) as wire, Kept(parts, dsn=wire.dsn) as kept:
+        await seen.until(KeeperConnected)
+        wire.freeze_old_connections()
+        async with asyncio.timeout(PATIENCE / 4):
+            await kept.keeper.stop()
+
+
+async def test_a_refusal_is_told_and_the_worker_goes_on(parts: Parts, seen: Recorder, dsn: str) -> None:
+    elsewhere = re.sub("/test_[0-9a-f]+", "/no_such_database", dsn)
+    async with Kept(parts, dsn=elsewhere) as kept:
+        (lost,) = await seen.until(KeeperLost)
+        assert lost.reason == 'database "no_such_database" does not exist'
+        assert kept.lease_connection.key is None
+        assert await kept.heartbeat.run_once() > 0
+    assert not parts.faults
+
+
+async def test_a_dsn_that_cannot_be_read_is_not_told(
+    parts: Parts, seen: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen.source._sink = EventLog()
+    async with Kept(parts, dsn="postgresql://me:secret/word@host/db"):
+        await seen.until(KeeperLost, reason="ValueError")
+    assert not parts.faults
+    assert "KeeperLost" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
+    parts: Parts,
+    pool: asyncpg.Pool,
+    seen: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """PgBouncer answers with a process id of its own making, and sessions are shared there."""
+    monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _self: -1)
+    async with Kept(parts) as kept:
+        await seen.until(KeeperConnected, has_lock=False)
+        assert kept.lease_connection.key is None
+        assert await key_of(pool) is None
+        assert kept.lease_connection.is_open
+        assert kept.keeper._task
+        assert kept.lease_connection._connection
+        kept.keeper._task.get_loop().call_soon_threadsafe(kept.lease_connection._connection.terminate)
+        await seen.until(KeeperConnected, 2, has_lock=False)
+    assert caplog.text.count("there is no liveness lock") == 1  # told once
+
+
+async def test_what_ends_it_by_mistake_is_told(
+    parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: LeaseKeeper) -> bool:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(LeaseKeeper, "_ask", broken)
+    async with Kept(parts):
+        (fault,) = await seen.until(ServiceFaulted)
+    assert fault.service == "keeper"
+    assert parts.faults == [fault]
+
+
+async def test_a_start_that_is_given_up_and_a_stop_at_once_leave_nothing(parts: Parts) -> None:
+    kept = Kept(parts)
+    await kept.heartbeat.prepare()
+    for _ in range(20):
+        start = asyncio.create_task(kept.keeper.start())
+        await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.wait([start])
+        await kept.keeper.stop()
+    await asyncio.gather(*(kept.keeper.start() for _ in range(3)))
+    await asyncio.gather(*(kept.keeper.stop() for _ in range(3)))
+    for thread in threading.enumerate():
+        if thread.name == "pg_scheduler keeper":
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+    await kept.heartbeat.drain()
+
+
+def test_a_loop_that_ends_without_a_shutdown_takes_the_keeper_along(dsn: str) -> None:
+    threads: list[Any] = []
+
+    async def forget() -> None:
+        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=4)
+        parts = Parts(Store(Connections(pool)), EventBus())
+        kept = Kept(parts)
+        await kept.heartbeat.prepare()
+        await kept.keeper.start()
+        threads.append(kept.keeper._thread)
+        await pool.close()
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(forget())
+    threads[0].join(PATIENCE)
+    assert not threads[0].is_alive()
+
+
+async def test_two_schedulers_of_one_process_have_a_lock_each(dsn: str) -> None:
+    async with (
+        asyncpg.create_pool(dsn, min_size=1, max_size=5) as one,
+        asyncpg.create_pool(dsn, min_size=1, max_size=5) as two,
+        Scheduler(one),
+        Scheduler(two),
+    ):
+        keys = await one.fetch("SELECT liveness_key FROM scheduler_workers")
+        assert len({key[0] for key in keys}) == 2
+        assert not any([await can_be_had(one, key[0]) for key in keys])
+
+
+async def test_what_it_finds_back_everybody_tries_again(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
+    proxy, dsn = proxied
+    async with asyncpg.create_pool(dsn, min_size=0, max_size=4) as pool:
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
+            passes = len(seen.of(PassFinished, service="claimer"))
+            proxy.refuse()
+            for name in ("claimer", "listener"):
+                await seen.until(ServiceRetrying, service=name)
+            proxy.heal()
+            await seen.until(KeeperConnected, 2)
+            await seen.until(PassFinished, passes + 1, service="claimer")
+            await seen.until(ListenerConnected, 2)
+
+
+@pytest.mark.skipif(not hasattr(asyncpg.Pool, "_connect"), reason="from asyncpg 0.30 on")
+async def test_a_pool_with_a_connect_of_its_own_is_asked_by_it(dsn: str) -> None:
+    asked = []
+
+    async def connect(*args: object, **settings: object) -> asyncpg.Connection:
+        asked.append(settings)
+        return await asyncpg.connect(dsn)
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, command_timeout=7) as pool:
+        cast("Any", pool)._connect = connect
+        connection = await Connections(pool).connect()
+        assert asked == [{"command_timeout": 7}]
+        await connection.close()
+
+
+async def test_a_way_to_connect_that_works_in_one_loop_only_costs_the_keeper_and_no_more(dsn: str) -> None:
+    """A token that is fetched with a client of the main loop, say."""
+    loop = asyncio.get_running_loop()
+
+    async def token() -> str:
+        if asyncio.get_running_loop() is not loop:
+            raise RuntimeError("attached to a different loop")
+        return ""
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, password=token) as pool:
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
+            await seen.until(KeeperLost, reason="RuntimeError")
+            assert await scheduler.workers()
+        assert not seen.of(ServiceFaulted)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, False), (3, False), (4, True)])
+async def test_a_small_pool_has_no_keeper_beside_it_unless_asked(
+    dsn: str, size: int, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
+        assert Connections(pool).can_open_lease_connection is expected
+        assert Connections(pool, keeper_dsn=dsn).can_open_lease_connection
+        assert Connections(pool, dsn).can_open_lease_connection
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
+            assert (await key_of(pool) is not None) is expected
+        told = [record for record in caplog.records if record.getMessage().startswith("KeeperLost")]
+        assert [record.levelname for record in told] == ([] if expected else ["WARNING"])
+        assert len(seen.of(KeeperLost)) == len(told)

@@ -1,0 +1,104 @@
+"""Every service stands 500 starts and stops from ten tasks at once, on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler, periodic
+from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.worker.service import Service
+from tests.support.parts import Parts
+from tests.support.worker import Recorder, holds
+
+BUILDERS: dict[str, Callable[[Parts], Service]] = {
+    "announcer": Parts.announcer,
+    "claimer": Parts.claimer,
+    "completer": Parts.completer,
+    "expirer": Parts.expirer,
+    "heartbeat": Parts.heartbeat,
+    "listener": Parts.listener,
+    "deadline_scanner": Parts.scanner,
+    "planner": Parts.planner,
+    "rescuer": Parts.rescuer,
+    "vacuum": Parts.vacuum,
+}
+
+CALLS = 500
+CALLERS = 10
+
+
+def test_no_service_is_left_out() -> None:
+    built = {kind.name for kind in Service.__subclasses__() if kind.__module__.startswith("pg_scheduler.")}
+    assert built == set(BUILDERS)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+async def test_500_starts_and_stops_from_10_tasks(name: str, parts: Parts, seen: Recorder) -> None:
+    @periodic(every=timedelta(days=1), dedup_key="daily")
+    async def daily() -> None: ...
+
+    service = BUILDERS[name](parts)
+    before = asyncio.all_tasks()
+    chance = random.Random(name)
+    plan = [[chance.random() for _ in range(CALLS // CALLERS)] for _ in range(CALLERS)]
+
+    async def caller(choices: list[float]) -> None:
+        for choice in choices:
+            if choice < 0.4:
+                await service.start()
+            elif choice < 0.8:
+                await service.stop()
+            elif choice < 0.9:
+                service.wake()
+            else:  # given up at some point of its way
+                call = asyncio.create_task(service.start() if choice < 0.95 else service.stop())
+                await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+
+    async with asyncio.TaskGroup() as callers:
+        for choices in plan:
+            callers.create_task(caller(choices))
+
+    await service.stop()
+    await service.start()
+    assert holds(service.is_running)
+    passes = len(seen.of(PassFinished, service=name))
+    service.wake()
+    await seen.until(PassFinished, passes + 1, service=name)
+    await service.stop()
+    assert not holds(service.is_running)
+    assert asyncio.all_tasks() == before
+    assert not seen.of(ServiceFaulted)
+    assert not seen.of(ServiceRetrying)
+    assert await parts.store.workers() == []
+
+
+async def test_a_whole_scheduler_stands_it_too(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    seen = Recorder(scheduler)
+    before = asyncio.all_tasks()
+    chance = random.Random(1)
+
+    async def caller() -> None:
+        for _ in range(8):
+            await (scheduler.start() if chance.random() < 0.5 else scheduler.shutdown())
+
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(CALLERS):
+            callers.create_task(caller())
+    await scheduler.start()
+    assert holds(scheduler.is_running)
+    assert [worker.worker_id for worker in await scheduler.workers()] == [scheduler.worker_id]
+    await scheduler.shutdown()
+    assert not holds(scheduler.is_running)
+    assert asyncio.all_tasks() == before
+    assert await scheduler.workers() == []
+    assert not seen.of(ServiceFaulted)
+    assert not seen.of(ServiceRetrying)

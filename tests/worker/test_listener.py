@@ -1,0 +1,207 @@
+"""Notifications are heard, and it is noticed when they are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError
+from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost, ServiceFaulted, ServiceRetrying
+from pg_scheduler.store.connections import listen as notifications
+from pg_scheduler.store.connections import shared
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker import listener as module
+from pg_scheduler.worker.listener import CHECK_INTERVAL, DEAF, DEAF_INTERVAL, TOO_SMALL, Listener
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to
+
+
+class Inbox(list[str]):
+    """Messages, and a way to wait for them."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def append(self, message: str) -> None:
+        super().append(message)
+        self._changed.set()
+
+    async def until(self, *messages: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while list(self) != list(messages):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+def parts(parts: Parts) -> Parts:
+    parts.messages = Inbox()
+    return parts
+
+
+@pytest.fixture
+async def wire(dsn: str) -> AsyncIterator[Wire]:
+    async with wire_to(dsn) as wire:
+        yield wire
+
+
+async def heard(parts: Parts, *messages: str) -> None:
+    await parts.store.notify(messages)
+    assert isinstance(parts.messages, Inbox)
+    await parts.messages.until(*messages)
+    parts.messages.clear()
+
+
+async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> None:
+    listener = parts.listener()
+    assert not holds(listener.hears)
+    await listener.start()
+    assert holds(listener.hears)
+    assert parts.calls == ["connected"]
+    assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.channel())]
+    await heard(parts, "due", "check other", "periodic")
+    assert 0 < await listener.run_once() <= CHECK_INTERVAL
+    await listener.stop()
+    assert not holds(listener.hears)
+
+
+async def test_the_hellos_of_others_are_not_passed_on(parts: Parts) -> None:
+    listener = parts.listener()
+    await listener.start()
+    await parts.store.notify(["hello other", "due"])
+    assert isinstance(parts.messages, Inbox)
+    await parts.messages.until("due")
+    await listener.stop()
+
+
+async def test_channels_of_two_schemas_are_apart(parts: Parts, pool: asyncpg.Pool) -> None:
+    listener = parts.listener()
+    await listener.start()
+    await Store(Connections(pool), schema="other").notify(["due"])
+    await heard(parts, "periodic")
+    await listener.stop()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_small_pool_has_no_connection_to_spare(
+    dsn: str, bus: EventBus, seen: Recorder, size: int
+) -> None:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size)
+    listener = Parts(Store(Connections(pool)), bus).listener()
+    assert await listener.run_once() == NEVER
+    assert seen.events == [ListenerLost(TOO_SMALL)]
+    assert not holds(listener.hears)
+    await pool.close()
+
+
+async def test_a_connection_of_its_own_needs_no_place_in_the_pool(
+    dsn: str, bus: EventBus, seen: Recorder
+) -> None:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
+    listener = Parts(Store(Connections(pool, direct_dsn=dsn)), bus).listener()
+    await listener.start()
+    assert holds(listener.hears)
+    await listener.stop()
+    await pool.close()
+    assert not seen.of(ServiceRetrying)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["pooled", "own"])
+async def test_a_killed_connection_is_replaced(
+    dsn: str, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, own: bool
+) -> None:
+    parts = Parts(Store(Connections(pool, direct_dsn=dsn if own else None)), bus)
+    parts.messages = Inbox()
+    listener = parts.listener()
+    await listener.start()
+    assert await kill_backends(dsn, "LISTEN%") == 1
+    await seen.until(ListenerLost)
+    await seen.until(ListenerConnected, 2)
+    assert holds(listener.hears)
+    assert parts.calls == ["connected"] * 2  # what was missed meanwhile is looked up
+    await heard(parts, "due")
+    await listener.stop()
+    assert not seen.of(ServiceFaulted)
+
+
+async def test_it_comes_back_after_an_outage(
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder
+) -> None:
+    parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
+    listener = parts.listener()
+    await listener.start()
+    wire.cut()
+    await seen.until(ServiceRetrying, 2)
+    assert not holds(listener.hears)
+    await wire.heal()
+    await seen.until(ListenerConnected, 2)
+    assert holds(listener.hears)
+    await listener.stop()
+
+
+async def test_a_connection_that_answers_but_brings_nothing_is_deaf(
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind PgBouncer in transaction mode. Real time: that nothing comes has to be waited for."""
+    monkeypatch.setattr(module, "HELLO_TIMEOUT", 0.2)
+    listener = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus).listener()
+    wire.loses_notifications = True
+    assert await listener.run_once() == DEAF_INTERVAL
+    assert seen.events == [ListenerLost(DEAF)]
+    assert not holds(listener.hears)
+    wire.loses_notifications = False
+    assert await listener.run_once() == CHECK_INTERVAL
+    assert holds(listener.hears)
+    await listener.drain()
+
+
+async def test_a_half_open_connection_is_noticed_and_replaced(
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real time: no answer comes, which has to be waited for."""
+    monkeypatch.setattr(shared, "ANSWER_TIMEOUT", 0.2)
+    monkeypatch.setattr(module, "CHECK_INTERVAL", 0.1)
+    parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
+    parts.messages = Inbox()
+    listener = parts.listener()
+    await listener.start()
+    wire.freeze_old_connections()
+    await seen.until(ServiceRetrying)
+    await seen.until(ListenerConnected, 2)
+    await heard(parts, "due")
+    await listener.stop()
+
+
+async def test_stop_does_not_hang_on_a_half_open_connection(
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real time: no answer comes, which has to be waited for."""
+    monkeypatch.setattr(notifications, "CALL_TIMEOUT", 0.1)
+    monkeypatch.setattr(shared, "FAREWELL", 0.1)
+    listener = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus).listener()
+    await listener.start()
+    wire.freeze_old_connections()
+    async with asyncio.timeout(PATIENCE):
+        await listener.stop()
+    assert not holds(listener.hears)
+
+
+async def test_a_check_without_a_connection_is_no_fault(store: Store) -> None:
+    subscription = notifications.Subscription(store, lambda message: None, lambda: None)
+    await subscription.check(1)
+    await subscription.close()
+    assert not holds(subscription.is_open)
+
+
+async def test_a_failed_start_leaves_no_connection_behind(pool: asyncpg.Pool, bus: EventBus) -> None:
+    parts = Parts(Store(Connections(pool, direct_dsn="postgresql://127.0.0.1:1/none")), bus)
+    listener: Listener = parts.listener()
+    with pytest.raises(DatabaseUnavailableError):
+        await listener.run_once()
+    await listener.drain()
+    assert pool.get_idle_size() == pool.get_size()

@@ -1,0 +1,467 @@
+"""Windows are enqueued exactly once each, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
+from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.maintenance.planner import LOOK_AGAIN, LOOK_AGAIN_DEAF
+from tests.support.parts import Parts
+from tests.support.worker import LEASE, Recorder, new_worker
+
+NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+KEY = "the key"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture
+def parts(clocked: Store, bus: EventBus) -> Parts:
+    return Parts(clocked, bus)
+
+
+async def work() -> None: ...
+
+
+async def other_work() -> None: ...
+
+
+async def jobs(store: Store) -> list[Job]:
+    found = await store.list_jobs(
+        after=None,
+        statuses=None,
+        job_name=None,
+        worker_id=None,
+        due_from=None,
+        due_before=None,
+        limit=1000,
+    )
+    return sorted(found, key=lambda job: job.execution_time)
+
+
+async def windows(store: Store) -> list[datetime]:
+    return [job.execution_time for job in await jobs(store)]
+
+
+async def row(store: Store, key: str = KEY) -> PeriodicRow:
+    return (await store.periodic_rows())[key]
+
+
+async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
+    parts: Parts, clock: FakeClock
+) -> None:
+    periodic(every=10 * MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    assert await planner.run_once() == LOOK_AGAIN
+    assert await jobs(parts.store) == []
+    assert (await row(parts.store)).next_fire_at == NOON + 10 * MINUTE
+    clock.advance(10 * MINUTE - timedelta(seconds=5))
+    assert await planner.run_once() == 5
+    clock.advance(timedelta(seconds=5))
+    await planner.run_once()
+    (job,) = await jobs(parts.store)
+    assert job.job_id == f"periodic:{KEY}:2026-03-10T12:10:00+00:00"
+    assert (job.job_name, job.execution_time) == ("periodic_work", NOON + 10 * MINUTE)
+    assert parts.calls == ["planned"]
+    after = await row(parts.store)
+    assert (after.last_fire_at, after.next_fire_at) == (NOON + 10 * MINUTE, NOON + 20 * MINUTE)
+
+
+async def test_a_window_is_told_after_it_is_committed(
+    parts: Parts, clock: FakeClock, bus: EventBus, seen: Recorder, dsn: str
+) -> None:
+    other = await asyncpg.connect(dsn)
+    looks: list[asyncio.Future[object]] = []
+    bus.subscribe(
+        lambda event: looks.append(
+            asyncio.ensure_future(other.fetchval("SELECT count(*) FROM scheduled_jobs"))
+        ),
+        PeriodicJobPlanned,
+    )
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    (event,) = seen.of(PeriodicJobPlanned)
+    assert (event.dedup_key, event.next_fire_at) == (KEY, NOON + 2 * MINUTE)
+    assert await looks[0] == 1
+    await other.close()
+
+
+async def test_priority_retries_lock_and_timeout_come_along(parts: Parts, clock: FakeClock) -> None:
+    from pg_scheduler import JobPriority
+
+    periodic(
+        every=MINUTE,
+        dedup_key=KEY,
+        priority=JobPriority.HIGH,
+        max_retries=3,
+        use_advisory_lock=True,
+        job_name="planner.mine",
+    )(work)
+    parts.tasks.register(work, timeout=60, misfire_grace_time=None)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    (job,) = await jobs(parts.store)
+    assert (job.job_name, job.priority, job.max_retries) == ("planner.mine", JobPriority.HIGH, 3)
+    assert (job.timeout, job.misfire_grace_time) == (MINUTE, None)
+    await parts.store.register(new_worker(), LEASE)
+    (held,) = (await parts.store.exchange("me", [f"{__name__}.work"], 10)).jobs
+    assert held.lock_key is not None
+    assert held.function == f"{__name__}.work"
+
+
+async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
+    parts: Parts, clock: FakeClock
+) -> None:
+    periodic(every=10 * MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner(grace=60)
+    await planner.run_once()
+    clock.advance(timedelta(hours=5, minutes=3))  # everything was down
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON + timedelta(hours=5)]
+    assert (await row(parts.store)).next_fire_at == NOON + timedelta(hours=5, minutes=10)
+    # Late by three minutes with a grace of one, and it runs all the same: nobody was there to be in time.
+    await parts.store.register(new_worker(), LEASE)
+    claimed = await parts.store.exchange("me", [f"{__name__}.work"], 10)
+    assert (len(claimed.jobs), len(claimed.expired)) == (1, 0)
+    clock.advance(7 * MINUTE)
+    await planner.run_once()
+    assert (await windows(parts.store))[1:] == [NOON + timedelta(hours=5, minutes=10)]
+
+
+async def test_the_grace_counts_from_when_the_window_was_enqueued(parts: Parts, clock: FakeClock) -> None:
+    periodic(every=10 * MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner(grace=60)
+    await planner.run_once()
+    clock.advance(13 * MINUTE)
+    await planner.run_once()
+    clock.advance(timedelta(seconds=59))
+    await parts.expirer().run_once()
+    assert [job.status for job in await jobs(parts.store)] == [JobStatus.PENDING]
+    clock.advance(timedelta(seconds=2))
+    await parts.expirer().run_once()
+    assert [job.status for job in await jobs(parts.store)] == [JobStatus.EXPIRED]
+
+
+async def test_one_run_that_failed_or_expired_does_not_stop_the_next(parts: Parts, clock: FakeClock) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    for status in (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED):
+        clock.advance(MINUTE)
+        await planner.run_once()
+        await parts.store.set_status((await jobs(parts.store))[-1].job_id, status, 60)
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON + n * MINUTE for n in range(1, 5)]
+
+
+async def test_two_planners_race_and_each_window_is_enqueued_once(
+    dsn: str, clock: FakeClock, bus: EventBus, seen: Recorder
+) -> None:
+    pools = [await asyncpg.create_pool(dsn, min_size=2, max_size=2) for _ in range(3)]
+    for number in range(20):
+        periodic(every=MINUTE, dedup_key=f"{number}")(work)
+    planners = [Parts(Store(Connections(pool), clock=clock), bus).planner() for pool in pools]
+    await asyncio.gather(*(planner.run_once() for planner in planners))
+    for _ in range(5):
+        clock.advance(MINUTE)
+        await asyncio.gather(*(planner.run_once() for planner in planners))
+        await planners[0].run_once()
+    store = planners[0]._store
+    assert len(await jobs(store)) == 100
+    assert all(each.next_fire_at == NOON + 6 * MINUTE for each in (await store.periodic_rows()).values())
+    for pool in pools:
+        await pool.close()
+
+
+async def test_a_row_moved_back_by_hand_enqueues_nothing_twice(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    await pool.execute("UPDATE scheduler_periodic_jobs SET next_fire_at = $1", NOON + MINUTE)
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON + MINUTE]
+
+
+async def test_a_missing_next_time_is_computed(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+    periodic(cron="30 * * * *", dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    await pool.execute("UPDATE scheduler_periodic_jobs SET next_fire_at = NULL")
+    await planner.run_once()
+    assert (await row(parts.store)).next_fire_at == NOON + 30 * MINUTE
+    assert await jobs(parts.store) == []
+
+
+async def test_what_is_due_but_locked_by_another_planner_is_left_to_it(
+    parts: Parts, clock: FakeClock, dsn: str
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():
+        await other.execute("SELECT FROM scheduler_periodic_jobs FOR UPDATE")
+        await planner.run_once()
+        assert await jobs(parts.store) == []
+        assert await planner.run_once() > 0  # no reason to ask without a break
+    await other.close()
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON + MINUTE]
+
+
+# -- switching -----------------------------------------------------------------------------------------
+
+
+async def test_what_is_switched_off_fires_no_more_until_it_is_switched_on(
+    parts: Parts, clock: FakeClock
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    assert planner._jobs.enable(KEY, False)
+    assert not planner._jobs.configs()[KEY].enabled
+    clock.advance(5 * MINUTE)
+    assert await planner.run_once() == LOOK_AGAIN
+    assert parts.calls == ["switched"]
+    assert await jobs(parts.store) == []
+    assert planner._jobs.enable(KEY, True)
+    clock.advance(timedelta(seconds=30))
+    await planner.run_once()
+    assert await jobs(parts.store) == []  # what it missed while it was off is not made up for
+    clock.advance(timedelta(seconds=30))
+    await planner.run_once()
+    assert await windows(parts.store) == [NOON + 6 * MINUTE]
+    assert not planner._jobs.enable("another key", True)
+
+
+async def test_a_switch_is_remembered_across_restarts_and_seen_by_other_nodes(
+    parts: Parts, clock: FakeClock
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner, other = parts.planner(), parts.planner()
+    await other.run_once()
+    planner._jobs.enable(KEY, False)
+    await planner.run_once()
+    await other.run_once()
+    assert not other._jobs.configs()[KEY].enabled
+    restarted = parts.planner()
+    await restarted.prepare()
+    clock.advance(MINUTE)
+    await restarted.run_once()
+    assert await jobs(parts.store) == []
+
+
+async def test_a_switch_made_during_the_last_pass_is_written_at_the_stop(parts: Parts) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.start()
+    planner._jobs.enable(KEY, False)  # nothing wakes the loop before it is stopped
+    await planner.stop()
+    assert not (await row(parts.store)).enabled
+
+
+async def test_a_schedule_begins_switched_off_when_the_code_says_so(parts: Parts, clock: FakeClock) -> None:
+    periodic(every=MINUTE, dedup_key=KEY, enabled=False)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert await jobs(parts.store) == []
+    planner._jobs.enable(KEY, True)
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert len(await jobs(parts.store)) == 1
+
+
+async def test_a_switch_made_before_the_row_exists_is_not_lost(parts: Parts, clock: FakeClock) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    planner._jobs.enable(KEY, False)
+    await planner._jobs.write_wishes()  # as enable_periodic_job() does before start()
+    await planner.run_once()
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert await jobs(parts.store) == []
+    assert not planner._jobs.configs()[KEY].enabled
+
+
+async def test_a_switch_made_while_another_is_written_is_not_lost(
+    parts: Parts, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    real = parts.store.enable_periodic
+
+    async def meanwhile(dedup_key: str, enabled: bool) -> bool:
+        if not enabled:
+            planner._jobs.enable(dedup_key, True)
+        return await real(dedup_key, enabled)
+
+    monkeypatch.setattr(parts.store, "enable_periodic", meanwhile)
+    planner._jobs.enable(KEY, False)
+    await planner._jobs.write_wishes()
+    assert planner._jobs.configs()[KEY].enabled
+    await planner._jobs.write_wishes()
+    assert (await row(parts.store)).enabled
+
+
+async def test_deaf_nodes_look_more_often(parts: Parts) -> None:
+    parts.hears = False
+    planner = parts.planner()
+    assert await planner.run_once() == LOOK_AGAIN  # there is nothing that could be switched
+    periodic(every=MINUTE)(work)
+    assert await planner.run_once() == LOOK_AGAIN_DEAF
+    parts.hears = True
+    assert await planner.run_once() == LOOK_AGAIN
+
+
+# -- cron and edits ------------------------------------------------------------------------------------
+
+
+async def test_cron_with_seconds_gives_each_second_its_own_window(parts: Parts, clock: FakeClock) -> None:
+    periodic(cron="* * * * * */20", dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    for _ in range(6):
+        clock.advance(timedelta(seconds=20))
+        await planner.run_once()
+    expected = [NOON + timedelta(seconds=20 * n) for n in range(1, 7)]
+    assert await windows(parts.store) == expected
+    assert len({job.job_id for job in await jobs(parts.store)}) == 6
+
+
+async def test_cron_follows_its_time_zone(parts: Parts, clock: FakeClock) -> None:
+    periodic(cron="0 9 * * *", timezone="Asia/Kolkata", dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    assert (await row(parts.store)).next_fire_at == datetime(2026, 3, 11, 3, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["given", "derived"])
+async def test_an_edited_schedule_moves_on_and_fires_no_window_twice(
+    parts: Parts, clock: FakeClock, key: str | None
+) -> None:
+    periodic(cron="*/10 * * * *", dedup_key=key)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(10 * MINUTE)
+    await planner.run_once()
+    periodic_catalogue.clear()
+    periodic(cron="*/5 * * * *", dedup_key=key)(work)  # 12:10 is a window of this one too
+    restarted = parts.planner()
+    await restarted.prepare()
+    await restarted.run_once()
+    assert await windows(parts.store) == [NOON + 10 * MINUTE]
+    assert len(await parts.store.periodic_rows()) == 1
+    clock.advance(5 * MINUTE)
+    await restarted.run_once()
+    assert await windows(parts.store) == [NOON + 10 * MINUTE, NOON + 15 * MINUTE]
+
+
+async def test_a_clock_that_went_back_fires_no_window_twice(parts: Parts, clock: FakeClock) -> None:
+    periodic(cron="*/10 * * * *", dedup_key=KEY)(work)
+    planner = parts.planner()
+    await planner.run_once()
+    clock.advance(10 * MINUTE)
+    await planner.run_once()
+    clock.advance(-5 * MINUTE)
+    periodic_catalogue.clear()
+    periodic(cron="*/2 * * * *", dedup_key=KEY)(work)
+    await planner.prepare()
+    await planner.run_once()
+    assert (await row(parts.store)).next_fire_at == NOON + 12 * MINUTE
+
+
+async def test_a_function_added_later_is_written_in_the_next_pass(parts: Parts) -> None:
+    planner = parts.planner()
+    await planner.run_once()
+    assert await parts.store.periodic_rows() == {}
+    periodic(every=MINUTE, dedup_key=KEY)(work)
+    await planner.run_once()
+    assert set(await parts.store.periodic_rows()) == {KEY}
+
+
+async def test_schedules_of_other_applications_are_left_alone(parts: Parts, clock: FakeClock) -> None:
+    periodic(every=MINUTE, dedup_key="theirs")(other_work)
+    await parts.planner().run_once()
+    periodic_catalogue.clear()
+    periodic(every=MINUTE, dedup_key="ours")(work)
+    clock.advance(5 * MINUTE)
+    planner = parts.planner()
+    await planner.run_once()
+    assert await jobs(parts.store) == []
+    assert set(await parts.store.periodic_rows()) == {"theirs", "ours"}
+    assert set(planner._jobs.configs()) == {"ours"}
+
+
+async def test_status_shows_the_row(parts: Parts, clock: FakeClock) -> None:
+    periodic(cron="*/10 * * * *", timezone="Europe/Berlin", dedup_key=KEY)(work)
+    planner = parts.planner()
+    status = planner._jobs.status(KEY)
+    assert status is not None
+    assert (status["cron"], status["timezone"]) == ("*/10 * * * *", "Europe/Berlin")
+    assert (status["next_fire_at"], status["last_fire_at"]) == (None, None)
+    await planner.run_once()
+    clock.advance(10 * MINUTE)
+    await planner.run_once()
+    status = planner._jobs.status(KEY)
+    assert status is not None
+    assert (status["next_fire_at"], status["last_fire_at"]) == (NOON + 20 * MINUTE, NOON + 10 * MINUTE)
+    assert planner._jobs.status("another") is None
+
+
+async def test_configs_are_the_ones_of_the_code(parts: Parts) -> None:
+    periodic(every=MINUTE)(work)
+    (config,) = parts.planner()._jobs.configs().values()
+    assert config == PeriodicJobConfig(work, interval=MINUTE)
+
+
+@pytest.mark.parametrize("broken", ["timezone = 'Mars/Olympus'", "cron = 'bogus'"])
+async def test_a_row_that_cannot_be_understood_stops_no_other(
+    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: str
+) -> None:
+    """Changed by hand, or written by a node that knows more than this one."""
+    periodic(cron="* * * * *", dedup_key="bad")(work)
+    periodic(every=MINUTE, dedup_key="good")(other_work)
+    planner = parts.planner()
+    await planner.run_once()
+    await pool.execute(f"UPDATE scheduler_periodic_jobs SET {broken} WHERE dedup_key = 'bad'")
+    clock.advance(MINUTE)
+    assert await planner.run_once() == LOOK_AGAIN
+    assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == ["bad"]
+    assert await windows(parts.store) == [NOON + MINUTE]
+    clock.advance(MINUTE)
+    await planner.run_once()
+    assert len(seen.of(PeriodicJobBroken)) == 1, "once is enough"
+    await pool.execute(
+        "UPDATE scheduler_periodic_jobs SET timezone = 'UTC', cron = '* * * * *' WHERE dedup_key = 'bad'"
+    )
+    await planner.run_once()
+    assert (await row(parts.store, "bad")).last_fire_at == NOON + 2 * MINUTE

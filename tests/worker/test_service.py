@@ -1,0 +1,412 @@
+"""The one contract of every service, on a service that does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+import pytest
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.worker import service as base
+from pg_scheduler.worker.service import NEVER, Service, Wakeup
+from tests.support.worker import PATIENCE, Recorder, holds
+
+
+class Idle(Service):
+    """Does what it is told in each pass, then waits for a wake-up."""
+
+    name: ClassVar[str] = "idle"
+
+    def __init__(self, events: EventBus, work: Callable[[], Awaitable[float]] | None = None) -> None:
+        super().__init__(events)
+        self.passes = 0
+        self.prepared = 0
+        self.drained = 0
+        self._work = work
+        self._passed = asyncio.Event()
+
+    async def prepare(self) -> None:
+        self.prepared += 1
+
+    async def run_once(self) -> float:
+        self.passes += 1
+        self._passed.set()
+        return NEVER if self._work is None else await self._work()
+
+    async def drain(self) -> None:
+        self.drained += 1
+
+    async def until_passes(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while self.passes < count:
+                self._passed.clear()
+                await self._passed.wait()
+
+
+async def test_a_wake_up_before_the_sleep_is_not_lost() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
+    async with asyncio.timeout(PATIENCE):
+        await wakeup.wait(NEVER)
+
+
+async def test_a_wake_up_ends_one_sleep_only() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
+    wakeup.set()
+    await wakeup.wait(NEVER)
+    sleeper = asyncio.create_task(wakeup.wait(NEVER))
+    done, _ = await asyncio.wait([sleeper], timeout=0.02)  # real time: it must still sleep
+    assert not done
+    wakeup.set()
+    await sleeper
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001])
+async def test_a_sleep_ends_by_itself(seconds: float) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await Wakeup().wait(seconds)
+
+
+async def test_a_wake_up_during_a_pass_brings_another(bus: EventBus) -> None:
+    async def work() -> float:
+        if service.passes == 2:
+            service.wake()
+        return NEVER
+
+    service = Idle(bus, work)
+    await service.start()
+    service.wake()
+    await service.until_passes(3)
+    await service.stop()
+    assert service.passes == 3
+
+
+async def test_start_returns_after_the_first_pass(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> float:
+        inside.set()
+        await go_on.wait()
+        return NEVER
+
+    service = Idle(bus, work)
+    starting = asyncio.create_task(service.start())
+    await inside.wait()
+    assert not starting.done()
+    go_on.set()
+    await starting
+    assert holds(service.is_running)
+    assert service.prepared == 1
+    await service.stop()
+    assert not holds(service.is_running)
+
+
+async def test_passes_and_their_delays_are_told(bus: EventBus, seen: Recorder) -> None:
+    async def work() -> float:
+        return 0.001
+
+    service = Idle(bus, work)
+    await service.start()
+    await seen.until(PassFinished, 3, service="idle", next_in=0.001)
+    await service.stop()
+
+
+async def test_jitter_moves_the_delay_within_its_bounds(bus: EventBus, seen: Recorder) -> None:
+    class Jittery(Idle):
+        jitter: ClassVar[float] = 0.5
+
+    async def work() -> float:
+        return 0.001
+
+    service = Jittery(bus, work)
+    await service.start()
+    passes = await seen.until(PassFinished, 20)
+    await service.stop()
+    delays = [each.next_in for each in passes]
+    assert all(0.0005 <= delay <= 0.0015 for delay in delays)
+    assert len(set(delays)) > 1
+
+
+async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_well(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr(base, "LONGEST_BACKOFF", 0.004)
+
+    async def work() -> float:
+        if service.passes not in {6, 8}:
+            raise DatabaseUnavailableError("away")
+        return 0
+
+    service = Idle(bus, work)
+    faults: list[ServiceFaulted] = []
+    service.on_fault = faults.append
+    await service.start()
+    assert holds(service.is_running)
+    retries = await seen.until(ServiceRetrying, 7)
+    await service.stop()
+    assert not faults
+    delays = [each.next_in for each in retries]
+    for delay, longest in zip(delays, [0.001, 0.002, 0.004, 0.004, 0.004, 0.001, 0.001], strict=False):
+        assert longest / 2 <= delay <= longest
+    assert all(isinstance(each.error, DatabaseUnavailableError) for each in retries)
+
+
+async def test_a_database_that_is_back_is_asked_at_once(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
+
+    async def work() -> float:
+        if service.passes in {1, 3}:
+            raise DatabaseUnavailableError("away")
+        return NEVER
+
+    service = Idle(bus, work)
+    starting = asyncio.create_task(service.start())
+    await seen.until(ServiceRetrying)
+    service.wake()  # work that comes in does not bring it back
+    service.retry()
+    await starting
+    service.retry()  # it does not wait for the database: this is forgotten
+    await service.until_passes(3)
+    await seen.until(ServiceRetrying, 2)
+    service.retry()
+    await service.until_passes(4)
+    await service.stop()
+    assert service.passes == 4
+
+
+async def test_any_other_exception_ends_the_loop_and_is_handed_up(bus: EventBus, seen: Recorder) -> None:
+    mistake = KeyError("a mistake")
+
+    async def work() -> float:
+        if service.passes == 2:
+            raise mistake
+        return NEVER
+
+    service = Idle(bus, work)
+    faults: list[ServiceFaulted] = []
+    service.on_fault = faults.append
+    await service.start()
+    service.wake()
+    (event,) = await seen.until(ServiceFaulted)
+    assert event.error is mistake
+    assert faults == [event]
+    assert not holds(service.is_running)
+    assert service.passes == 2
+    await service.stop()
+    assert service.drained == 1
+
+
+async def test_start_raises_what_ended_the_first_pass(bus: EventBus, seen: Recorder) -> None:
+    async def work() -> float:
+        raise KeyError("a mistake")
+
+    service = Idle(bus, work)
+    with pytest.raises(KeyError):
+        await service.start()
+    assert not holds(service.is_running)
+    await service.stop()
+    assert not seen.of(ServiceFaulted)
+
+
+async def test_start_raises_what_prepare_raised_and_can_be_tried_again(bus: EventBus) -> None:
+    class Picky(Idle):
+        async def prepare(self) -> None:
+            await super().prepare()
+            if self.prepared == 1:
+                raise DatabaseUnavailableError("away")
+
+    service = Picky(bus)
+    with pytest.raises(DatabaseUnavailableError):
+        await service.start()
+    await service.stop()
+    assert (service.passes, service.drained) == (0, 1)  # it may have got half-way
+    await service.start()
+    assert holds(service.is_running)
+    await service.stop()
+
+
+async def test_stop_waits_for_the_pass_that_is_under_way(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+    ended = asyncio.Event()
+
+    async def work() -> float:
+        if service.passes == 1:
+            return 0
+        inside.set()
+        await go_on.wait()
+        assert service.drained == 0
+        ended.set()
+        return 0
+
+    service = Idle(bus, work)
+    await service.start()
+    await inside.wait()
+    stopping = asyncio.create_task(service.stop())
+    done, _ = await asyncio.wait([stopping], timeout=0.02)  # real time: it must wait
+    assert not done
+    assert not ended.is_set()
+    go_on.set()
+    await stopping
+    assert ended.is_set()
+    assert (service.passes, service.drained) == (2, 1)
+
+
+async def test_start_and_stop_are_idempotent(bus: EventBus) -> None:
+    service = Idle(bus)
+    await service.stop()
+    await service.start()
+    await service.start()
+    assert (service.prepared, service.passes) == (1, 1)
+    await service.stop()
+    await service.stop()
+    assert service.drained == 1
+    await service.start()
+    assert (service.prepared, service.passes) == (2, 2)
+    await service.stop()
+
+
+async def test_a_start_that_is_cancelled_can_be_undone(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> float:
+        inside.set()
+        await go_on.wait()
+        return NEVER
+
+    service = Idle(bus, work)
+    starting = asyncio.create_task(service.start())
+    await inside.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    go_on.set()
+    await service.stop()
+    assert not holds(service.is_running)
+    assert service.drained == 1
+
+
+async def test_a_fault_after_a_cancelled_start_is_handed_up(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> float:
+        inside.set()
+        await go_on.wait()
+        raise KeyError("a mistake")
+
+    service = Idle(bus, work)
+    faulted: asyncio.Future[ServiceFaulted] = asyncio.get_running_loop().create_future()
+    service.on_fault = faulted.set_result
+    starting = asyncio.create_task(service.start())
+    await inside.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    go_on.set()
+    fault = await asyncio.wait_for(faulted, PATIENCE)
+    assert isinstance(fault.error, KeyError)
+    await service.stop()
+
+
+async def test_a_stop_that_is_cancelled_can_be_finished(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> float:
+        if service.passes == 1:
+            return 0
+        inside.set()
+        await go_on.wait()
+        return 0
+
+    service = Idle(bus, work)
+    await service.start()
+    await inside.wait()
+    stopping = asyncio.create_task(service.stop())
+    await asyncio.wait([stopping], timeout=0.01)  # until it waits for the pass
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert stopping.cancelled()
+    go_on.set()
+    await service.stop()
+    assert (service.passes, service.drained) == (2, 1)
+
+
+async def test_a_start_after_a_cancelled_stop_really_runs(bus: EventBus) -> None:
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work() -> float:
+        if service.passes == 2:
+            inside.set()
+            await go_on.wait()
+        return 0 if service.passes == 1 else NEVER
+
+    service = Idle(bus, work)
+    await service.start()
+    await inside.wait()
+    stopping = asyncio.create_task(service.stop())
+    await asyncio.wait([stopping], timeout=0.01)  # until it waits for the pass
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    starting = asyncio.create_task(service.start())
+    go_on.set()
+    await starting
+    passes = service.passes
+    service.wake()
+    await service.until_passes(passes + 1)
+    assert holds(service.is_running)
+    await service.stop()
+
+
+async def test_a_loop_that_is_cancelled_from_outside_can_be_stopped(bus: EventBus, seen: Recorder) -> None:
+    service = Idle(bus)
+    await service.start()
+    (loop,) = [task for task in asyncio.all_tasks() if task.get_name() == "pg_scheduler idle"]
+    loop.cancel()  # as asyncio.run() does at its end
+    await asyncio.wait([loop])
+    await service.stop()
+    assert service.drained == 1
+    assert not seen.of(ServiceFaulted)
+
+
+async def test_a_wake_up_does_not_shorten_the_backoff(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that comes in while the database is away must not make it be asked without a pause."""
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 1000.0)
+
+    async def work() -> float:
+        if service.passes == 1:
+            return NEVER
+        raise DatabaseUnavailableError("away")
+
+    service = Idle(bus, work)
+    await service.start()
+    service.wake()
+    await seen.until(ServiceRetrying, 1)
+    for _ in range(10):
+        service.wake()
+        await asyncio.sleep(0)
+    assert service.passes == 2
+    async with asyncio.timeout(PATIENCE):  # but a stop is not kept waiting
+        await service.stop()
+
+
+async def test_start_waits_for_a_pass_that_is_no_fault(
+    bus: EventBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "FIRST_BACKOFF", 0.001)
+
+    async def work() -> float:
+        if service.passes < 3:
+            raise DatabaseUnavailableError("away")
+        return NEVER
+
+    service = Idle(bus, work)
+    await service.start()
+    assert service.passes == 3
+    await service.stop()

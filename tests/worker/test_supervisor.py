@@ -1,0 +1,191 @@
+"""Order of start and stop, and what a broken part does to the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, PoolClosedError, Scheduler, SchemaMissingError
+from pg_scheduler.events import PassFinished, ServiceFaulted, WorkerStarted, WorkerStopped
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.supervisor import Supervisor
+from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
+
+
+class Part:
+    """Writes down what it is told."""
+
+    def __init__(self, name: str, log: list[str], *, on_start: object = None, on_stop: object = None) -> None:
+        self._name = name
+        self._log = log
+        self._on_start = on_start
+        self._on_stop = on_stop
+
+    async def start(self) -> None:
+        self._log.append(f"+{self._name}")
+        if isinstance(self._on_start, BaseException):
+            raise self._on_start
+
+    async def stop(self) -> None:
+        self._log.append(f"-{self._name}")
+        if isinstance(self._on_stop, BaseException):
+            raise self._on_stop
+
+
+async def test_parts_stop_in_the_opposite_order_of_their_start() -> None:
+    log: list[str] = []
+    supervisor = Supervisor([Part(name, log) for name in "abc"])
+    await supervisor.start()
+    await supervisor.stop()
+    assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
+
+
+@pytest.mark.parametrize(
+    "fault", [DatabaseUnavailableError("away"), KeyError("mistake"), asyncio.CancelledError()]
+)
+async def test_a_part_that_cannot_start_takes_the_started_ones_with_it(fault: BaseException) -> None:
+    log: list[str] = []
+    parts = [Part("a", log), Part("b", log, on_start=fault), Part("c", log)]
+    with pytest.raises(type(fault)):
+        await Supervisor(parts).start()
+    assert log == ["+a", "+b", "-b", "-a"]
+
+
+@pytest.mark.parametrize(
+    "fault", [DatabaseUnavailableError("away"), SchemaMissingError("gone"), KeyError("mistake")]
+)
+async def test_a_part_that_fails_to_stop_keeps_none_from_stopping(fault: Exception) -> None:
+    log: list[str] = []
+    parts = [Part("a", log), Part("b", log, on_stop=fault), Part("c", log)]
+    supervisor = Supervisor(parts)
+    await supervisor.start()
+    with pytest.raises(type(fault)):
+        await supervisor.stop()
+    assert log[3:] == ["-c", "-b", "-a"]
+
+
+async def test_of_several_faults_the_first_is_raised_and_names_the_others() -> None:
+    log: list[str] = []
+    parts = [Part("a", log, on_stop=KeyError("a")), Part("b", log, on_stop=DatabaseUnavailableError("b"))]
+    with pytest.raises(DatabaseUnavailableError, match="b") as raised:
+        await Supervisor(parts).stop()
+    assert raised.value.__notes__ == ["another part could not stop either: KeyError('a')"]
+
+
+async def test_the_scheduler_starts_claims_last_and_ends_heartbeats_last(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    firsts = list(dict.fromkeys(each.service for each in seen.of(PassFinished)))
+    assert firsts[:2] == ["heartbeat", "vacuum"]
+    assert firsts[-1] == "claimer"
+    kinds = [type(each) for each in seen.events]
+    assert kinds.index(WorkerStarted) > kinds.index(PassFinished)
+    await scheduler.shutdown()
+    assert type(seen.events[-1]) is WorkerStopped
+
+
+async def test_a_broken_part_stops_the_scheduler_and_wait_raises_it(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Scheduler(pool)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    mistake = KeyError("a mistake")
+
+    async def broken() -> float:
+        raise mistake
+
+    assert scheduler._runtime is not None
+    monkeypatch.setattr(scheduler._runtime.planner, "run_once", broken)
+    scheduler._runtime.planner.wake()
+    with pytest.raises(KeyError) as raised:
+        await asyncio.wait_for(scheduler.wait(), PATIENCE)
+    assert raised.value is mistake
+    assert not holds(scheduler.is_running)
+    assert [fault.service for fault in seen.of(ServiceFaulted)] == ["planner"]
+    assert await scheduler.workers() == []
+    with pytest.raises(KeyError):  # for everybody who asks later too
+        await scheduler.wait()
+    await scheduler.start()  # and a new start begins anew
+    assert holds(scheduler.is_running)
+    await scheduler.shutdown()
+    await scheduler.wait()
+
+
+async def test_the_async_with_block_raises_it_at_its_end(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken() -> float:
+        raise KeyError("a mistake")
+
+    async def live() -> None:
+        async with Scheduler(pool) as scheduler:
+            assert scheduler._runtime is not None
+            monkeypatch.setattr(scheduler._runtime.rescuer, "run_once", broken)
+            scheduler._runtime.rescuer.wake()
+            await asyncio.wait([asyncio.ensure_future(scheduler.wait())])
+
+    with pytest.raises(KeyError):
+        await live()
+
+
+async def test_an_error_of_the_block_itself_is_the_one_that_is_raised(pool: asyncpg.Pool) -> None:
+    with pytest.raises(LookupError):
+        async with Scheduler(pool) as scheduler:
+            raise LookupError
+    assert not holds(scheduler.is_running)
+
+
+async def test_a_part_that_breaks_while_others_start_fails_the_start(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Heartbeat.run_once
+    hearts: list[Heartbeat] = []
+
+    async def breaks_later(self: Heartbeat) -> float:
+        if hearts:
+            raise KeyError("a mistake")
+        hearts.append(self)
+        return await real(self)
+
+    monkeypatch.setattr(Heartbeat, "run_once", breaks_later)
+    scheduler = Scheduler(pool)
+    scheduler.subscribe(
+        lambda event: hearts[0].wake() if getattr(event, "service", "") == "rescuer" else None, PassFinished
+    )
+    with pytest.raises(KeyError):
+        await scheduler.start()
+    assert not holds(scheduler.is_running)
+    assert await scheduler.workers() == []
+
+
+async def test_when_the_tables_vanish_everything_stops_and_says_why(dsn: str, pool: asyncpg.Pool) -> None:
+    """Every part breaks at once, and results cannot be written: no part may be left behind."""
+    scheduler = Scheduler(pool, shutdown_timeout=0.1)
+    before = asyncio.all_tasks()
+    gate = Gate()
+    await scheduler.start()
+    await scheduler.schedule(gate.job, execution_time=now())
+    await gate.wait_begun()
+    await pool.execute("ALTER TABLE scheduled_jobs RENAME TO moved")
+    gate.open.set()
+    with pytest.raises(SchemaMissingError):
+        await asyncio.wait_for(scheduler.wait(), PATIENCE)
+    left = [task.get_name() for task in asyncio.all_tasks() - before]
+    await pool.execute("ALTER TABLE moved RENAME TO scheduled_jobs")
+    assert left == []
+    assert not holds(scheduler.is_running)
+
+
+async def test_shutdown_without_the_database_stops_all_the_same(dsn: str, pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    before = asyncio.all_tasks()
+    await scheduler.start()
+    pool.terminate()
+    with pytest.raises(PoolClosedError):
+        await scheduler.shutdown()
+    assert not holds(scheduler.is_running)
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,556 @@
+"""The rescuer, the expirer and the lookout, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.store import store as store_module
+from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.store import RescueResult, Store
+from pg_scheduler.worker.maintenance import deadline_scanner as scanner_module
+from pg_scheduler.worker.maintenance import expirer as expirer_module
+from pg_scheduler.worker.maintenance import rescuer as rescuer_module
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
+
+
+@pytest.fixture
+def parts(clocked: Store, bus: EventBus) -> Parts:
+    return Parts(clocked, bus)
+
+
+@pytest.fixture(autouse=True)
+def _without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanner_module, "JITTER", 0.0)
+    monkeypatch.setattr(scanner_module, "SPREAD", 0.0)
+
+
+async def rescue(parts: Parts, **options: int | None) -> None:
+    """Two passes: those in doubt are asked first, and get no time to answer here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rescuer_module, "PATIENCE", 0.0)
+        rescuer = parts.rescuer(**options)
+        await rescuer.run_once()
+        await rescuer.run_once()
+
+
+# -- rescuer -------------------------------------------------------------------------------------------
+
+
+async def test_the_jobs_of_a_dead_worker_are_given_back(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    dead = await claim(parts.store, new_job("a"), new_job("b"), worker_id="dead")
+    await claim(parts.store, new_job("c"), worker_id="alive", lease=600)
+    assert await parts.rescuer().run_once() == NEVER
+    assert seen.events == []
+    clock.advance(timedelta(seconds=61))
+    await rescue(parts)
+    assert seen.events == [JobsReclaimed(("a", "b"), ("dead",))]
+    assert parts.calls == ["asked dead", "rescued"]
+    assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
+    assert [worker.worker_id for worker in await parts.store.workers()] == ["alive"]
+    job = await parts.store.get_job("a")
+    assert job is not None
+    assert (job.attempt, job.retry_count, job.worker_id) == (1, 0, None)
+    assert await parts.store.finish("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
+
+
+async def test_a_dead_worker_without_jobs_is_told_of_too(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    await parts.store.register(new_worker("dead"), 60)
+    clock.advance(timedelta(seconds=61))
+    await rescue(parts)
+    assert seen.events == [JobsReclaimed((), ("dead",))]
+    assert parts.calls == ["asked dead"]
+
+
+async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: FakeClock) -> None:
+    await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
+    clock.advance(timedelta(seconds=61))
+    await parts.store.renew("alive", {}, 600)
+    await rescue(parts)
+    assert await statuses(parts.store, "a") == ["running"], "the answer may be on its way still"
+    await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
+    await rescue(parts)
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_a_row_without_a_lease_has_the_threshold(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a")])
+    await pool.execute(
+        "UPDATE scheduled_jobs "
+        "SET status = 'running', worker_id = 'legacy', attempt = 1, last_heartbeat = $1",
+        clock.now,
+    )
+    rescuer = parts.rescuer()
+    clock.advance(timedelta(seconds=119))
+    await rescuer.run_once()
+    assert await statuses(parts.store, "a") == ["running"]
+    clock.advance(timedelta(seconds=2))
+    await rescuer.run_once()
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_a_job_set_to_running_by_hand_comes_back_after_one_lease(
+    parts: Parts, clock: FakeClock
+) -> None:
+    await parts.store.insert([new_job("a")])
+    await parts.store.set_status("a", JobStatus.RUNNING, 60)
+    rescuer = parts.rescuer()
+    await rescuer.run_once()
+    assert await statuses(parts.store, "a") == ["running"]
+    clock.advance(timedelta(seconds=61))
+    await rescuer.run_once()
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_a_replacement_waiting_for_a_dead_worker_is_applied(parts: Parts, clock: FakeClock) -> None:
+    await claim(parts.store, new_job("a"), worker_id="dead")
+    await parts.store.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
+    clock.advance(timedelta(seconds=61))
+    await rescue(parts)
+    job = await parts.store.get_job("a")
+    assert job is not None
+    assert (job.status, job.job_name, job.args, job.replacement) == ("pending", "test.other", (2,), False)
+
+
+async def test_a_worker_in_doubt_about_itself_declares_nobody_dead(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    await claim(parts.store, new_job("a"), worker_id="me")
+    clock.advance(timedelta(seconds=61))
+    parts.trusted = False
+    assert 0 < await parts.rescuer().run_once() < NEVER
+    assert seen.events == []
+    assert await statuses(parts.store, "a") == ["running"]
+
+
+async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen: Recorder, dsn: str) -> None:
+    await claim(parts.store, new_job("a"), worker_id="dead")
+    clock.advance(timedelta(seconds=61))
+    other = await asyncpg.connect(dsn)
+    async with other.transaction():  # another rescuer is at it
+        await other.execute("SELECT FROM scheduler_workers FOR UPDATE")
+        await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        await rescue(parts)
+        assert seen.of(JobsReclaimed) == []
+    await other.close()
+    await rescue(parts)
+    assert len(seen.of(JobsReclaimed)) == 1
+
+
+# -- silence -------------------------------------------------------------------------------------------
+
+
+class Locks:
+    """Liveness locks of workers, which are held until they are dropped."""
+
+    def __init__(self, parts: Parts, connection: PoolConnection) -> None:
+        self.parts = parts
+        self.connection = connection
+
+    async def register(self, worker_id: str, key: int) -> None:
+        await self.connection.execute(f"SELECT pg_advisory_lock({key})")
+        await self.parts.store.register(new_worker(worker_id), LEASE, key)
+
+    async def drop(self, *keys: int) -> None:
+        for key in keys:
+            await self.connection.execute(f"SELECT pg_advisory_unlock({key})")
+
+
+@pytest.fixture
+async def locks(parts: Parts, dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Locks]:
+    monkeypatch.setattr(store_module, "SETTLING", 0.0)
+    connection = await asyncpg.connect(dsn)
+    yield Locks(parts, connection)
+    await connection.close()
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    time = FakeTime()
+    monkeypatch.setattr(rescuer_module, "time", time)
+    return time
+
+
+class FakeTime:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
+    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+) -> None:
+    await locks.register("dead", 1)
+    await parts.store.insert([new_job("a")])
+    assert (await parts.store.exchange("dead", ["test.job"], 1)).jobs
+    rescuer = parts.rescuer()
+    rescuer.listen()
+    assert await rescuer.run_once() == NEVER
+    await locks.drop(1)
+    assert await rescuer.run_once() == NEVER, "nobody told it to listen"
+    rescuer.listen()
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    patience.now += 0.9 * rescuer_module.PATIENCE
+    rescuer.listen()
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert (parts.calls, seen.events) == (["asked dead"], [])
+    patience.now += 0.1 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert parts.calls == ["asked dead", "rescued"]
+    assert seen.events == [JobsReclaimed(("a",), ("dead",))]
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+@pytest.mark.parametrize("sign", ["a beat", "a new lock", "no lock any more"])
+async def test_a_worker_that_gives_a_sign_lives(
+    locks: Locks, patience: FakeTime, clock: FakeClock, seen: Recorder, sign: str
+) -> None:
+    parts = locks.parts
+    await locks.register("back", 1)
+    rescuer = parts.rescuer()
+    await locks.drop(1)
+    rescuer.listen()
+    await rescuer.run_once()
+    clock.advance(timedelta(seconds=1))
+    if sign == "a beat":
+        await parts.store.renew("back", {}, LEASE, liveness_key=1)
+    elif sign == "a new lock":
+        await locks.register("back", 2)
+    else:
+        await parts.store.renew("back", {}, LEASE)
+    patience.now += rescuer_module.PATIENCE
+    again = sign == "a beat"  # its lock is still free, so it is asked once more
+    assert await rescuer.run_once() == (rescuer_module.PATIENCE if again else NEVER)
+    assert parts.calls == ["asked back"] * (1 + again)
+    assert seen.events == []
+
+
+async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
+    parts: Parts, locks: Locks
+) -> None:
+    await locks.register("back", 1)
+    assert await parts.store.rescue(120, suspects=["back"]) == RescueResult([], [])
+    await locks.drop(1)
+    assert await parts.store.rescue(120, suspects=["other"]) == RescueResult([], [])
+    assert await parts.store.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
+
+
+async def test_several_silent_workers_have_their_own_time(
+    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+) -> None:
+    for key, worker_id in enumerate(("me", "one", "two", "three"), 1):
+        await locks.register(worker_id, key)
+    await parts.store.register(new_worker("without a lock"), LEASE)
+    rescuer = parts.rescuer()
+    await locks.drop(1, 2, 3)
+    rescuer.listen()
+    await rescuer.run_once()
+    assert parts.calls == ["asked one", "asked two"], "it does not ask itself"
+    await locks.drop(4)
+    patience.now += rescuer_module.PATIENCE
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert seen.events == [JobsReclaimed((), ("one", "two"))]
+    assert parts.calls[2:] == ["asked three"]
+    patience.now += rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
+
+
+async def test_nobody_is_dead_who_could_not_be_asked_in_time(
+    parts: Parts, clock: FakeClock, patience: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await parts.store.register(new_worker("slow"), LEASE)
+    clock.advance(timedelta(seconds=LEASE + 1))
+    rescuer = parts.rescuer()
+    ask = rescuer._ask
+
+    async def fail(_worker_ids: Collection[str]) -> None:
+        raise DatabaseUnavailableError
+
+    async def ask_for_long(worker_ids: Collection[str]) -> None:
+        await ask(worker_ids)
+        patience.now += 10 * rescuer_module.PATIENCE
+
+    monkeypatch.setattr(rescuer, "_ask", fail)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailableError):
+            await rescuer.run_once()
+        patience.now += rescuer_module.PATIENCE
+    monkeypatch.setattr(rescuer, "_ask", ask_for_long)
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    patience.now += 0.9 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert (parts.calls, seen.events) == (["asked slow"], [])
+    patience.now += 0.1 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == NEVER
+    assert seen.events == [JobsReclaimed((), ("slow",))]
+
+
+async def test_a_server_that_has_just_started_makes_nobody_silent(
+    parts: Parts, locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SETTLING", 1e6)
+    await locks.register("dead", 1)
+    await locks.drop(1)
+    rescuer = parts.rescuer()
+    rescuer.listen()
+    assert await rescuer.run_once() == NEVER
+    assert parts.calls == []
+
+
+async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
+    await locks.register("me", 1)
+    await locks.register("dead", 2)
+    parts.tasks.register(test_a_poll_hears_silence, name="test.job")
+    claimer = parts.claimer()
+    await claimer.run_once()
+    await locks.drop(1)
+    await claimer.run_once()
+    assert parts.calls == []
+    await locks.drop(2)
+    await claimer.run_once()
+    assert parts.calls == ["silence"]
+
+
+# -- crashes -------------------------------------------------------------------------------------------
+
+
+async def die(parts: Parts, clock: FakeClock) -> None:
+    """A worker takes what is due, and dies."""
+    await parts.store.register(new_worker("dying"), LEASE)
+    assert (await parts.store.exchange("dying", ["test.job"], 10)).jobs
+    clock.advance(timedelta(seconds=LEASE + 1))
+    await rescue(parts)
+
+
+async def test_a_job_that_kills_its_workers_fails_and_says_why(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    await parts.store.insert([new_job("a", max_retries=9)])
+    for _ in range(3):
+        assert await statuses(parts.store, "a") == ["pending"]
+        await die(parts, clock)
+    error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
+    assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
+    assert seen.events[-2:] == [JobsReclaimed((), ("dying",)), *seen.of(JobFailed)]
+    assert parts.calls == ["asked dying", "rescued"] * 2 + ["asked dying"]
+    row = await parts.store.get_job("a")
+    assert row is not None
+    assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
+    assert row.finished_at == clock.now
+
+
+async def test_a_definition_that_waits_has_killed_nobody(
+    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a")])
+    await die(parts, clock)
+    await die(parts, clock)
+    await claim(parts.store, worker_id="dying") or await parts.store.exchange("dying", ["test.job"], 1)
+    await parts.store.replace([new_job("a")])
+    clock.advance(timedelta(seconds=LEASE + 1))
+    await rescue(parts)
+    assert seen.of(JobFailed) == []
+    assert seen.of(JobsReclaimed)[-1] == JobsReclaimed(("a",), ("dying",))
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
+
+
+async def crashes(pool: asyncpg.Pool) -> int:
+    count: int = await pool.fetchval("SELECT crash_count FROM scheduled_jobs")
+    return count
+
+
+async def test_with_no_limit_a_job_may_kill_any_number(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a")])
+    for count in range(1, 6):
+        await parts.store.register(new_worker("dying"), LEASE)
+        await parts.store.exchange("dying", ["test.job"], 1)
+        clock.advance(timedelta(seconds=LEASE + 1))
+        await rescue(parts, max_crashes=None)
+        assert await crashes(pool) == count
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+@pytest.mark.parametrize("whose", ["a living worker's", "one of 0.2", "nobody's"])
+async def test_what_killed_nobody_does_not_count(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
+) -> None:
+    await parts.store.insert([new_job("a")])
+    if whose == "a living worker's":  # the answer was lost
+        await claim(parts.store, worker_id="alive")
+        await parts.store.exchange("alive", ["test.job"], 1)
+    elif whose == "nobody's":
+        await parts.store.set_status("a", JobStatus.RUNNING, LEASE)
+    else:
+        await pool.execute("UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1")
+    clock.advance(timedelta(seconds=LEASE + 1))
+    if whose == "a living worker's":
+        await parts.store.renew("alive", {}, LEASE)
+        await parts.store.renew("alive", {}, LEASE)
+    await rescue(parts, max_crashes=1)
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
+
+
+async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+    await parts.store.insert([new_job("a")])
+    await die(parts, clock)
+    (held,) = await claim(
+        parts.store, new_job("b", execution_time=clock.now + timedelta(days=1)), new_job("a")
+    )
+    assert await parts.store.finish("me", [(held, ReleaseOutcome())]) == {"a"}
+    assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs WHERE job_id = 'a'") == 1
+
+
+@pytest.mark.parametrize("way", ["retry", "replace"])
+async def test_who_starts_over_starts_with_no_crashes(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool, way: str
+) -> None:
+    await parts.store.insert([new_job("a")])
+    for _ in range(3):
+        await die(parts, clock)
+    if way == "retry":
+        assert await parts.store.retry("a")
+    else:
+        await parts.store.replace([new_job("a")])
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await crashes(pool) == 0
+
+
+# -- expirer -------------------------------------------------------------------------------------------
+
+
+async def test_only_pending_jobs_past_their_grace_expire(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
+    for job_id, grace in (("ten", 10), ("zero", 0), ("ever", None)):
+        job = new_job(job_id, "nobody.knows", execution_time=clock.now, misfire_grace_time=grace)
+        await parts.store.insert([job])
+    await claim(parts.store, new_job("running", misfire_grace_time=10, execution_time=clock.now))
+    expirer = parts.expirer()
+    clock.advance(timedelta(seconds=10))
+    assert await expirer.run_once() == NEVER
+    assert [event.job_id for event in seen.of(JobExpired)] == ["zero"]
+    clock.advance(timedelta(seconds=0.001))
+    await expirer.run_once()
+    assert [event.job_id for event in seen.of(JobExpired)] == ["zero", "ten"]
+    assert seen.of(JobExpired)[1] == JobExpired("ten", "nobody.knows", 0)
+    assert await statuses(parts.store, "ever", "running") == ["pending", "running"]
+    row = await parts.store.get_job("ten")
+    assert row is not None
+    assert row.finished_at == clock.now
+
+
+async def test_a_full_batch_is_followed_by_the_next_at_once(
+    parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expirer_module, "BATCH", 2)
+    await parts.store.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
+    clock.advance(timedelta(seconds=5))
+    expirer = parts.expirer()
+    assert [await expirer.run_once(), await expirer.run_once()] == [0, NEVER]
+    assert (await parts.store.count_jobs(None)).expired == 3
+
+
+# -- lookout -------------------------------------------------------------------------------------------
+
+
+async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock: FakeClock) -> None:
+    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
+    later = clock.now + timedelta(minutes=1)
+    await parts.store.insert([new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")])
+    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    assert await parts.scanner(lease=20).run_once() == 10
+    assert parts.calls == []
+
+
+async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: FakeClock) -> None:
+    await parts.store.register(new_worker("me"), 600)
+    await claim(parts.store, new_job("a"), worker_id="dead")
+    scanner = parts.scanner()
+    clock.advance(timedelta(seconds=40))
+    assert await scanner.run_once() == pytest.approx(20)
+    clock.advance(timedelta(seconds=20.5))
+    assert await scanner.run_once() == scanner_module.AGAIN
+    assert parts.calls == ["lapsed"]
+    await rescue(parts)
+    assert await statuses(parts.store, "a") == ["pending"]
+    assert await scanner.run_once() == scanner_module.INTERVAL
+    assert parts.calls == ["lapsed", "asked dead", "rescued"]
+
+
+async def test_a_running_row_that_nobody_renews_is_seen(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
+    await parts.store.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'old', attempt = 1, last_heartbeat = $1"
+        " WHERE job_id = 'legacy'",
+        clock.now - timedelta(seconds=100),
+    )
+    await parts.store.set_status("by hand", JobStatus.RUNNING, 10)
+    scanner, rescuer = parts.scanner(), parts.rescuer()
+    assert await scanner.run_once() == pytest.approx(10)
+    clock.advance(timedelta(seconds=11))
+    assert await scanner.run_once() == scanner_module.AGAIN
+    await rescuer.run_once()
+    assert await scanner.run_once() == pytest.approx(9)
+    clock.advance(timedelta(seconds=10))
+    await rescuer.run_once()
+    assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
+    clock.advance(timedelta(seconds=38))
+    await parts.store.renew("alive", {}, 600)
+    clock.advance(timedelta(seconds=2))
+    await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
+    parts.calls.clear()
+    await scanner.run_once()
+    assert parts.calls == ["lapsed"]
+
+
+async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: FakeClock) -> None:
+    soon = clock.now + timedelta(seconds=5)
+    await parts.store.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
+    scanner, expirer = parts.scanner(), parts.expirer()
+    assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
+    clock.advance(timedelta(seconds=15.1))
+    assert await scanner.run_once() == scanner_module.AGAIN
+    assert parts.calls == ["expired"]
+    await expirer.run_once()
+    assert await statuses(parts.store, "a") == ["expired"]
+    assert await scanner.run_once() == scanner_module.INTERVAL
+
+
+async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
+    await parts.store.insert([new_job("a"), new_job("b")])
+    await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
+    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
+    )
+    assert await parts.scanner().run_once() == scanner_module.AGAIN
+    await rescue(parts)
+    assert await statuses(parts.store, "b") == ["pending"]
