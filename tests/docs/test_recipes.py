@@ -93,14 +93,14 @@ def test_every_recipe_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(RECIPES)))
-def test_a_recipe_is_short(name: str) -> None:
+def test_recipe_has_at_most_25_lines_of_code(name: str) -> None:
     lines = FILES[name].code.splitlines()
     code = [line for line in lines if line.strip() and not re.match(r"\s*(from |import |#|print)", line)]
     assert len(code) <= 25, len(code)
 
 
-def test_the_questions_lead_to_every_recipe() -> None:
-    """The table of questions links every heading of the pages that has a program or a table of its own."""
+def test_questions_link_every_recipe() -> None:
+    """Compare the links of the table of questions with the headings of the pages."""
     index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\(how-do-i/(\w+)\.md#([\w-]+)\)", index))
     headings = {
@@ -115,7 +115,9 @@ def test_the_questions_lead_to_every_recipe() -> None:
 
 
 @recipe("web.md fastapi_app.py")
-async def test_fastapi(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_fastapi_route_schedules_a_job_that_runs(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
     app = (await load("web.md fastapi_app.py")).app
     async with asgi.lifespan(app), asyncio.timeout(30):
@@ -131,7 +133,9 @@ async def test_fastapi(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @recipe("web.md starlette_app.py")
-async def test_starlette(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_starlette_route_schedules_a_job_that_runs(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     app = (await load("web.md starlette_app.py")).app
     async with asgi.lifespan(app) as state, asyncio.timeout(30):
         seen = Recorder(state["scheduler"])
@@ -142,7 +146,9 @@ async def test_starlette(load: Load, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @recipe("web.md aiohttp_app.py")
-async def test_aiohttp(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_aiohttp_handler_schedules_a_job_that_runs(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = await load("web.md aiohttp_app.py")
     async with TestClient(TestServer(module.app)) as client, asyncio.timeout(30):
         scheduler = module.app[module.SCHEDULER]
@@ -155,7 +161,7 @@ async def test_aiohttp(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @recipe("web.md jobs.py", "web.md web.py", "deploying.md worker.py")
-async def test_web_processes_only_enqueue_and_workers_run(
+async def test_worker_process_runs_what_a_web_process_enqueues(
     load: Load, dsn: str, pool: Pool, tmp_path: Path
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
@@ -206,7 +212,7 @@ async def test_cpu_bound_code_runs_in_a_process(dsn: str, pool: Pool, tmp_path: 
 
 
 @recipe("jobs.md invoices.py")
-async def test_jobs_use_the_pool_and_the_scheduler(
+async def test_registered_methods_use_the_pool_and_the_scheduler(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("jobs.md invoices.py")
@@ -259,7 +265,7 @@ async def test_log_records_carry_the_job(load: Load, pool: Pool, capsys: pytest.
 
 
 @recipe("jobs.md test_reminders.py")
-async def test_a_test_with_a_fake_clock(dsn: str, tmp_path: Path) -> None:
+async def test_fake_clock_recipe_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
@@ -275,7 +281,7 @@ async def test_a_test_with_a_fake_clock(dsn: str, tmp_path: Path) -> None:
 
 
 @recipe("coordinating.md unique.py")
-async def test_a_unique_job_is_scheduled_once(
+async def test_unique_job_is_scheduled_once(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md unique.py")
@@ -291,7 +297,7 @@ async def test_a_unique_job_is_scheduled_once(
 
 
 @recipe("coordinating.md debounce.py")
-async def test_a_debounced_job_runs_once_with_the_last_arguments(
+async def test_debounced_job_runs_once_with_the_last_arguments(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md debounce.py")
@@ -300,6 +306,7 @@ async def test_a_debounced_job_runs_once_with_the_last_arguments(
     for version in (1, 2, 3):
         await module.document_saved(front, 7, version)
         times.append((await job_of(front, "index:7")).execution_time)
+        assert times[-1] > now() + module.QUIET - timedelta(seconds=15)
     assert times == sorted(set(times))
     async with running(pool, clock=FakeClock(times[-1] + timedelta(seconds=1))) as (scheduler, seen):
         await seen.until(JobCompleted)
@@ -308,7 +315,7 @@ async def test_a_debounced_job_runs_once_with_the_last_arguments(
 
 
 @recipe("coordinating.md chain.py")
-async def test_a_chain_goes_on_after_three_days_and_once(
+async def test_chain_schedules_b_once_when_a_is_repeated(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md chain.py")
@@ -334,7 +341,7 @@ async def test_a_chain_goes_on_after_three_days_and_once(
 
 
 @recipe("coordinating.md account_rows.py")
-async def test_requests_for_an_account_merge(load: Load, pool: Pool) -> None:
+async def test_account_row_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
     module = await load("coordinating.md account_rows.py")
     gate = Gate()
     module.fetch_transactions = gate.job
@@ -351,19 +358,21 @@ async def test_requests_for_an_account_merge(load: Load, pool: Pool) -> None:
 
 
 @recipe("coordinating.md account_locks.py")
-async def test_jobs_of_an_account_wait_for_its_lock(load: Load, pool: Pool) -> None:
+async def test_account_lock_keeps_jobs_of_one_account_apart(load: Load, pool: Pool) -> None:
     module = await load("coordinating.md account_locks.py")
-    inside: list[tuple[int, str]] = []
-    done: list[tuple[int, str]] = []
-    most = 0
+    entered: asyncio.Queue[str] = asyncio.Queue()
     go_on = asyncio.Event()
+    inside: dict[int, int] = {17: 0, 18: 0}
+    most = 0
+    done: list[tuple[int, str]] = []
 
     async def deliver(account: int, text: str) -> None:
         nonlocal most
-        inside.append((account, text))
-        most = max(most, sum(each[0] == 17 for each in inside))
+        inside[account] += 1
+        most = max(most, *inside.values())
+        entered.put_nowait(text)
         await go_on.wait()
-        inside.remove((account, text))
+        inside[account] -= 1
         done.append((account, text))
 
     module.deliver = deliver
@@ -371,26 +380,30 @@ async def test_jobs_of_an_account_wait_for_its_lock(load: Load, pool: Pool) -> N
     messages = module.Messages(pool, scheduler)
     seen = Recorder(scheduler)
     async with scheduler, asyncio.timeout(30):
-        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "one"), job_id="one")
-        await seen.until(JobStarted, job_id="one")
-        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "two"), job_id="two")
-        await scheduler.schedule(messages.send, execution_time=now(), args=(18, "three"), job_id="three")
-        await seen.until(JobStarted, 2, job_id="two")  # it came back after a second
-        assert sorted(inside) == [(17, "one"), (18, "three")]
+        for account, text in ((17, "one"), (18, "two")):
+            await scheduler.schedule(messages.send, execution_time=now(), args=(account, text))
+            assert await entered.get() == text
+        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "three"), job_id="three")
+        await seen.until(JobStarted, 2, job_id="three")  # the first attempt found the lock taken
+        assert entered.empty()
         go_on.set()
         while len(done) < 3:
             await seen.until(JobCompleted, len(seen.of(JobCompleted)) + 1)
-    assert sorted(done) == [(17, "one"), (17, "two"), (18, "three")]
+    assert sorted(done) == [(17, "one"), (17, "three"), (18, "two")]
     assert most == 1
 
 
 # -- jobs in your transaction --------------------------------------------------------------------------
 
 
+ORDERS = "CREATE TABLE orders (number int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)"
+"""A second order of the same number fails at the commit, after the job was inserted."""
+
+
 @recipe("transactions.md orders.py")
-async def test_an_order_and_its_job_commit_together(load: Load, pool: Pool) -> None:
+async def test_asyncpg_outbox_commits_the_job_with_the_order(load: Load, pool: Pool) -> None:
     module = await load("transactions.md orders.py")
-    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    await pool.execute(ORDERS)
     await pool.execute("INSERT INTO orders VALUES (2)")
     async with running(pool) as (scheduler, seen):
         await module.place_order(pool, scheduler, 1)
@@ -401,11 +414,11 @@ async def test_an_order_and_its_job_commit_together(load: Load, pool: Pool) -> N
 
 
 @recipe("transactions.md sqlalchemy_orders.py")
-async def test_an_order_of_sqlalchemy_and_its_job_commit_together(
+async def test_sqlalchemy_outbox_commits_the_job_with_the_order(
     load: Load, dsn: str, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("transactions.md sqlalchemy_orders.py")
-    await pool.execute("CREATE TABLE orders (number int PRIMARY KEY)")
+    await pool.execute(ORDERS)
     await pool.execute("INSERT INTO orders VALUES (2)")
     engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://", 1))
     async with running(pool) as (scheduler, seen):
@@ -422,7 +435,7 @@ async def test_an_order_of_sqlalchemy_and_its_job_commit_together(
     assert capsys.readouterr().out == "invoice for order 1\n"
 
 
-async def test_the_defaults_of_a_row_are_those_of_the_page(pool: Pool) -> None:
+async def test_inserted_row_has_the_defaults_of_the_page(pool: Pool) -> None:
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data) "
         "VALUES ('x', 'x', now(), '{\"args\": [], \"kwargs\": {}}')"
@@ -452,8 +465,8 @@ async def slow():
 """
 
 
-async def test_a_deploy_waits_for_running_jobs(dsn: str, pool: Pool, tmp_path: Path) -> None:
-    """In real time: the job is running for a second after the SIGTERM."""
+async def test_worker_finishes_its_running_job_after_sigterm(dsn: str, pool: Pool, tmp_path: Path) -> None:
+    """Real time: the job runs for a second after the SIGTERM."""
     (tmp_path / "jobs.py").write_text(SLOW, encoding="utf-8")
     snippet = FILES[RECIPES + "deploying.md worker.py"]
     async with program(snippet, tmp_path, dsn) as worker, asyncio.timeout(30):
@@ -467,7 +480,7 @@ async def test_a_deploy_waits_for_running_jobs(dsn: str, pool: Pool, tmp_path: P
     assert (job.status, job.attempt) == (JobStatus.COMPLETED, 1)
 
 
-def test_the_containers_run_the_worker_of_the_page() -> None:
+def test_containers_run_the_worker_of_the_page() -> None:
     dockerfile = block("deploying.md", "dockerfile")
     command = json.loads(re.findall(r"^CMD (.+)$", dockerfile, re.MULTILINE)[0])
     assert command == ["python", "worker.py"]
@@ -476,7 +489,7 @@ def test_the_containers_run_the_worker_of_the_page() -> None:
     assert f"command: {json.dumps(command)}" in block("deploying.md", "yaml")
 
 
-def test_containers_are_killed_after_the_shutdown() -> None:
+def test_containers_have_fifteen_seconds_beyond_the_shutdown_timeout() -> None:
     worker = code_of("deploying.md worker.py")
     (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
     (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("deploying.md", "yaml"))
@@ -489,7 +502,9 @@ def test_containers_are_killed_after_the_shutdown() -> None:
 
 
 @recipe("moving.md celery_tasks.py")
-async def test_tasks_of_celery(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = await load("moving.md celery_tasks.py")
     before = now()
     assert await module.place_order(Scheduler(pool), 1) == "invoice-1"
@@ -507,7 +522,9 @@ async def test_tasks_of_celery(load: Load, pool: Pool, capsys: pytest.CaptureFix
 
 
 @recipe("moving.md apscheduler_jobs.py")
-async def test_jobs_of_apscheduler(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_apscheduler_recipe_replaces_a_date_and_triggers_a_schedule(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = await load("moving.md apscheduler_jobs.py")
     async with running(pool) as (scheduler, seen):
         await module.remind_at(scheduler, 17, now() + timedelta(hours=1))

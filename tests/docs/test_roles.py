@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -238,6 +239,16 @@ async def test_the_enqueuer_can_schedule(roles: Roles) -> None:
     await listener.remove_listener(channel, hear)
     assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 467
     await workers.release(listener)
+
+
+async def test_enqueuer_can_insert_the_columns_of_the_sqlalchemy_recipe(roles: Roles) -> None:
+    pool = await roles.connect(ENQUEUER)
+    recipe = FILES["docs/how-do-i/transactions.md sqlalchemy_orders.py"].code
+    (columns,) = re.findall(r"INSERT INTO scheduled_jobs (\(.+\))", recipe)
+    statement = (
+        f"{INSERT} {columns} VALUES ('own', 'app.work', now(), '{{}}') ON CONFLICT (job_id) DO NOTHING"
+    )
+    assert [await pool.execute(statement) for _ in range(2)] == ["INSERT 0 1", "INSERT 0 0"]
 
 
 CALLS: list[Callable[[Scheduler], object]] = [
