@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.bench import Bench
-from benchmarks.contestants import CONTESTANTS, PEERS
+from benchmarks.contestants import CONTESTANTS, PEERS, before
 from benchmarks.drivers import Broken
 from benchmarks.machine import SETTINGS, describe
 from benchmarks.plots import draw
@@ -58,12 +58,20 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("rows", nargs="*", metavar="name", help="rows of the table (default: all)")
     parser.add_argument("--quick", action="store_true", help="about two minutes: small numbers, few peers")
     parser.add_argument("--peers", help="only these peers, by name with commas; '' for none")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="measure the library of another checkout in turn with ours",
+    )
     parser.add_argument("--rounds", type=int, help="repetitions (default: 3, quick: 1)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="run the soak for so long")
     parser.add_argument("--json", type=Path, help="where to write the results (default: benchmarks/results)")
     parser.add_argument("--plots", type=Path, help="a folder to draw the plots into")
     parser.add_argument("--report", type=Path, help="a Markdown file to write the table into")
     words = parser.parse_args(arguments)
+    if words.before is not None and not (words.before / "benchmarks" / "launch.py").is_file():
+        parser.error(f"--before {words.before} is not a checkout of this project")
     unknown = [name for name in words.rows if name not in ROWS]
     if unknown:
         parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
@@ -89,6 +97,7 @@ async def run(words: argparse.Namespace) -> dict[str, Any]:
             chosen=words.peers,
             rounds=words.rounds or (1 if words.quick else 3),
             soak_minutes=words.soak or 10.0,
+            before=None if words.before is None else before(words.before.resolve()),
         )
         admin = await bench.open()
         machine = await describe(admin, _commit())

@@ -109,6 +109,7 @@ class Bench:
         chosen: Names of the peers wanted; None for all.
         rounds: How often each measurement is repeated.
         soak_minutes: How long the soak takes.
+        before: This library at another commit, which takes its turn after ours; None for none.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Bench:
         chosen: Sequence[str] | None,
         rounds: int,
         soak_minutes: float,
+        before: Contestant | None = None,
     ) -> None:
         self.server = server
         self.quick = quick
@@ -127,6 +129,7 @@ class Bench:
         self.skipped: dict[str, str] = {}
         self.broken: list[str] = []
         self._chosen = chosen
+        self._ours = [OURS] if before is None else [OURS, before]
         self._numbers = itertools.count(1)
         self._templates: set[str] = set()
         self._admin: asyncpg.Connection | None = None
@@ -169,7 +172,7 @@ class Bench:
         self, *, named: Iterable[str] = (), bare: bool = False, others: bool = True
     ) -> list[Contestant]:
         """Ourselves and the peers, in the order of a round."""
-        return [OURS, *([BARE] if bare else []), *self.peers(named=named, others=others)]
+        return [*self._ours, *([BARE] if bare else []), *self.peers(named=named, others=others)]
 
     async def alternate(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["BARE", "CONTESTANTS", "OURS", "PEERS", "Contestant"]
+__all__ = ["BARE", "BEFORE", "CONTESTANTS", "OURS", "PEERS", "Contestant", "before"]
 
 Kind = Literal["here", "python", "node"]
 
@@ -23,6 +24,7 @@ class Contestant:
         drain_default: The same with default settings; 0 if it is left out there.
         has_bulk: Whether it has a call that inserts many jobs.
         note: What else is to be known when its figures are compared.
+        checkout: Where the driver and the library are, if not in this checkout.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Contestant:
     requirements: tuple[str, ...] = ()
     has_bulk: bool = True
     note: str = field(default="")
+    checkout: Path | None = None
 
 
 OUR_UNFINISHED: Final = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
@@ -131,5 +134,14 @@ PEERS: Final = (
         has_bulk=False,
     ),
 )
+
+BEFORE: Final = "before"
+"""The name of this library as another checkout has it."""
+
+
+def before(checkout: Path) -> Contestant:
+    """Return this library at another commit, driven by that checkout's own driver."""
+    return replace(OURS, name=BEFORE, note="this library in the other checkout", checkout=checkout)
+
 
 CONTESTANTS: Final = {each.name: each for each in (OURS, BARE, *PEERS)}

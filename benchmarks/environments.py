@@ -32,8 +32,10 @@ def command(contestant: Contestant) -> tuple[list[str], dict[str, str]]:
         Missing: It could not be installed.
     """
     if contestant.kind == "here":
-        # This checkout, before one that may be installed in place.
-        return [sys.executable, "-P", str(LAUNCH), contestant.driver], {"PYTHONPATH": str(ROOT)}
+        # This checkout or the chosen one, ahead of any that is installed in place.
+        root = contestant.checkout or ROOT
+        launch = root / LAUNCH.relative_to(ROOT)
+        return [sys.executable, "-P", str(launch), contestant.driver], {"PYTHONPATH": str(root)}
     folder = FOLDER / contestant.name.replace(" ", "-").lower()
     if contestant.kind == "python":
         python = folder / "bin" / "python"
