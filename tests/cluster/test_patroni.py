@@ -30,7 +30,7 @@ from tools.chaos import jobs, ledger, report
 from tools.chaos import run as chaos_run
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence
-from tools.chaos.load import PLAIN, Load, Wish
+from tools.chaos.load import PLAIN, Load, Request
 from tools.chaos.nemesis import SERVER, Fault
 
 LEASE = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
@@ -81,7 +81,7 @@ class Probe:
             return
         self.told.append(time.monotonic())
         self._told_more.set()
-        self._load.wishes[job_id] = Wish(PLAIN, sure=True)
+        self._load.requests[job_id] = Request(PLAIN, confirmed=True)
 
 
 @asynccontextmanager
@@ -175,10 +175,10 @@ async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path
             await load.stop()
             await drain(pool)
             rows = await chaos_run._rows(cluster.dsn, offset)
-    book = ledger.read(tmp_path)
+    ledgers = ledger.read(tmp_path)
     quiet = faults[-1].ended
-    verdict = judge(Evidence(load.wishes, rows, book, faults, {}, LEASE, quiet, timed=False))
-    starts = sorted(one.started for tries in book.tries.values() for one in tries)
+    verdict = judge(Evidence(load.requests, rows, ledgers, faults, {}, LEASE, quiet, timed=False))
+    starts = sorted(one.started for attempts in ledgers.attempts.values() for one in attempts)
     outages = [
         f"| {fault.kind} | {outage(fault, probe.told):.1f} s | {outage(fault, starts):.1f} s |"
         for fault in faults

@@ -1,1 +1,1 @@
-"""Faults on purpose, under load, and the proof that nothing is lost, doubled or forgotten."""
+"""The chaos harness: inject faults under load and verify that no guarantee is broken."""

@@ -16,23 +16,23 @@ from typing import Final
 from tools.chaos.report import render, table
 from tools.chaos.run import Settings, run
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The words of the command."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
-        prog="dev.py chaos", description="Faults on purpose, under load, and a proof that nothing was lost."
+        prog="dev.py chaos", description="Inject faults under load and verify that no guarantee is broken."
     )
-    parser.add_argument("--minutes", type=float, default=2.0, help="of faults (default: 2)")
-    parser.add_argument("--seed", type=int, help="of the faults and the load; chosen if not given")
-    parser.add_argument("--workers", type=int, default=4, help="processes (default: 4)")
-    parser.add_argument("--rate", type=int, default=1000, help="jobs a second (default: 1,000)")
-    parser.add_argument("--lease", type=float, default=5.0, help="seconds (default: 5)")
+    parser.add_argument("--minutes", type=float, default=2.0, help="duration of the faults (default: 2)")
+    parser.add_argument("--seed", type=int, help="seed of faults and load (default: random)")
+    parser.add_argument("--workers", type=int, default=4, help="worker processes (default: 4)")
+    parser.add_argument("--rate", type=int, default=1000, help="jobs per second (default: 1,000)")
+    parser.add_argument("--lease", type=float, default=5.0, help="lease in seconds (default: 5)")
     parser.add_argument("--calm", type=float, default=12.0, help="seconds of load after the last fault")
-    parser.add_argument("--memory", action="store_true", help="the server's data in /dev/shm, without fsync")
-    parser.add_argument("--untimed", action="store_true", help="lateness is shown and not judged")
-    parser.add_argument("--report", type=Path, help="a Markdown file to write the table into")
+    parser.add_argument("--memory", action="store_true", help="server data in /dev/shm, without fsync")
+    parser.add_argument("--untimed", action="store_true", help="report lateness without judging it")
+    parser.add_argument("--report", type=Path, help="write the table to this Markdown file")
     return parser.parse_args(arguments)
 
 
@@ -45,7 +45,7 @@ def _replay(words: argparse.Namespace, seed: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 1 if a promise was broken."""
+    """Run once and return the exit code: 1 if a guarantee was broken."""
     words = options(arguments)
     seed = secrets.randbelow(1_000_000) if words.seed is None else words.seed
     replay = _replay(words, seed)
@@ -64,18 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     began = time.monotonic()
 
-    def tell(line: str) -> None:
+    def log(line: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
 
-    verdict = asyncio.run(run(settings, tell))
+    verdict = asyncio.run(run(settings, log))
     print(render(verdict))
     if words.report:
         words.report.write_text(table(verdict, replay.removeprefix("python3 ")), encoding="utf-8")
     if not verdict.holds:
-        print(f"BROKEN. The ledgers and logs are in {folder}. To replay the faults:\n  {replay}")
+        print(f"guarantees broken; ledgers and logs are in {folder}; to replay the faults:\n  {replay}")
         return 1
     shutil.rmtree(folder)
-    print("nothing lost, nothing doubled, nothing forgotten")
+    print("all guarantees kept")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""A clock that can be moved: libfaketime in front of a process, and a file that says where its clock stands.
+"""A clock that can be stepped: libfaketime in a process, and a file with the offset of its clock.
 
-Only the time of day moves. The monotonic clock, by which ledgers are written, faults are noted and event
-loops sleep, stays what it is, as it does when an administrator or NTP sets a clock.
+Only the time of day moves. The monotonic clock, which ledgers, faults and event loops use, is not affected,
+as when an administrator or NTP sets a clock.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ FOLDERS: Final = (DEBIAN / "libfaketime", Path("/"))
 
 
 def find_library() -> Path | None:
-    """libfaketime, if it is here."""
+    """Return the path of libfaketime, None if it is not installed."""
     return next((found for folder in FOLDERS for found in folder.glob(LIBRARY)), None)
 
 
 class Clock:
-    """The clock of one program and all of its processes; it shows the right time to begin with.
+    """The clock of one program and its child processes; it shows the correct time at first.
 
     Args:
-        library: What ``find_library()`` found.
+        library: The path that ``find_library()`` returned.
     """
 
     def __init__(self, library: Path) -> None:
-        # The server may run as another user, who must be able to read both.
+        # The server may run as another user, which must be able to read both.
         self._folder = Path(tempfile.mkdtemp(prefix="clock-"))
         self._folder.chmod(0o755)
         self._file = self._folder / "offset"
@@ -51,12 +51,12 @@ class Clock:
         self.set(0)
 
     def set(self, offset: float) -> None:
-        """Let it show so many seconds more than there are."""
+        """Set the offset in seconds."""
         new = self._folder / "new"
         new.write_text(f"{offset:+.3f}\n", encoding="ascii")
         new.chmod(0o644)
         new.rename(self._file)
 
     def close(self) -> None:
-        """Remove the files; what runs under it has ended."""
+        """Remove the files; the processes that use the clock must have ended."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""What a run leaves to judge from, and what is made of it."""
+"""The evidence that a run leaves, and the verdict on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tools.chaos.ledger import Book
-from tools.chaos.load import REPLACED, Wish
+from tools.chaos.ledger import Ledgers
+from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
 
 __all__ = ["Evidence", "Row", "Verdict"]
@@ -14,7 +14,7 @@ __all__ = ["Evidence", "Row", "Verdict"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job's row at the end; its times by the monotonic clock, as if the server's had never been moved."""
+    """The final row of a job, with times of the monotonic clock."""
 
     job_id: str
     job_name: str
@@ -31,36 +31,36 @@ class Row:
 
 @dataclass(slots=True)
 class Evidence:
-    """All there is to judge from.
+    """Everything that the checker reads.
 
     Attributes:
         deaths: When processes ended, by process id.
-        quiet: When the last fault was over.
-        mutinies: Workers that ended by themselves.
-        unhandled: Errors of the driver's process that nobody handled.
+        quiet: When the last fault ended.
+        unexpected_exits: Workers that stopped by themselves.
+        unhandled: Unhandled errors of the driver's process.
         timed: Whether lateness is judged.
     """
 
-    wishes: Mapping[str, Wish]
+    requests: Mapping[str, Request]
     rows: Mapping[str, Row]
-    book: Book
+    ledgers: Ledgers
     faults: Sequence[Fault]
     deaths: Mapping[int, float]
     lease: float
     quiet: float
-    mutinies: Sequence[str] = ()
+    unexpected_exits: Sequence[str] = ()
     unhandled: Sequence[str] = ()
     timed: bool = True
 
     def is_replaced(self, job_id: str) -> bool:
-        """Whether the job got a new definition, which begins anew."""
-        wish = self.wishes.get(job_id)
-        return wish is not None and wish.kind == REPLACED
+        """Return whether the job was given a new definition, which restarts its attempts."""
+        request = self.requests.get(job_id)
+        return request is not None and request.kind == REPLACED
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found: problems by the promise they break, and figures."""
+    """The result of the checks: problems by the guarantee that they break, and figures."""
 
     problems: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
@@ -70,5 +70,5 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether every promise does."""
+        """Whether every guarantee was kept."""
         return not any(self.problems.values())

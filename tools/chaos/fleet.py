@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Seat:
-    """A worker's place."""
+    """The place of a worker, with its network address and clock."""
 
     def __init__(self, name: str, proxy: Proxy, clock: Clock | None = None) -> None:
         self.name = name
@@ -30,10 +30,10 @@ class Seat:
         self.dsn = ""
         self.process: Process | None = None
 
-    def say(self, word: str) -> None:
-        """Tell the process something; it may not be there."""
+    def send(self, command: str) -> None:
+        """Send a command to the process, if there is one."""
         if self.process is not None and self.process.stdin is not None and self.process.returncode is None:
-            self.process.stdin.write(f"{word}\n".encode())
+            self.process.stdin.write(f"{command}\n".encode())
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if there is a process."""
@@ -42,17 +42,17 @@ class Seat:
 
 
 class Fleet:
-    """All of them.
+    """All worker processes.
 
     Args:
-        folder: Where the ledgers and logs lie.
-        dsn: The database's, to which each seat gets a proxy.
-        lease: Seconds.
-        library: What moves clocks, if it is here.
+        folder: The folder of ledgers and logs.
+        dsn: The DSN of the database; each seat gets a proxy to it.
+        lease: The lease in seconds.
+        library: The path of libfaketime, if it is installed.
 
     Attributes:
         deaths: When processes ended, by process id.
-        mutinies: Processes that ended by themselves.
+        unexpected_exits: Processes that stopped by themselves.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Fleet:
         self._lease = lease
         self.seats = [Seat(name, Proxy(dsn), Clock(library) if library else None) for name in names]
         self.deaths: dict[int, float] = {}
-        self.mutinies: list[str] = []
+        self.unexpected_exits: list[str] = []
         self._watchers: list[asyncio.Task[None]] = []
-        self._doomed: set[int] = set()
+        self._expected_exits: set[int] = set()
 
     async def start(self) -> None:
-        """Start all."""
+        """Start all processes."""
         for seat in self.seats:
             seat.dsn = await seat.proxy.start()
             await self.fill(seat)
@@ -90,28 +90,28 @@ class Fleet:
         self._watchers.append(asyncio.create_task(self._watch(seat, process)))
 
     async def kill(self, seat: Seat) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         if seat.process is not None and seat.process.returncode is None:
-            self._doomed.add(seat.process.pid)
+            self._expected_exits.add(seat.process.pid)
             seat.process.kill()
             await seat.process.wait()
 
-    async def stop(self, patience: float) -> list[str]:
-        """End all in peace; who had to be killed after so many seconds."""
+    async def stop(self, timeout: float) -> list[str]:
+        """Shut all processes down gracefully; return the seats whose process had to be killed."""
         for seat in self.seats:
             seat.signal(signal.SIGCONT)
             if seat.process is not None and seat.process.stdin is not None:
-                self._doomed.add(seat.process.pid)
+                self._expected_exits.add(seat.process.pid)
                 seat.process.stdin.close()
-        _, late = await asyncio.wait(self._watchers, timeout=patience)
-        stubborn = [seat.name for seat in self.seats if seat.process and seat.process.returncode is None]
+        _, late = await asyncio.wait(self._watchers, timeout=timeout)
+        unresponsive = [seat.name for seat in self.seats if seat.process and seat.process.returncode is None]
         await self.close()
         if late:
             await asyncio.wait(late)
-        return stubborn
+        return unresponsive
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Kill the remaining processes and close proxies and clocks."""
         for seat in self.seats:
             await self.kill(seat)
             seat.proxy.close()
@@ -121,5 +121,7 @@ class Fleet:
     async def _watch(self, seat: Seat, process: Process) -> None:
         code = await process.wait()
         self.deaths[process.pid] = time.monotonic()
-        if process.pid not in self._doomed:
-            self.mutinies.append(f"{seat.name} (process {process.pid}) ended by itself with code {code}")
+        if process.pid not in self._expected_exits:
+            self.unexpected_exits.append(
+                f"{seat.name} (process {process.pid}) stopped by itself with exit code {code}"
+            )

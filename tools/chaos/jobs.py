@@ -1,4 +1,4 @@
-"""The jobs: ordinary coroutine functions, each of which writes its tries into the ledger."""
+"""The jobs: ordinary coroutine functions that record their attempts in the ledger."""
 
 from __future__ import annotations
 
@@ -21,66 +21,66 @@ _ledgers: list[Ledger] = []
 
 
 def use(ledger: Ledger) -> None:
-    """Tell the jobs of this process where to write."""
+    """Set the ledger of this process."""
     _ledgers[:] = [ledger]
 
 
 @contextmanager
 def entry(version: int = 0) -> Iterator[int]:
-    """Write down that a try begins and how it ends; gives its number."""
+    """Record the start and the end of an attempt; yield its number."""
     this, ledger = current_job(), _ledgers[0]
     ledger.start(this.job_id, this.attempt, version)
-    how = RAISED
+    outcome = RAISED
     try:
         yield this.attempt
-        how = DONE
+        outcome = DONE
     except asyncio.CancelledError:
-        how = CANCELLED
+        outcome = CANCELLED
         raise
     finally:
-        ledger.end(this.job_id, this.attempt, how)
+        ledger.end(this.job_id, this.attempt, outcome)
 
 
 @job(name="chaos.quick")
 async def quick(version: int = 0) -> None:
-    """Ends at once."""
+    """Complete immediately."""
     with entry(version):
         await asyncio.sleep(0)
 
 
 @job(name="chaos.slow")
 async def slow(version: int = 0) -> None:
-    """Takes long enough to be in the middle of something when a fault comes."""
+    """Run long enough to be interrupted by a fault."""
     with entry(version):
         await asyncio.sleep(random.uniform(0.1, 2))
 
 
 @job(name="chaos.flaky")
 async def flaky() -> None:
-    """Fails at its first try."""
+    """Fail at the first attempt."""
     with entry() as attempt:
         await asyncio.sleep(0)
         if attempt == 1:
-            raise ConnectionError("not at the first try")
+            raise ConnectionError("the first attempt always fails")
 
 
 @job(name="chaos.broken")
 async def broken() -> None:
-    """Fails whenever it is tried."""
+    """Fail at every attempt."""
     with entry():
         await asyncio.sleep(0)
-        raise LookupError("there is nobody of that name")
+        raise LookupError("this job always fails")
 
 
 @periodic(every=STEP, job_name=PERIODIC[0], dedup_key=PERIODIC[0])
 async def tick() -> None:
-    """Every second."""
+    """Run every second, by interval."""
     with entry():
         await asyncio.sleep(0)
 
 
 @periodic(cron="* * * * * *", job_name=PERIODIC[1], dedup_key=PERIODIC[1])
 async def tock() -> None:
-    """Every second by cron."""
+    """Run every second, by cron."""
     with entry():
         await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""What jobs and workers say themselves, in files that the database knows nothing of.
+"""The ledgers: files in which jobs and workers record what they do, independent of the database.
 
-Each process appends to a file of its own, one write per line, so that a line is there in full when the
-call returns, whatever happens to the process then. Times are of CLOCK_MONOTONIC, which all processes of
-a machine share, also while some of them are stopped.
+Each process appends to its own file, one write per line, so a line is complete when the call returns,
+whatever happens to the process then. Times are of CLOCK_MONOTONIC, which all processes of a machine share,
+even while some of them are stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["CANCELLED", "DONE", "RAISED", "Book", "Ledger", "Try", "Word", "read"]
+__all__ = ["CANCELLED", "DONE", "RAISED", "Attempt", "Ledger", "Ledgers", "Record", "read"]
 
 DONE: Final = "done"
 RAISED: Final = "raised"
@@ -29,36 +29,36 @@ END: Final = "end"
 
 
 class Ledger:
-    """The file of one process.
+    """The ledger of one process.
 
     Args:
-        folder: Where all of them lie.
-        seat: The worker's place, which a successor of a killed process takes.
-        worker_id: Who it is in the scheduler's tables.
+        folder: The folder of all ledgers.
+        seat: The worker's seat, which the successor of a killed process takes over.
+        worker_id: The worker's id in the scheduler's tables.
     """
 
     def __init__(self, folder: Path, seat: str, worker_id: str) -> None:
         name = folder / f"{seat}-{os.getpid()}.ledger"
         self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.say(BEGIN, seat, worker_id, os.getpid())
+        self.write(BEGIN, seat, worker_id, os.getpid())
 
-    def say(self, what: str, *about: Any) -> None:
-        """Write a line."""
-        line = json.dumps([what, time.monotonic(), *about], default=str)
+    def write(self, kind: str, *details: Any) -> None:
+        """Append a line."""
+        line = json.dumps([kind, time.monotonic(), *details], default=str)
         os.write(self._file, f"{line}\n".encode())
 
     def start(self, job_id: str, attempt: int, version: int) -> None:
-        """A try begins."""
-        self.say(START, job_id, attempt, version)
+        """Record the start of an attempt."""
+        self.write(START, job_id, attempt, version)
 
-    def end(self, job_id: str, attempt: int, how: str) -> None:
-        """A try is over, as far as the job's own code is concerned."""
-        self.say(END, job_id, attempt, how)
+    def end(self, job_id: str, attempt: int, outcome: str) -> None:
+        """Record that the job's own code has ended."""
+        self.write(END, job_id, attempt, outcome)
 
 
 @dataclass(slots=True)
-class Try:
-    """One try of one job. ``ended`` and ``how`` are None when its process was gone before."""
+class Attempt:
+    """One attempt of one job. ``ended`` and ``outcome`` are None if its process ended first."""
 
     job_id: str
     attempt: int
@@ -68,59 +68,62 @@ class Try:
     version: int
     started: float
     ended: float | None = None
-    how: str | None = None
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Record:
     """An event that a worker published."""
 
     at: float
     event: str
     worker_id: str
-    about: Sequence[Any]
+    details: Sequence[Any]
 
 
 @dataclass(slots=True)
-class Book:
-    """All ledgers together: tries by job in the order of their attempts, and words by event."""
+class Ledgers:
+    """The contents of all ledgers: attempts by job, in order, and records by event."""
 
-    tries: dict[str, list[Try]] = field(default_factory=lambda: defaultdict(list))
-    words: dict[str, list[Word]] = field(default_factory=lambda: defaultdict(list))
+    attempts: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
 
 
-def read(folder: Path) -> Book:
-    """Read every ledger. Of an hour these are some ten million lines, so each id is kept once."""
-    book = Book()
+def read(folder: Path) -> Ledgers:
+    """Read every ledger.
+
+    An hour of load writes some ten million lines, so each id is interned.
+    """
+    ledgers = Ledgers()
     for file in sorted(folder.glob("*.ledger")):
-        _read_one(file, book)
-    for tries in book.tries.values():
-        tries.sort(key=lambda one: one.attempt)
-    return book
+        _read_one(file, ledgers)
+    for attempts in ledgers.attempts.values():
+        attempts.sort(key=lambda one: one.attempt)
+    return ledgers
 
 
-def _read_one(file: Path, book: Book) -> None:
+def _read_one(file: Path, ledgers: Ledgers) -> None:
     seat, worker_id, pid = "", "", 0
-    running: dict[tuple[str, int], Try] = {}
-    for what, at, *about in _lines(file):
-        if what == BEGIN:
-            seat, worker_id, pid = about
-        elif what == START:
-            job_id, attempt, version = sys.intern(about[0]), *about[1:]
-            running[job_id, attempt] = one = Try(job_id, attempt, seat, worker_id, pid, version, at)
-            book.tries[job_id].append(one)
-        elif what == END:
-            job_id, attempt, how = about
+    running: dict[tuple[str, int], Attempt] = {}
+    for kind, at, *details in _lines(file):
+        if kind == BEGIN:
+            seat, worker_id, pid = details
+        elif kind == START:
+            job_id, attempt, version = sys.intern(details[0]), *details[1:]
+            running[job_id, attempt] = one = Attempt(job_id, attempt, seat, worker_id, pid, version, at)
+            ledgers.attempts[job_id].append(one)
+        elif kind == END:
+            job_id, attempt, outcome = details
             one = running.pop((job_id, attempt))
-            one.ended, one.how = at, how
+            one.ended, one.outcome = at, outcome
         else:
-            if about and isinstance(about[0], str):
-                about[0] = sys.intern(about[0])
-            book.words[what].append(Word(at, sys.intern(what), worker_id, tuple(about)))
+            if details and isinstance(details[0], str):
+                details[0] = sys.intern(details[0])
+            ledgers.events[kind].append(Record(at, sys.intern(kind), worker_id, tuple(details)))
 
 
 def _lines(file: Path) -> Iterator[list[Any]]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
-            if line.endswith("\n"):  # a last one without was cut off with its process
+            if line.endswith("\n"):  # an incomplete last line belongs to a killed process
                 yield json.loads(line)

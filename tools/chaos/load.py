@@ -1,8 +1,8 @@
-"""The enqueuers: a steady stream of jobs of every kind, and a record of what they were told of each.
+"""The enqueuers: a steady stream of jobs of every kind, and a record of the answers.
 
-A call that raised leaves open whether the database has the job: such a job must end well only if it
-is there. Nobody waits for calls that hang; a tick whose calls before are still under way in great number
-is left out, so an outage makes the load smaller and not longer.
+A call that raised leaves open whether the job was inserted; such a job must end correctly only if its row
+exists. The enqueuers do not wait for blocked calls: while many calls are in flight, further ones are left
+out, so an outage reduces the load and does not delay it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 
-__all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Wish"]
+__all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Request"]
 
 PLAIN: Final = "plain"
 BROKEN: Final = "broken"
@@ -28,44 +28,45 @@ EXPIRING: Final = "expiring"
 REPLACED: Final = "replaced"
 CANCELLED: Final = "cancelled"
 
-TICK: Final = 0.25
-MOST_UNDER_WAY: Final = 600
+TICK_S: Final = 0.25
+MAX_CALLS_IN_FLIGHT: Final = 600
 PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
 
 
 @dataclass(slots=True)
-class Wish:
-    """What was asked for, and what the answers were.
+class Request:
+    """A requested job and the answers details it.
 
-    ``sure`` tells whether schedule() returned; ``cancelled`` what cancel_job() answered, None if it raised
-    or was not called; ``versions`` are those of the arguments that may have the last word.
+    ``sure`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it raised
+    or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
     """
 
     kind: str
-    sure: bool = False
+    confirmed: bool = False
     cancelled: bool | None = None
     versions: frozenset[int] = frozenset({0})
 
 
 class Load:
-    """Schedules so many jobs a second until it is stopped.
+    """Schedules jobs at a constant rate until it is stopped.
 
     Args:
         client: A Scheduler that is not started.
-        rate: Jobs a second.
+        rate: Jobs per second.
+        seed: The seed of the stream.
     """
 
     def __init__(self, client: Scheduler, rate: int, seed: int) -> None:
         self._client = client
         self._rate = rate
         self._random = random.Random(f"load {seed}")
-        self.wishes: dict[str, Wish] = {}
+        self.requests: dict[str, Request] = {}
         self.faults: Counter[str] = Counter()
         self._calls: set[asyncio.Task[None]] = set()
         self._streams: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the streams."""
         shares: list[tuple[Callable[[], Coroutine[Any, Any, None]], float, int]] = [
             (self._bulk, 0.6, max(self._rate * 6 // 40, 1)),
             (self._single, 0.3, 1),
@@ -73,14 +74,14 @@ class Load:
             (self._cancel, 0.05, 1),
         ]
         for call, share, size in shares:
-            per_tick = self._rate * share * TICK / size
+            per_tick = self._rate * share * TICK_S / size
             self._streams.append(asyncio.create_task(self._stream(call, per_tick)))
 
     def __str__(self) -> str:
-        return f"{len(self.wishes):,} jobs asked for, {len(self._calls)} calls under way"
+        return f"{len(self.requests):,} jobs requested, {len(self._calls)} calls in flight"
 
     async def stop(self) -> None:
-        """Begin no more calls, and wait for those under way."""
+        """Stop the streams and wait for the calls in flight."""
         for stream in self._streams:
             stream.cancel()
         await asyncio.wait(self._streams)
@@ -96,11 +97,11 @@ class Load:
             due += per_tick
             while due >= 1:
                 due -= 1
-                if len(self._calls) < MOST_UNDER_WAY:
+                if len(self._calls) < MAX_CALLS_IN_FLIGHT:
                     task = asyncio.create_task(self._guarded(call()))
                     self._calls.add(task)
                     task.add_done_callback(self._ended)
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
@@ -133,9 +134,9 @@ class Load:
             (14, 3, 1, 1, 1),
         )[0]
         own = self._new_id() if self._random.random() < 0.5 else None
-        wish = Wish(kind)
+        request = Request(kind)
         if own:
-            self.wishes[own] = wish
+            self.requests[own] = request
         job_id = await self._client.schedule(
             function,
             execution_time=self._soon(self._random.choice((0, 0, 2))),
@@ -144,8 +145,8 @@ class Load:
             max_retries=retries,
             misfire_grace_time=grace,
         )
-        wish.sure = True
-        self.wishes[job_id] = wish
+        request.confirmed = True
+        self.requests[job_id] = request
 
     async def _bulk(self) -> None:
         size = max(self._rate * 6 // 40, 1)
@@ -162,15 +163,15 @@ class Load:
         ]
         for spec in specs:
             if spec.job_id is not None:
-                self.wishes[spec.job_id] = Wish(PLAIN)
+                self.requests[spec.job_id] = Request(PLAIN)
         for job_id in await self._client.schedule_bulk(specs):
             assert job_id is not None
-            self.wishes.setdefault(job_id, Wish(PLAIN)).sure = True
+            self.requests.setdefault(job_id, Request(PLAIN)).confirmed = True
 
     async def _replace(self) -> None:
-        """Schedule, and give a new definition before, while or after it runs."""
+        """Schedule a job and replace its definition before, while or after it runs."""
         job_id = self._new_id()
-        self.wishes[job_id] = wish = Wish(REPLACED, versions=frozenset({1, 2}))
+        self.requests[job_id] = request = Request(REPLACED, versions=frozenset({1, 2}))
         await self._client.schedule(
             self._random.choice((jobs.quick, jobs.slow)),
             execution_time=self._soon(0.5),
@@ -178,7 +179,7 @@ class Load:
             job_id=job_id,
             misfire_grace_time=None,
         )
-        wish.sure = True
+        request.confirmed = True
         await asyncio.sleep(self._random.uniform(0, 1.5))
         await self._client.schedule(
             jobs.quick,
@@ -188,18 +189,18 @@ class Load:
             misfire_grace_time=None,
             conflict_resolution=ConflictResolution.REPLACE,
         )
-        wish.versions = frozenset({2})
+        request.versions = frozenset({2})
 
     async def _cancel(self) -> None:
-        """Schedule, and cancel before, while or after it runs."""
+        """Schedule a job and cancel it before, while or after it runs."""
         job_id = self._new_id()
-        self.wishes[job_id] = wish = Wish(CANCELLED)
+        self.requests[job_id] = request = Request(CANCELLED)
         await self._client.schedule(
             self._random.choice((jobs.quick, jobs.slow)),
             execution_time=self._soon(0.5),
             job_id=job_id,
             misfire_grace_time=None,
         )
-        wish.sure = True
+        request.confirmed = True
         await asyncio.sleep(self._random.uniform(0, 1.5))
-        wish.cancelled = await self._client.cancel_job(job_id)
+        request.cancelled = await self._client.cancel_job(job_id)

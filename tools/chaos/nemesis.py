@@ -1,7 +1,8 @@
-"""What goes wrong: a plan made from a seed, carried out on workers, their network and the server.
+"""The faults: a plan made from a seed, applied to workers, their network and the server.
 
-Two plans run side by side, one for workers and their network and one for the server, so faults of
-both kinds meet. The seed decides what, where, when and for how long; what it then meets, it does not.
+Two plans run concurrently, one for the workers and their network and one for the server, so that faults of
+both kinds coincide. The seed determines kind, target, time and duration of the faults, but not the state
+they meet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tools.chaos.proxy import Proxy
 
 __all__ = [
     "DROPPED",
-    "LEAST_STEP",
+    "MIN_STEP_S",
     "SERVER",
     "SERVER_CLOCK",
     "WORKER_CLOCK",
@@ -38,16 +39,17 @@ SERVER: Final = "server"
 DROPPED: Final = "connections dropped"
 SERVER_CLOCK: Final = "server clock stepped"
 WORKER_CLOCK: Final = "worker clock stepped"
-LEAST_STEP: Final = 60.0
-MOST_STEP: Final = 120.0
-FORWARD: Final = 0.3
-"""How often a clock goes forward first. Periodic jobs have no windows until a clock that went forward and
-back has caught up, so it goes back first more often."""
+MIN_STEP_S: Final = 60.0
+MAX_STEP_S: Final = 120.0
+FORWARD_SHARE: Final = 0.3
+"""How often a clock is first set forward. A clock that was set forward and back fires no schedule until it
+has caught up, so most steps go back first.
+"""
 
 REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 WORKER_FAULTS: Final = {
-    # kind: how often, least and most of a lease that it lasts
+    # kind: weight, minimum and maximum duration in leases
     "worker killed": (3, 0.1, 0.4),
     "worker stopped, shorter than its lease": (2, 0.2, 0.7),
     "worker stopped, longer than its lease": (2, 1.2, 1.8),
@@ -70,14 +72,14 @@ SERVER_FAULTS: Final = {
     "max_connections reached": (1, 0.3, 0.8),
     SERVER_CLOCK: (1, 0.5, 2.0),
 }
-OF_ENQUEUERS: Final = [kind for kind in WORKER_FAULTS if kind.startswith(("connections", "network"))]
+ENQUEUER_FAULTS: Final = [kind for kind in WORKER_FAULTS if kind.startswith(("connections", "network"))]
 GAPS: Final = {True: (0.2, 2.0), False: (2.0, 9.0)}
 """Seconds between two faults of a worker, and of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A fault that is to be: so many seconds after the one before, on this seat, for so long."""
+    """A planned fault: the seconds since the previous one, the seat and the duration."""
 
     gap: float
     kind: str
@@ -87,17 +89,17 @@ class Plan:
 
     @property
     def step(self) -> float:
-        """Seconds by which a clock is moved, for clocks."""
+        """Seconds by which a clock is moved; 0 for other faults."""
         if self.kind not in (SERVER_CLOCK, WORKER_CLOCK):
             return 0
-        if self.chance < FORWARD:
-            return LEAST_STEP + (MOST_STEP - LEAST_STEP) * self.chance / FORWARD
-        return -LEAST_STEP - (MOST_STEP - LEAST_STEP) * (self.chance - FORWARD) / (1 - FORWARD)
+        if self.chance < FORWARD_SHARE:
+            return MIN_STEP_S + (MAX_STEP_S - MIN_STEP_S) * self.chance / FORWARD_SHARE
+        return -MIN_STEP_S - (MAX_STEP_S - MIN_STEP_S) * (self.chance - FORWARD_SHARE) / (1 - FORWARD_SHARE)
 
 
 @dataclass(slots=True)
 class Fault:
-    """A fault that was, by the monotonic clock. ``step`` are the seconds by which it moved a clock."""
+    """An applied fault, by the monotonic clock. ``step`` are the seconds by which it moved a clock."""
 
     kind: str
     target: str
@@ -107,24 +109,24 @@ class Fault:
 
 
 def plan(seed: int, *, seats: int, lease: float, of_workers: bool) -> Iterator[Plan]:
-    """Faults without end; the last seat is the enqueuers', who only have a network to lose."""
+    """Yield faults without end; the last seat is the enqueuers', who only have a network to lose."""
     dice = random.Random(f"nemesis {seed} {of_workers}")
     faults = WORKER_FAULTS if of_workers else SERVER_FAULTS
     while True:
         gap = dice.uniform(*GAPS[of_workers])
         kind = dice.choices(list(faults), [often for often, _, _ in faults.values()])[0]
-        seat = dice.randrange(seats if kind in OF_ENQUEUERS else seats - 1)
+        seat = dice.randrange(seats if kind in ENQUEUER_FAULTS else seats - 1)
         _, least, most = faults[kind]
         yield Plan(gap, kind, seat, dice.uniform(least, most) * lease, dice.random())
 
 
 class Nemesis:
-    """Carries plans out.
+    """Applies the plans.
 
     Args:
-        dsn: The database's, not through a proxy.
+        dsn: The DSN of the database, not through a proxy.
         enqueuers: The proxy of the enqueuers.
-        clock: The server's, if it can be moved; then the workers' can.
+        clock: The server's clock; None if clocks cannot be moved.
     """
 
     def __init__(
@@ -137,17 +139,17 @@ class Nemesis:
         self._seats: Sequence[Seat] = [*fleet.seats, Seat("enqueuers", enqueuers)]
         self.faults: list[Fault] = []
 
-    async def rage(self, seed: int, lease: float, seconds: float, tell: Callable[[str], None]) -> None:
-        """Do both plans for so long; every fault is over at the end."""
+    async def apply(self, seed: int, lease: float, seconds: float, log: Callable[[str], None]) -> None:
+        """Apply both plans for a time; every fault has ended at the return."""
         end = time.monotonic() + seconds
         await asyncio.gather(
             *(
-                self._follow(plan(seed, seats=len(self._seats), lease=lease, of_workers=which), end, tell)
+                self._follow(plan(seed, seats=len(self._seats), lease=lease, of_workers=which), end, log)
                 for which in (True, False)
             )
         )
 
-    async def _follow(self, plans: Iterator[Plan], end: float, tell: Callable[[str], None]) -> None:
+    async def _follow(self, plans: Iterator[Plan], end: float, log: Callable[[str], None]) -> None:
         for one in plans:
             if time.monotonic() + one.gap + one.seconds > end:
                 return
@@ -160,20 +162,20 @@ class Nemesis:
             fault = Fault(one.kind, target, time.monotonic(), float("inf"), one.step)
             self.faults.append(fault)
             by = f" by {one.step:+.0f} s" if one.step else ""
-            tell(f"{fault.kind}{by} ({fault.target}, {one.seconds:.1f} s)")
+            log(f"{fault.kind}{by} ({fault.target}, {one.seconds:.1f} s)")
             await (self._hit_server(one) if on_server else self._hit(seat, one))
             fault.ended = time.monotonic()
 
     def catch_up(self) -> None:
-        """Put the server's clock forward for good.
+        """Set the server's clock forward permanently.
 
-        A retry whose delay was added to a clock that was then put back is due when the clock is there again,
-        and nobody wants to wait for that.
+        A retry whose delay was added to a clock that was set back later becomes due when the clock reaches
+        that time.
         """
         if self._clock is not None:
             now = time.monotonic()
-            self.faults.append(Fault(SERVER_CLOCK, SERVER, now, float("inf"), MOST_STEP))
-            self._clock.set(MOST_STEP)
+            self.faults.append(Fault(SERVER_CLOCK, SERVER, now, float("inf"), MAX_STEP_S))
+            self._clock.set(MAX_STEP_S)
 
     async def _hit(self, seat: Seat, one: Plan) -> None:
         proxy = seat.proxy
@@ -186,10 +188,10 @@ class Nemesis:
                 await asyncio.sleep(one.seconds)
                 await self._fleet.fill(seat)
             case "event loop blocked":
-                seat.say(f"block {one.seconds}")
+                seat.send(f"block {one.seconds}")
                 await asyncio.sleep(one.seconds)
             case "pool used up":
-                seat.say(f"hog {one.seconds}")
+                seat.send(f"hold {one.seconds}")
                 await asyncio.sleep(2 * one.seconds)
             case "connections closed":
                 proxy.sever()
@@ -236,7 +238,7 @@ class Nemesis:
                 with suppress(*REFUSED):
                     await self._terminate(one.chance)
             case "max_connections reached":
-                await self._crowd(one.seconds)
+                await self._exhaust_connections(one.seconds)
             case _:
                 if one.kind == "server killed":
                     await self._in_thread(self._server.kill)
@@ -261,8 +263,8 @@ class Nemesis:
         finally:
             await connection.close(timeout=2)
 
-    async def _crowd(self, seconds: float) -> None:
-        """Take every connection the server has."""
+    async def _exhaust_connections(self, seconds: float) -> None:
+        """Open every connection that the server permits."""
         crowd: list[Awaitable[None]] = []
         with suppress(*REFUSED):
             while True:

@@ -1,4 +1,4 @@
-"""What ought to come in order: the windows of periodic jobs, and claims."""
+"""The checks of order: fire times of periodic jobs, and claims."""
 
 from __future__ import annotations
 
@@ -11,80 +11,83 @@ from typing import Final
 
 from tools.chaos.evidence import Evidence, Row
 from tools.chaos.jobs import PERIODIC
-from tools.chaos.nemesis import LEAST_STEP, WORKER_CLOCK, Fault
-from tools.chaos.overlaps import AFTERMATH
+from tools.chaos.nemesis import MIN_STEP_S, WORKER_CLOCK, Fault
+from tools.chaos.overlaps import AFTERMATH_S
 
-__all__ = ["by_a_steady_clock", "inversions", "too_early", "windows"]
+__all__ = ["claimed_at_steady_clock", "early_claims", "inversions", "repeated_or_missing_fire_times"]
 
-OVERLOOKED: Final = 3.0
-"""Seconds for which a claim may overlook a job that came in late with an earlier time: the polling interval's
-two, and one for the job to be committed."""
+LATE_INSERT_S: Final = 3.0
+"""Seconds for which a claim may miss a job with an earlier due time that was inserted late: the polling
+interval of 2 s, and 1 s for the commit.
+"""
 
-LATE: Final = 5
-"""Seconds by which the planner may be late where lateness is not judged. Windows that it is late for become
-one."""
+MAX_STEPS_UNTIMED: Final = 5
+"""Seconds by which the planner may be late if lateness is not judged; it merges late fire times."""
 
-ROUNDED: Final = 1e-5
-"""Seconds that are lost when an instant becomes a float."""
+ROUNDING_S: Final = 1e-5
+"""Seconds of rounding error when an instant becomes a float."""
 
 
-def windows(evidence: Evidence) -> Iterator[str]:
-    """Each window once; only in the wake of a fault, or of a planner that is late, may several become one."""
-    most = 1 if evidence.timed else LATE
-    planned = Counter(word.about[1] for word in evidence.book.words["PeriodicJobPlanned"])
+def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
+    """Yield fire times that were enqueued twice or left out.
+
+    Fire times may be merged only near a fault, or if the planner may be late.
+    """
+    most = 1 if evidence.timed else MAX_STEPS_UNTIMED
+    planned = Counter(record.details[1] for record in evidence.ledgers.events["PeriodicJobPlanned"])
     for job_id, times in planned.items():
         if times > 1:
             yield f"{job_id} was planned {times} times"
-    # A window's time is the one that the server's clock showed, also while that was moved.
+    # A fire time is what the server's clock showed, even while it was stepped.
     moved = [
         replace(fault, began=fault.began + fault.step, ended=fault.ended + fault.step)
         for fault in evidence.faults
         if fault.step
     ]
-    wakes = _Wakes([*evidence.faults, *moved], evidence.lease + AFTERMATH)
+    affected = _AffectedPeriods([*evidence.faults, *moved], evidence.lease + AFTERMATH_S)
     due: dict[str, list[float]] = {name: [] for name in PERIODIC}
     for row in evidence.rows.values():
         if row.job_name in due:
             due[row.job_name].append(row.due)
     for name, instants in due.items():
         if not instants:
-            yield f"{name}: no window"
+            yield f"{name}: no fire time"
         for one, other in pairwise(sorted(instants)):
             steps = round(other - one)
             if steps < 1:
-                yield f"{name}: two jobs for one window"
-            elif steps > most and not wakes.touch(one, other):
-                yield f"{name}: {steps - 1} windows were left out with no fault near"
+                yield f"{name}: two jobs for one fire time"
+            elif steps > most and not affected.touch(one, other):
+                yield f"{name}: {steps - 1} fire times are missing without a fault near"
 
 
-def too_early(evidence: Evidence) -> Iterator[str]:
-    """No job is claimed before its time, wherever the server's clock stands: both are that clock's."""
+def early_claims(evidence: Evidence) -> Iterator[str]:
+    """Yield jobs that were claimed before their execution time; both times are the server clock's."""
     for row in evidence.rows.values():
-        if row.started is not None and row.started < row.due - ROUNDED:
+        if row.started is not None and row.started < row.due - ROUNDING_S:
             yield f"{row.job_id} was claimed {row.due - row.started:.6f} s before its time"
 
 
-def by_a_steady_clock(evidence: Evidence, row: Row) -> bool:
-    """Whether the server's clock was right when this one was claimed: its first try says when that was."""
-    tries = evidence.book.tries.get(row.job_id)
-    if not tries or row.started is None:
+def claimed_at_steady_clock(evidence: Evidence, row: Row) -> bool:
+    """Return whether the server's clock was right at the claim, judged by the start of the first attempt."""
+    attempts = evidence.ledgers.attempts.get(row.job_id)
+    if not attempts or row.started is None:
         return False
-    return row.created <= row.started and abs(row.started - tries[0].started) < LEAST_STEP / 2
+    return row.created <= row.started and abs(row.started - attempts[0].started) < MIN_STEP_S / 2
 
 
 def inversions(evidence: Evidence) -> Iterator[str]:
-    """While nothing was wrong, nobody was claimed before one of a higher priority that had been due."""
-    wakes = _Wakes(evidence.faults, evidence.lease)
+    """Yield claims that passed over a due job of a higher priority while there was no fault."""
+    affected = _AffectedPeriods(evidence.faults, evidence.lease)
     calm: list[tuple[float, Row]] = []
     waiting: dict[int, list[tuple[float, float]]] = {}
     for row in evidence.rows.values():
         if row.attempt != 1 or row.started is None or evidence.is_replaced(row.job_id):
             continue
-        if not by_a_steady_clock(evidence, row):
+        if not claimed_at_steady_clock(evidence, row):
             continue
         calm.append((row.started, row))
-        since = max(row.due, row.created) + OVERLOOKED
-        if since < row.started and not wakes.touch(since - OVERLOOKED, row.started):
+        since = max(row.due, row.created) + LATE_INSERT_S
+        if since < row.started and not affected.touch(since - LATE_INSERT_S, row.started):
             waiting.setdefault(row.priority, []).append((since, row.started))
     for priority, spans in waiting.items():
         merged = _merged(spans)
@@ -95,16 +98,16 @@ def inversions(evidence: Evidence) -> Iterator[str]:
                 yield f"{row.job_id} of priority {row.priority} was claimed while some of {priority} waited"
 
 
-class _Wakes:
-    """The spans of time in which faults are felt. A worker's own clock is nothing that anybody may feel."""
+class _AffectedPeriods:
+    """The periods affected by faults. A worker's own clock affects nothing."""
 
     def __init__(self, faults: Iterable[Fault], aftermath: float) -> None:
-        felt = (fault for fault in faults if fault.kind != WORKER_CLOCK)
-        self._spans = _merged((fault.began, fault.ended + aftermath) for fault in felt)
+        effective = (fault for fault in faults if fault.kind != WORKER_CLOCK)
+        self._spans = _merged((fault.began, fault.ended + aftermath) for fault in effective)
         self._begins = [began for began, _ in self._spans]
 
     def touch(self, began: float, ended: float) -> bool:
-        """Whether one of them has an instant in common with this span."""
+        """Return whether a fault affects any instant of this period."""
         index = bisect_right(self._begins, ended)
         return index > 0 and self._spans[index - 1][1] >= began
 

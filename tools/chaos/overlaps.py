@@ -1,10 +1,10 @@
-"""Two tries of one job at once: fenced, or a defect.
+"""Two attempts of one job at the same time: fenced, or a defect.
 
-A try is *fenced* when the next one began before it was over: its worker had been stopped, cut off or declared
-dead by then, and its result was refused. That is what leases and fences are for. The same without a fault, or
-while the worker's lease was running and its connections stood, is an *overlap*, and a defect. A step of the
-server's clock alone is no excuse: it ends every lease at once, but whoever lives is asked before it counts as
-dead.
+An attempt is *fenced* if the next one began before it ended, because its worker had been stopped,
+disconnected or declared dead; its result was rejected. Leases and fencing tokens exist for this. The same
+without a fault, or while the lease was valid and the connections worked, is an *overlap* and a defect. A
+step of the server's clock alone is no excuse: it ends every lease at once, but living workers are requested
+for a heartbeat before they count as dead.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from itertools import pairwise
 from typing import Final
 
 from tools.chaos.evidence import Evidence
-from tools.chaos.ledger import Book, Try
+from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.nemesis import DROPPED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
 
 __all__ = ["overlaps"]
 
-TRUSTED: Final = 0.9
+TRUSTED_SHARE: Final = 0.9
 """The part of its lease for which a worker trusts it."""
 
-AFTERMATH: Final = 10.0
-"""Seconds after a fault, beside a lease, in which its consequences still come: a transaction that was cut
-off in its middle keeps its locks for that long."""
+AFTERMATH_S: Final = 10.0
+"""Seconds after a fault, in addition to a lease, in which it has consequences: an interrupted transaction
+keeps its locks for that long.
+"""
 
-SILENCE: Final = 6.0
-"""Seconds within which a worker that has no session any more is declared dead: a poll's two, one and a half
-of patience, and what it takes until its jobs start elsewhere."""
+DEATH_DETECTION_S: Final = 6.0
+"""Seconds until a worker without a session is declared dead: 2 s of a poll, 1.5 s for the requested
+heartbeat, and the time until its jobs start elsewhere.
+"""
 
-HALF_OPEN: Final = 35.0
-"""Seconds for which a call waits at most for an answer on a connection that leads nowhere."""
+HALF_OPEN_TIMEOUT_S: Final = 35.0
+"""Seconds after which a call on a half-open connection fails at the latest."""
 
 SESSIONS_END: Final = (
     "connections",
@@ -42,20 +44,21 @@ SESSIONS_END: Final = (
     "max_connections",
     "pool",
 )
-"""Faults in which a worker may be declared dead before its lease is over: nobody holds its liveness lock. Or,
-when the server's clock is moved while another fault keeps the worker from answering, its lease is over by
-that clock and not by the worker's own."""
+"""Faults in which a worker may be declared dead before its lease expires, because its liveness lock is
+released. If the server's clock moves while another fault keeps the worker from answering, its lease expires
+by the server's clock and not by the worker's.
+"""
 
 CLOCKS: Final = (SERVER_CLOCK, WORKER_CLOCK)
-"""Faults that explain no overlap alone."""
+"""Faults that alone explain no overlap."""
 
 
-def overlaps(evidence: Evidence, fenced: list[Try]) -> Iterator[str]:
-    """The defects; what leases and fences are for goes into the list."""
-    told = _told(evidence.book)
+def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
+    """Yield the defects and append the fenced attempts to the list."""
+    notified = _notified(evidence.ledgers)
     leases = _Leases(evidence)
-    for tries in evidence.book.tries.values():
-        for one, other in pairwise(tries):
+    for attempts in evidence.ledgers.attempts.values():
+        for one, other in pairwise(attempts):
             if one.attempt == other.attempt:
                 yield f"{one.job_id} was claimed twice as attempt {one.attempt}"
                 continue
@@ -66,62 +69,62 @@ def overlaps(evidence: Evidence, fenced: list[Try]) -> Iterator[str]:
                 fault
                 for fault in evidence.faults
                 if fault.target in (SERVER, one.seat)
-                and fault.began <= other.started <= _felt_until(fault) + evidence.lease + AFTERMATH
+                and fault.began <= other.started <= _affected_until(fault) + evidence.lease + AFTERMATH_S
             ]
-            was_told = (one.job_id, one.attempt, one.worker_id) in told or one.pid in evidence.deaths
-            broken_off = any(
+            was_notified = (one.job_id, one.attempt, one.worker_id) in notified or one.pid in evidence.deaths
+            was_disconnected = any(
                 fault.kind.startswith(SESSIONS_END)
-                and other.started <= _felt_until(fault) + _notice(fault, evidence.lease)
+                and other.started <= _affected_until(fault) + _detection_s(fault, evidence.lease)
                 for fault in causes
             )
             if (
                 all(fault.kind in CLOCKS for fault in causes)
-                or not was_told
-                or (leases.trusted(one.worker_id, other.started) and not broken_off)
+                or not was_notified
+                or (leases.is_trusted(one.worker_id, other.started) and not was_disconnected)
             ):
                 yield (
-                    f"{one.job_id}: attempt {one.attempt} on {one.seat} went on for "
-                    f"{end - other.started:.3f} s beside attempt {other.attempt} on {other.seat}; "
-                    f"told: {was_told}; faults: {', '.join(fault.kind for fault in causes) or 'none'}"
+                    f"{one.job_id}: attempt {one.attempt} on {one.seat} ran for "
+                    f"{end - other.started:.3f} s concurrently with attempt {other.attempt} on {other.seat}; "
+                    f"notified: {was_notified}; faults: {', '.join(fault.kind for fault in causes) or 'none'}"
                 )
             else:
                 fenced.append(one)
 
 
-def _felt_until(fault: Fault) -> float:
-    return fault.ended + (HALF_OPEN if fault.kind == DROPPED else 0)
+def _affected_until(fault: Fault) -> float:
+    return fault.ended + (HALF_OPEN_TIMEOUT_S if fault.kind == DROPPED else 0)
 
 
-def _notice(fault: Fault, lease: float) -> float:
-    """Seconds until the others have seen it: a lease that is over is looked for each half of one."""
-    return SILENCE + (lease if fault.kind == SERVER_CLOCK else 0)
+def _detection_s(fault: Fault, lease: float) -> float:
+    """Return the seconds until other workers detect the fault; they scan for it every half lease."""
+    return DEATH_DETECTION_S + (lease if fault.kind == SERVER_CLOCK else 0)
 
 
-def _told(book: Book) -> set[tuple[str, int, str]]:
+def _notified(ledgers: Ledgers) -> set[tuple[str, int, str]]:
     return {
-        (*word.about[:2], word.worker_id)
+        (*record.details[:2], record.worker_id)
         for event in ("JobLost", "JobCancelled")
-        for word in book.words[event]
+        for record in ledgers.events[event]
     }
 
 
 class _Leases:
-    """When a worker trusted its lease: from when it asked for each beat, unless it found it lost."""
+    """The periods in which a worker trusted its lease, each from the start of a heartbeat."""
 
     def __init__(self, evidence: Evidence) -> None:
-        self._seconds = evidence.lease * TRUSTED
+        self._seconds = evidence.lease * TRUSTED_SHARE
         losses: dict[str, list[float]] = {}
-        for word in evidence.book.words["LeaseLost"]:
-            losses.setdefault(word.worker_id, []).append(word.at)
-        self._asked: dict[str, list[float]] = {}
-        for word in evidence.book.words["beat"]:
-            asked = word.about[0]
-            if not any(asked <= lost <= word.at for lost in losses.get(word.worker_id, ())):
-                self._asked.setdefault(word.worker_id, []).append(asked)
-        for instants in self._asked.values():
+        for record in evidence.ledgers.events["LeaseLost"]:
+            losses.setdefault(record.worker_id, []).append(record.at)
+        self._requested: dict[str, list[float]] = {}
+        for record in evidence.ledgers.events["heartbeat"]:
+            requested = record.details[0]
+            if not any(requested <= lost <= record.at for lost in losses.get(record.worker_id, ())):
+                self._requested.setdefault(record.worker_id, []).append(requested)
+        for instants in self._requested.values():
             instants.sort()
 
-    def trusted(self, worker_id: str, at: float) -> bool:
-        asked = self._asked.get(worker_id, [])
-        index = bisect_right(asked, at)
-        return index > 0 and at < asked[index - 1] + self._seconds
+    def is_trusted(self, worker_id: str, at: float) -> bool:
+        requested = self._requested.get(worker_id, [])
+        index = bisect_right(requested, at)
+        return index > 0 and at < requested[index - 1] + self._seconds

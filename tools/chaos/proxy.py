@@ -1,7 +1,7 @@
-"""A TCP proxy before the server's socket, which can do what networks do.
+"""A TCP proxy in front of the server's socket that behaves like a faulty network.
 
-Bytes are never changed or reordered: they come late, all at once after a stall, or never again, and
-connections end in order, with a reset, or without either side being told.
+It never changes or reorders bytes. It delivers them late, all at once after a stall, or never, and closes
+connections in order, with a reset, or without notice to either side.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 __all__ = ["Proxy"]
 
-KEEPALIVE: Final = 60.0
-"""Seconds after which TCP finds out by itself that a connection leads nowhere; often it takes much longer."""
+KEEPALIVE_S: Final = 60.0
+"""Seconds after which TCP itself detects a half-open connection; often it takes much longer."""
 
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -26,10 +26,10 @@ class Proxy:
     """One address of a server, for one client.
 
     Args:
-        dsn: Where it leads to; a socket of this machine.
+        dsn: The server's DSN; a Unix socket.
 
     Attributes:
-        delay: Seconds by which each piece of data is late.
+        delay: Seconds by which all data is delayed.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -39,73 +39,73 @@ class Proxy:
         self.delay = 0.0
         self.is_stalled = False
         self.is_refusing = False
-        self.is_black = False
+        self.is_dropping = False
         self.sides: set[_Side] = set()
-        self.errands: set[asyncio.Task[None]] = set()
+        self.connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> str:
-        """Listen; the DSN that leads here."""
+        """Listen, and return the DSN of the proxy."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Side(self), "127.0.0.1", 0)
         _, port = self._server.sockets[0].getsockname()
         return self._dsn._replace(netloc=f"postgres@127.0.0.1:{port}", query="sslmode=disable").geturl()
 
     def close(self) -> None:
-        """End everything."""
+        """Stop listening and reset every connection."""
         if self._server is not None:
             self._server.close()
         for side in list(self.sides):
             side.reset()
 
     def sever(self) -> None:
-        """End every connection in order."""
+        """Close every connection in order."""
         for side in list(self.sides):
             side.finish()
 
     def reset(self) -> None:
-        """End every connection with a reset."""
+        """Close every connection with a reset."""
         for side in list(self.sides):
             side.reset()
 
     def refuse(self) -> None:
-        """The same, and for every new one until ``heal()``."""
+        """Reset every connection, and each new one until ``heal()``."""
         self.is_refusing = True
         self.reset()
 
     def stall(self) -> None:
-        """Hold everything back until ``heal()``."""
+        """Hold all data back until ``heal()``."""
         self.is_stalled = True
 
     def drop(self) -> None:
-        """Lose everything without a word: what is open for ever, what is new until ``heal()``."""
-        self.is_black = True
+        """Lose all data without notice: on open connections permanently, on new ones until ``heal()``."""
+        self.is_dropping = True
         for side in list(self.sides):
             side.vanish()
 
     def heal(self) -> None:
-        """Work."""
-        self.is_stalled = self.is_refusing = self.is_black = False
+        """Work without faults again."""
+        self.is_stalled = self.is_refusing = self.is_dropping = False
         self.delay = 0.0
         for side in list(self.sides):
             side.flush()
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection: the client's, or the server's with ``other`` given."""
+    """One end of a connection: the client's, or the server's if ``other`` is given."""
 
     def __init__(self, proxy: Proxy, other: _Side | None = None) -> None:
         self._proxy = proxy
         self._other = other
         self._is_ours = other is None
-        self._is_deaf = False
+        self._is_dropped = False
         self._held: deque[tuple[float, bytes]] = deque()  # b"" = the end
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
     def peer_port(self) -> int | None:
-        """The client's own port, by which it can be told from others."""
+        """The client's own port, which identifies it."""
         peer = self._transport.get_extra_info("peername") if self._transport and self._is_ours else None
         return peer[1] if peer else None
 
@@ -118,36 +118,36 @@ class _Side(asyncio.Protocol):
             self._other.flush()
         elif self._proxy.is_refusing:
             self.reset()
-        elif self._proxy.is_black:
+        elif self._proxy.is_dropping:
             self.vanish()
         else:
-            errand = self._loop.create_task(self._connect())
-            self._proxy.errands.add(errand)
-            errand.add_done_callback(self._proxy.errands.discard)
+            task = self._loop.create_task(self._connect())
+            self._proxy.connecting.add(task)
+            task.add_done_callback(self._proxy.connecting.discard)
 
     async def _connect(self) -> None:
         try:
             await self._loop.create_unix_connection(lambda: _Side(self._proxy, self), self._proxy.path)
-        except OSError:  # nobody is there
+        except OSError:  # no server is listening
             self.reset()
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_deaf:
+        if not self._is_dropped:
             self._held.append((self._loop.time() + self._proxy.delay, data))
             self.flush()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        if self._is_deaf:
+        if self._is_dropped:
             self._proxy.sides.discard(self)
         else:
             self._held.append((self._loop.time() + self._proxy.delay, b""))
             self.flush()
 
     def flush(self) -> None:
-        """Hand on what its time has come for."""
+        """Pass on the data that is due."""
         other = self._other
-        while self._held and other is not None and not self._proxy.is_stalled and not self._is_deaf:
+        while self._held and other is not None and not self._proxy.is_stalled and not self._is_dropped:
             ready_at, data = self._held[0]
             if ready_at > self._loop.time():
                 self._loop.call_at(ready_at, self.flush)
@@ -160,8 +160,8 @@ class _Side(asyncio.Protocol):
                 other.finish()
 
     def send(self, data: bytes) -> None:
-        """To whoever is at this end."""
-        if self._transport is not None and not self._is_deaf:
+        """Send data to the program at this end."""
+        if self._transport is not None and not self._is_dropped:
             self._transport.write(data)
 
     def finish(self) -> None:
@@ -170,7 +170,7 @@ class _Side(asyncio.Protocol):
             self._transport.close()
 
     def reset(self) -> None:
-        """Close this end at once; a client gets a reset."""
+        """Close this end at once; a client receives a reset."""
         if self._transport is None:
             return
         if self._is_ours:
@@ -181,7 +181,7 @@ class _Side(asyncio.Protocol):
         self._transport.abort()
 
     def vanish(self) -> None:
-        """Neither end hears of the other again; the sockets stay until TCP gives them up."""
-        self._is_deaf = True
+        """Stop delivering in both directions; the sockets stay open until TCP gives them up."""
+        self._is_dropped = True
         self._held.clear()
-        self._loop.call_later(KEEPALIVE, self.reset)
+        self._loop.call_later(KEEPALIVE_S, self.reset)

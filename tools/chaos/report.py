@@ -1,4 +1,4 @@
-"""The verdict as text: for a terminal, and as a table for the documentation."""
+"""The verdict as text: for a terminal, and as a Markdown table for the documentation."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SHOWN = 5
 
 
 def render(verdict: Verdict) -> str:
-    """Lines for a terminal."""
+    """Return the verdict as lines for a terminal."""
     return "\n".join(_lines(verdict))
 
 
 def table(verdict: Verdict, title: str) -> str:
-    """The same in Markdown."""
+    """Return the verdict as a Markdown table."""
     rows = [f"| {title} | |", "|---|---|", *(f"| {name} | {value} |" for name, value in _rows(verdict))]
     return "\n".join(rows) + "\n"
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:
     for name, value in _rows(verdict):
-        yield f"  {name:<48} {value:>28}"
+        yield f"  {name:<56} {value:>24}"
     for promise, problems in verdict.problems.items():
         for problem in problems[:SHOWN]:
             yield f"  {promise.upper()}: {problem}"
@@ -41,8 +41,8 @@ def _rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield name, f"{figure:,}"
     for promise, problems in verdict.problems.items():
         yield promise, f"{len(problems):,}"
-    yield "started again after a worker's death, p50 / p99 / max", _spread(verdict.recoveries)
-    yield "late, from 5 s after the last fault, p50 / p99 / max", _spread(verdict.late)
+    yield "delay until jobs of a dead worker run again, p50 / p99 / max", _spread(verdict.recoveries)
+    yield "lateness from 5 s after the last fault, p50 / p99 / max", _spread(verdict.late)
 
 
 def _spread(values: Sequence[float]) -> str:

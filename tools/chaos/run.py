@@ -1,4 +1,4 @@
-"""One run: a server, workers, load and faults, then peace, and the verdict."""
+"""One run: start a server and workers, apply load and faults, wait for the end of all jobs, and judge."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = ["Settings", "run"]
 
 SERVER_SETTINGS: Final = {"max_connections": "60", "max_wal_size": "1GB"}
 ON_MEMORY: Final = {"fsync": "off"}
-WARM_UP: Final = 2.0
-DRAIN: Final = 40.0
-STATUS_EVERY: Final = 10.0
-GOODBYE: Final = 75.0
-"""Seconds in which a worker stops, also one that waits twice in a row on a connection that leads nowhere."""
+WARM_UP_S: Final = 2.0
+DRAIN_TIMEOUT_S: Final = 40.0
+STATUS_INTERVAL_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 75.0
+"""Seconds within which a worker stops, even if it waits on two half-open connections in turn."""
 
 SOON: Final = 3.0
-"""Seconds in which everything is due that the load asked for."""
+"""Seconds after the last call until every requested job is due."""
 
-AT_ONCE: Final = 5000
-"""Rows that are read at once."""
+ROWS_PER_FETCH: Final = 5000
+"""Rows to read at a time."""
 
 UNFINISHED: Final = (
     "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL AND ($1 OR job_name <> ALL ($2))"
@@ -55,12 +55,12 @@ ROWS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How large and how long.
+    """The size and duration of a run.
 
     Attributes:
-        seconds: For which there are faults.
+        seconds: Duration of the faults.
         calm: Seconds of load after them.
-        scratch: Where the server's data lies; on memory, without fsync.
+        scratch: The folder of the server's data, in memory and without fsync; None for the disk.
         timed: Whether lateness is judged.
     """
 
@@ -83,12 +83,12 @@ class _Stage:
     clock: Clock | None
 
 
-async def run(settings: Settings, tell: Callable[[str], None]) -> Verdict:
-    """Do all of it."""
+async def run(settings: Settings, log: Callable[[str], None]) -> Verdict:
+    """Run once and return the verdict."""
     server_settings = SERVER_SETTINGS | (ON_MEMORY if settings.scratch else {})
     library = find_library()
     if library is None:
-        tell("libfaketime is not here, so no clock is moved")
+        log("libfaketime is not installed: clocks are not stepped")
     with ExitStack() as stack:
         clock = Clock(library) if library else None
         if clock is not None:
@@ -107,13 +107,13 @@ async def run(settings: Settings, tell: Callable[[str], None]) -> Verdict:
         names = [f"worker-{number}" for number in range(1, settings.workers + 1)]
         fleet = Fleet(settings.folder, dsn, settings.lease, names, library=library)
         try:
-            evidence = await _gather(settings, _Stage(server, dsn, fleet, clock), tell)
+            evidence = await _gather(settings, _Stage(server, dsn, fleet, clock), log)
         finally:
             await fleet.close()
     return judge(evidence)
 
 
-async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]) -> Evidence:
+async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None]) -> Evidence:
     offset = time.time() - time.monotonic()
     fleet = stage.fleet
     unhandled: list[str] = []
@@ -129,50 +129,53 @@ async def _gather(settings: Settings, stage: _Stage, tell: Callable[[str], None]
         await fleet.start()
         load = Load(client, settings.rate, settings.seed)
         load.start()
-        await asyncio.sleep(WARM_UP)
-        status = asyncio.create_task(_report(load, tell))
+        await asyncio.sleep(WARM_UP_S)
+        status = asyncio.create_task(_report(load, log))
         stack.callback(status.cancel)
         nemesis = Nemesis(stage.server, stage.dsn, fleet, proxy, stage.clock)
-        await nemesis.rage(settings.seed, settings.lease, settings.seconds, tell)
+        await nemesis.apply(settings.seed, settings.lease, settings.seconds, log)
         quiet = time.monotonic()
-        tell("no more faults")
+        log("faults ended")
         await asyncio.sleep(settings.calm)
         await load.stop()
         status.cancel()
         raised = ", ".join(f"{count} {kind}" for kind, count in load.faults.items())
-        tell(f"no more load; calls that raised: {raised or 'none'}")
+        log(f"load ended; calls that raised: {raised or 'none'}")
         await asyncio.sleep(SOON)
         nemesis.catch_up()
         await _drained(stage.dsn, periodic=False)
-        await _switch_off(client, stage.dsn)
+        await _disable_schedules(client, stage.dsn)
         await _drained(stage.dsn, periodic=True)
-        tell("everything has ended")
-        stubborn = await fleet.stop(GOODBYE)
+        log("all jobs ended")
+        unresponsive = await fleet.stop(STOP_TIMEOUT_S)
     return Evidence(
-        wishes=load.wishes,
+        requests=load.requests,
         rows=await _rows(stage.dsn, offset),
-        book=ledger.read(settings.folder),
+        ledgers=ledger.read(settings.folder),
         faults=nemesis.faults,
         deaths=fleet.deaths,
         lease=settings.lease,
         quiet=quiet,
         unhandled=unhandled,
-        mutinies=[*fleet.mutinies, *(f"{name} did not stop within {GOODBYE:g} s" for name in stubborn)],
+        unexpected_exits=[
+            *fleet.unexpected_exits,
+            *(f"{name} did not stop within {STOP_TIMEOUT_S:g} s" for name in unresponsive),
+        ],
         timed=settings.timed,
     )
 
 
-async def _report(load: Load, tell: Callable[[str], None]) -> None:
+async def _report(load: Load, log: Callable[[str], None]) -> None:
     while True:
-        await asyncio.sleep(STATUS_EVERY)
-        tell(str(load))
+        await asyncio.sleep(STATUS_INTERVAL_S)
+        log(str(load))
 
 
 async def _drained(dsn: str, *, periodic: bool) -> None:
-    """Wait until nothing waits or runs; what does so for ever is found by the verdict."""
+    """Wait until no job is pending or running, up to a limit; the checker reports jobs that never end."""
     connection = await asyncpg.connect(dsn)
     try:
-        deadline = time.monotonic() + DRAIN
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
         while await connection.fetchval(UNFINISHED, periodic, list(PERIODIC)):
             if time.monotonic() > deadline:
                 return
@@ -181,8 +184,8 @@ async def _drained(dsn: str, *, periodic: bool) -> None:
         await connection.close()
 
 
-async def _switch_off(client: Scheduler, dsn: str) -> None:
-    """No more windows, on any node."""
+async def _disable_schedules(client: Scheduler, dsn: str) -> None:
+    """Disable the periodic jobs on every node."""
     for key in PERIODIC:
         assert client.disable_periodic_job(key)
     connection = await asyncpg.connect(dsn)
@@ -191,16 +194,16 @@ async def _switch_off(client: Scheduler, dsn: str) -> None:
             await asyncio.sleep(0.1)
     finally:
         await connection.close()
-    await asyncio.sleep(1)  # for a planner that is in the middle of a pass
+    await asyncio.sleep(1)  # a planner may be in the middle of a pass
 
 
 async def _rows(dsn: str, offset: float) -> dict[str, Row]:
-    """All of them, of which there may be millions: a part at a time."""
+    """Read all rows, possibly millions, in portions."""
     rows: dict[str, Row] = {}
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
-            async for record in connection.cursor(ROWS, offset, prefetch=AT_ONCE):
+            async for record in connection.cursor(ROWS, offset, prefetch=ROWS_PER_FETCH):
                 row = Row(*map(_shared, record))
                 rows[row.job_id] = row
     finally:
@@ -209,5 +212,5 @@ async def _rows(dsn: str, offset: float) -> dict[str, Row]:
 
 
 def _shared(value: Any) -> Any:
-    """Each string once, also those that the ledgers have."""
+    """Intern strings, which the ledgers contain too."""
     return sys.intern(value) if isinstance(value, str) else value

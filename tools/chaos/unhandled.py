@@ -1,4 +1,4 @@
-"""Errors that nobody handled: asyncio only tells of them when what held them is thrown away."""
+"""Unhandled errors: asyncio reports them only when the task or future is garbage-collected."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any, Final
 
 __all__ = ["listen"]
 
-NOT_OURS: Final = "Future exception was never retrieved"
-"""asyncpg leaves such a future behind when a connection ends in the middle of a COPY, whose call raised as it
-should."""
+IGNORED: Final = "Future exception was never retrieved"
+"""asyncpg leaves such a future when a connection ends during a COPY; the call itself raises as it should."""
 
 
-def listen(tell: Callable[[str], object]) -> None:
-    """Hear of all in this event loop: tasks that failed unseen, callbacks that raised."""
+def listen(log: Callable[[str], object]) -> None:
+    """Report every unhandled error of this event loop: failed tasks and callbacks that raised."""
 
     def hear(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if context["message"] != NOT_OURS:
-            tell(f"{context['message']}: {context.get('exception')!r}")
+        if context["message"] != IGNORED:
+            log(f"{context['message']}: {context.get('exception')!r}")
 
     asyncio.get_running_loop().set_exception_handler(hear)

@@ -1,7 +1,8 @@
-"""One worker process: a Scheduler, its ledger, and an ear for what the nemesis wants of it.
+"""One worker process: a Scheduler, its ledger, and the commands of the nemesis.
 
-It takes a word per line on its standard input (``block 3``: block the event loop for three seconds;
-``hog 3``: take every connection of the pool for so long) and ends in peace when that is closed.
+It reads a command per line from its standard input (``block 3``: block the event loop for three seconds;
+``hold 3``: hold every connection of the pool for three seconds) and shuts down gracefully when the input is
+closed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__: list[str] = []
 CONNECTIONS: Final = 6
 PR_SET_PDEATHSIG: Final = 1
 
-TOLD: Final = (
+RECORDED: Final = (
     events.JobCompleted,
     events.JobFailed,
     events.JobRetried,
@@ -47,46 +48,44 @@ TOLD: Final = (
     events.LoopBlocked,
     events.ServiceRetrying,
 )
-"""The events that go into the ledger; jobs' ones with id and attempt alone."""
+"""The events to record; job events with id and attempt only."""
 
 
-class Clerk:
-    """Writes events down."""
+class EventRecorder:
+    """Records events in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def __call__(self, event: events.Event) -> None:
-        """Take an event."""
+        """Record an event."""
         if isinstance(event, events.JobEvent):
-            self._ledger.say(type(event).__name__, event.job_id, event.attempt)
+            self._ledger.write(type(event).__name__, event.job_id, event.attempt)
         elif isinstance(event, events.PassFinished):
-            if (
-                event.service == "heartbeat"
-            ):  # how long the lease is trusted counts from when it was asked for
-                self._ledger.say("beat", time.monotonic() - event.seconds)
+            if event.service == "heartbeat":  # the lease is trusted from the start of the request
+                self._ledger.write("heartbeat", time.monotonic() - event.seconds)
         else:
-            self._ledger.say(type(event).__name__, *(getattr(event, each.name) for each in fields(event)))
+            self._ledger.write(type(event).__name__, *(getattr(event, each.name) for each in fields(event)))
 
 
-async def obey(pool: asyncpg.Pool) -> None:
-    """Do what comes on the standard input until its end."""
+async def execute_commands(pool: asyncpg.Pool) -> None:
+    """Execute the commands from the standard input until it is closed."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    hogs = set()
+    holders = set()
     while words := (await reader.readline()).decode().split():
         seconds = float(words[1])
         if words[0] == "block":
             select.select([], [], [], seconds)  # time.sleep() fails under libfaketime 0.9.10
         else:
-            hogs.add(asyncio.create_task(hog(pool, seconds)))
+            holders.add(asyncio.create_task(hold_connections(pool, seconds)))
 
 
-async def hog(pool: asyncpg.Pool, seconds: float) -> None:
-    """Take what connections there are, as jobs that use the same pool would."""
+async def hold_connections(pool: asyncpg.Pool, seconds: float) -> None:
+    """Hold the available connections, as jobs that use the same pool do."""
     broken = (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
-    with suppress(*broken):  # what broke meanwhile cannot be given back; the pool has written it off
+    with suppress(*broken):  # a broken connection cannot be released; the pool has discarded it
         async with AsyncExitStack() as stack:
             for _ in range(CONNECTIONS):
                 with suppress(*broken):
@@ -95,7 +94,7 @@ async def hog(pool: asyncpg.Pool, seconds: float) -> None:
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Be a worker until told to stop."""
+    """Run a worker until it is stopped."""
 
     class Node(Scheduler):
         LEASE_DURATION = options.lease
@@ -114,36 +113,36 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
-        listen(lambda error: ledger.say("Unhandled", error))
+        listen(lambda error: ledger.write("Unhandled", error))
         for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
             scheduler.register(function)
-        clerk = Clerk(ledger)
-        scheduler.subscribe(clerk, *TOLD, events.PassFinished)
+        recorder = EventRecorder(ledger)
+        scheduler.subscribe(recorder, *RECORDED, events.PassFinished)
         while True:
             try:
                 await scheduler.start()
                 break
-            except DatabaseUnavailableError:  # it may be born in the middle of a fault
+            except DatabaseUnavailableError:  # a fault may be in progress at the start
                 await asyncio.sleep(0.2)
-        ear = asyncio.create_task(obey(pool))
+        commands = asyncio.create_task(execute_commands(pool))
         broken = asyncio.create_task(scheduler.wait())
-        await asyncio.wait([ear, broken], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([commands, broken], return_when=asyncio.FIRST_COMPLETED)
         if broken.done():
             broken.result()
-        with suppress(DatabaseUnavailableError):  # the server may be away for good by now
+        with suppress(DatabaseUnavailableError):  # the server may have been stopped
             await scheduler.shutdown()
         await broken
 
 
 def main() -> None:
-    """Read the command line and work."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("dsn")
     parser.add_argument("folder", type=Path)
     parser.add_argument("seat")
     parser.add_argument("lease", type=float)
     options = parser.parse_args()
-    if sys.platform == "linux":  # also while it is stopped, it must not outlive who started it
+    if sys.platform == "linux":  # it must not outlive its parent, even while it is stopped
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     asyncio.run(work(options))
