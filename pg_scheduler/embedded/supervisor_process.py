@@ -1,15 +1,16 @@
-"""The process that stands between us and a private PostgreSQL server.
+"""The process that supervises a private PostgreSQL server.
 
-A server started directly would outlive a parent that is killed, and leave its data behind. So the parent
-starts this script (by its path, alone, without the library) and holds the other end of a pipe: when the
-parent ends, in whatever way, the pipe closes, and the keeper stops the server and removes what was
-temporary. Should the keeper itself be killed, Linux ends the server with it (PR_SET_PDEATHSIG).
+A server started directly would outlive a parent that is killed, and leave its data behind. The parent
+therefore starts this script, by its path and without the library, and holds the write end of a pipe. When the
+parent ends for any reason, the pipe closes; the supervisor then stops the server and removes temporary data.
+If the supervisor itself is killed, Linux ends the server (PR_SET_PDEATHSIG).
 
-PostgreSQL refuses to run as root. The keeper of root stays root, to be able to tidy up, and runs the server
-as the owner of the data, or as ``nobody``; binaries that lie where ``nobody`` may not go are copied.
+PostgreSQL refuses to run as root. A supervisor that runs as root keeps its privileges for cleaning up, and
+runs the server as the owner of the data or as the user ``nobody``. Binaries in a folder that ``nobody``
+cannot enter are copied.
 
-Orders and answers are lines of JSON: the first line holds the fields of Order, each further one
-``{"do": verb, ...}``. See `embedded.py`, which gives them.
+Commands and replies are lines of JSON. The first line contains the fields of `Configuration`, each later one
+``{"do": METHOD, ...}``; `EmbeddedPostgres` in ``server.py`` sends them.
 """
 
 from __future__ import annotations
@@ -32,25 +33,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 30.0
-PARENT_CHECK = 1.0
-"""Seconds between looks at the parent: a forked child of it may hold the pipe open after its death."""
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+PARENT_CHECK_INTERVAL_S = 1.0
+"""The parent's pid is checked too, because a forked child of it may hold the pipe open after its death."""
 
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 PR_SET_PDEATHSIG = 1
-LINUX = sys.platform == "linux"
+IS_LINUX = sys.platform == "linux"
 
 
 class ServerProcessError(Exception):
-    """The server could not be started; the message is for people."""
+    """The server could not be started; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What kind of server: its binaries, its data (None = temporary, made in scratch) and its settings.
+class Configuration:
+    """The server to run.
 
-    The environment is what it gets beside the little that is always there.
+    Attributes:
+        data: The data folder; None for a temporary one.
+        scratch: The folder for temporary files; None for the system's default.
+        environment: Variables in addition to `base_environment`.
     """
 
     binaries: str
@@ -62,63 +66,63 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom the server runs as; None for ourselves."""
+    """The user that the server runs as; None for the current one."""
 
     uid: int | None
     gid: int | None
 
     def popen_arguments(self) -> dict[str, Any]:
-        """What makes subprocess run a program as this account."""
+        """Return the arguments of Popen that run a program as this user."""
         if self.uid is None:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
-    def give(self, folder: Path) -> None:
-        """Make it the owner of a folder."""
+    def own(self, folder: Path) -> None:
+        """Make this user the owner of a folder."""
         if self.uid is not None and self.gid is not None:
             os.chown(folder, self.uid, self.gid)
 
 
 class ServerProcess:
-    """One server: made, started, stopped, frozen and tidied away."""
+    """Initialises, starts, stops and freezes one server, and cleans up after it."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
         self.process: subprocess.Popen[bytes] | None = None
-        self.account = choose_account(order.data)
+        self.account = choose_account(configuration.data)
         self.temporary: list[Path] = []
-        self.home = self._temporary_folder(order.scratch)
-        self.data = Path(order.data) if order.data else self.home / "data"
+        self.home = self._make_temporary_folder(configuration.scratch)
+        self.data = Path(configuration.data) if configuration.data else self.home / "data"
         self.log = self.home / "server.log"
 
-    def _temporary_folder(self, parent: str | None) -> Path:
-        parent = parent or open_temporary_folder(self.account)
+    def _make_temporary_folder(self, parent: str | None) -> Path:
+        parent = parent or choose_temporary_folder(self.account)
         folder = Path(tempfile.mkdtemp(prefix="pgs-", dir=parent))
         self.temporary.append(folder)
-        self.account.give(folder)
+        self.account.own(folder)
         return folder
 
     def prepare(self) -> None:
-        """Bring the binaries within reach and create the data unless it is there."""
-        self.binaries = Path(self.order.binaries)
-        if self.account.uid is not None and not open_to_others(self.binaries / "postgres"):
-            # Not into the home: programs may not be run from a /dev/shm, as a rule.
-            self.binaries = copy_binaries(self.binaries, self._temporary_folder(None))
+        """Copy binaries that the server's user cannot run, and initialise the data if it is missing."""
+        self.binaries = Path(self.configuration.binaries)
+        if self.account.uid is not None and not is_open_to_all(self.binaries / "postgres"):
+            # Not into the home, which may be in /dev/shm: programs there often cannot be run (noexec).
+            self.binaries = copy_binaries(self.binaries, self._make_temporary_folder(None))
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
 
     def _initialise(self) -> None:
         if not self.data.exists():
             self.data.mkdir(parents=True, mode=0o700)
-        self.account.give(self.data)
-        words = ["--no-sync", "--no-instructions", "--username=postgres", "--auth=trust", "--encoding=UTF8"]
+        self.account.own(self.data)
+        options = ["--no-sync", "--no-instructions", "--username=postgres", "--auth=trust", "--encoding=UTF8"]
         done = subprocess.run(
-            [self.binaries / "initdb", *words, "--locale=C", "--pgdata", self.data],
+            [self.binaries / "initdb", *options, "--locale=C", "--pgdata", self.data],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd="/",
-            env=environment(),
+            env=base_environment(),
             check=False,
             **self.account.popen_arguments(),
         )
@@ -126,7 +130,7 @@ class ServerProcess:
             raise ServerProcessError(f"initdb failed in {self.data}:\n{done.stdout.decode(errors='replace')}")
 
     def start(self) -> dict[str, Any]:
-        """Start the server unless it runs; returns when it takes connections."""
+        """Start the server unless it runs, and wait until it accepts connections."""
         if self.process is None or self.process.poll() is not None:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
@@ -135,9 +139,9 @@ class ServerProcess:
                     stdout=log,
                     stderr=log,
                     cwd="/",
-                    env=environment() | self.order.environment,
+                    env=base_environment() | self.configuration.environment,
                     start_new_session=True,
-                    preexec_fn=die_with_server_process if LINUX else None,  # noqa: PLW1509 - there are no threads
+                    preexec_fn=die_with_supervisor if IS_LINUX else None,  # noqa: PLW1509 - no threads here
                     **self.account.popen_arguments(),
                 )
             self._wait_until_ready(self.process)
@@ -145,13 +149,13 @@ class ServerProcess:
         return {"home": str(self.home), "pid": self.process.pid, "temporary": temporary}
 
     def _settings(self) -> Iterator[str]:
-        # No TCP port: a socket in a private folder can neither collide nor be reached by other users.
-        for name, value in ({"listen_addresses": "", "port": "5432"} | self.order.settings).items():
+        # No TCP port: a socket in a private folder cannot collide, and other users cannot reach it.
+        for name, value in ({"listen_addresses": "", "port": "5432"} | self.configuration.settings).items():
             yield "-c"
             yield f"{name}={value}"
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready(self.data / "postmaster.pid", process.pid):
             if process.poll() is not None:
                 raise ServerProcessError(
@@ -159,7 +163,7 @@ class ServerProcess:
                 )
             if time.monotonic() > deadline:
                 raise ServerProcessError(
-                    f"the server was not ready in {START_TIMEOUT:g} s:\n{self._log_tail()}"
+                    f"the server was not ready in {START_TIMEOUT_S:g} s:\n{self._log_tail()}"
                 )
             time.sleep(0.005)
 
@@ -167,31 +171,31 @@ class ServerProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
     def stop(self, mode: str) -> dict[str, Any]:
-        """End the server: smart, fast or immediate, as pg_ctl names them."""
+        """Stop the server in a mode of pg_ctl: smart, fast or immediate."""
         if self.process is not None and self.process.poll() is None:
             self.thaw()
             self.process.send_signal(STOP_SIGNALS[mode])
             try:
-                self.process.wait(STOP_TIMEOUT)
+                self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
         return {}
 
     def kill(self) -> dict[str, Any]:
-        """SIGKILL to the server and each of its processes, as in a power cut."""
+        """Kill the server and each of its processes (SIGKILL)."""
         if self.process is not None and self.process.poll() is None:
-            self._signal(signal.SIGSTOP)  # so that no new process is born meanwhile
+            self._signal(signal.SIGSTOP)  # the postmaster forks no process meanwhile
             self._signal(signal.SIGKILL)
             self.process.wait()
         return {}
 
     def freeze(self) -> dict[str, Any]:
-        """SIGSTOP: connections stay open, and nothing answers."""
+        """Stop the server's processes (SIGSTOP)."""
         self._signal(signal.SIGSTOP)
         return {}
 
     def thaw(self) -> dict[str, Any]:
-        """SIGCONT: go on after a freeze."""
+        """Continue the server's processes (SIGCONT)."""
         self._signal(signal.SIGCONT)
         return {}
 
@@ -201,20 +205,20 @@ class ServerProcess:
         root = self.process.pid
         if number == signal.SIGSTOP:
             os.kill(root, number)
-        for pid in children(root):
+        for pid in child_pids(root):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         os.kill(root, number)
 
     def close(self) -> None:
-        """End everything; what was temporary is removed."""
-        self.stop("fast" if self.order.data else "immediate")
+        """Stop the server and remove its temporary folders."""
+        self.stop("fast" if self.configuration.data else "immediate")
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def choose_account(data: str | None) -> Account:
-    """Root runs the server as the owner of existing data, else as nobody."""
+    """Choose the user of the server: for root the owner of existing data or `nobody`."""
     if os.geteuid() != 0:
         return Account(None, None)
     if data and Path(data, "PG_VERSION").exists():
@@ -222,37 +226,37 @@ def choose_account(data: str | None) -> Account:
         if owner.st_uid != 0:
             return Account(owner.st_uid, owner.st_gid)
     try:
-        nobody = pwd.getpwnam("nobody")
+        unprivileged = pwd.getpwnam("nobody")
     except KeyError:
         account = Account(65534, 65534)
     else:
-        account = Account(nobody.pw_uid, nobody.pw_gid)
-    if data and not open_to_others(Path(data).parent):
+        account = Account(unprivileged.pw_uid, unprivileged.pw_gid)
+    if data and not is_open_to_all(Path(data).parent):
         raise ServerProcessError(
-            f"root runs PostgreSQL as the user 'nobody', who may not enter {Path(data).parent}. "
-            "Keep the data elsewhere (under /var/tmp, say), or start as a normal user."
+            f"root runs PostgreSQL as the user 'nobody', who cannot enter {Path(data).parent}; "
+            "keep the data elsewhere, for example under /var/tmp, or start as a normal user"
         )
     return account
 
 
-def open_to_others(path: Path) -> bool:
-    """Whether any user may enter (or, for a program, run) this path, which must exist or be about to."""
+def is_open_to_all(path: Path) -> bool:
+    """Return whether every user may enter the folder or run the program, which may not exist yet."""
     steps = [path.resolve(), *path.resolve().parents]
     return all(step.stat().st_mode & stat.S_IXOTH for step in steps if step.exists())
 
 
-def open_temporary_folder(account: Account) -> str | None:
-    """Where the home goes: the usual folder, or one that the account can enter."""
-    if account.uid is None or open_to_others(Path(tempfile.gettempdir())):
+def choose_temporary_folder(account: Account) -> str | None:
+    """Return the parent of temporary folders: None for the default, or one that the account can enter."""
+    if account.uid is None or is_open_to_all(Path(tempfile.gettempdir())):
         return None
-    return next((folder for folder in ("/tmp", "/var/tmp") if open_to_others(Path(folder))), None)  # noqa: S108
+    return next((folder for folder in ("/tmp", "/var/tmp") if is_open_to_all(Path(folder))), None)  # noqa: S108
 
 
 def copy_binaries(binaries: Path, site: Path) -> Path:
-    """Copy what a server needs into another folder; returns the new folder of programs.
+    """Copy the files of a server into another folder and return the new folder of programs.
 
-    Programs find their files and libraries by relative paths, so these are kept; a wheel has libraries in
-    ``<package>.libs`` beside its package.
+    Programs find files and libraries by relative paths, which are kept. A wheel has its libraries in
+    ``<package>.libs``, next to its package.
     """
     install = binaries.resolve().parent
     package = install.parent
@@ -273,7 +277,7 @@ def copy_binaries(binaries: Path, site: Path) -> Path:
 
 
 def is_ready(pid_file: Path, pid: int) -> bool:
-    """Whether this server's own pid file says that it takes connections (its eighth line)."""
+    """Return whether the pid file of this server marks it as ready (in its eighth line)."""
     try:
         lines = pid_file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -281,8 +285,8 @@ def is_ready(pid_file: Path, pid: int) -> bool:
     return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() in {"ready", "standby"}
 
 
-def children(pid: int) -> list[int]:
-    """The direct children of a process; each process of PostgreSQL is one of its postmaster."""
+def child_pids(pid: int) -> list[int]:
+    """Return the direct children of a process; every process of a server is a child of its postmaster."""
     if not Path("/proc/self/stat").exists():
         table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)  # noqa: S607
         pairs = [line.split() for line in table.stdout.splitlines()]
@@ -296,25 +300,25 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def environment() -> dict[str, str]:
-    """A small, fixed environment: a user's PG* variables and locale stay out."""
+def base_environment() -> dict[str, str]:
+    """Return a small, fixed environment, without the PG* variables and the locale of the user."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
-def die_with_server_process() -> None:
-    """Between fork and exec, after the change of user: ask the kernel to end this process with ours."""
+def die_with_supervisor() -> None:
+    """Ask the kernel to end this process with the supervisor; called between fork and exec."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def lines_from_parent(parent: int) -> Iterator[str]:
-    """Yield the parent's lines until it ends."""
+    """Yield the lines that the parent sends, until it ends."""
     buffer = b""
     while True:
         *complete, buffer = buffer.split(b"\n")
         for line in complete:
             yield line.decode()
-        readable, _, _ = select.select([0], [], [], PARENT_CHECK)
+        readable, _, _ = select.select([0], [], [], PARENT_CHECK_INTERVAL_S)
         if os.getppid() != parent:
             return
         if readable:
@@ -324,37 +328,37 @@ def lines_from_parent(parent: int) -> Iterator[str]:
             buffer += chunk
 
 
-def answer(content: dict[str, Any]) -> None:
-    """Send one line to the parent, which may be gone."""
+def reply(content: dict[str, Any]) -> None:
+    """Send one line to the parent, if it still runs."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(content).encode() + b"\n")
 
 
-def leave(number: int, _frame: object) -> None:
-    """Turn a signal into an orderly end."""
+def exit_on_signal(number: int, _frame: object) -> None:
+    """Exit, so that cleanup runs."""
     sys.exit(128 + number)
 
 
 def main() -> None:
-    """Keep one server until the parent ends."""
+    """Run one server until the parent ends."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, leave)
-    keeper: ServerProcess | None = None
+        signal.signal(number, exit_on_signal)
+    server: ServerProcess | None = None
     try:
         for line in lines_from_parent(parent=int(sys.argv[1])):
-            order = json.loads(line)
+            command = json.loads(line)
             try:
-                if keeper is None:
-                    keeper = ServerProcess(Order(**order))
-                    keeper.prepare()
-                    answer({})
+                if server is None:
+                    server = ServerProcess(Configuration(**command))
+                    server.prepare()
+                    reply({})
                 else:
-                    answer(getattr(keeper, order.pop("do"))(**order))
-            except (ServerProcessError, OSError, subprocess.SubprocessError) as problem:
-                answer({"error": str(problem)})
+                    reply(getattr(server, command.pop("do"))(**command))
+            except (ServerProcessError, OSError, subprocess.SubprocessError) as error:
+                reply({"error": str(error)})
     finally:
-        if keeper is not None:
-            keeper.close()
+        if server is not None:
+            server.close()
 
 
 if __name__ == "__main__":
