@@ -62,7 +62,7 @@ def judge(evidence: Evidence) -> Verdict:
             f"{late:.2f} s late" for late in verdict.late if late > MAX_LATENESS_S
         ]
     attempts = evidence.ledgers.attempts
-    words = evidence.ledgers.events
+    events = evidence.ledgers.events
     verdict.figures = {
         "jobs": len(evidence.rows),
         "confirmed by `schedule()`": sum(request.confirmed for request in evidence.requests.values()),
@@ -73,8 +73,8 @@ def judge(evidence: Evidence) -> Verdict:
             for job_id in evidence.rows
             if not evidence.is_replaced(job_id)
         ),
-        "leases lost": len(words["LeaseLost"]),
-        "jobs reclaimed": sum(len(record.details[0]) for record in words["JobsReclaimed"]),
+        "leases lost": len(events["LeaseLost"]),
+        "jobs reclaimed": sum(len(record.details[0]) for record in events["JobsReclaimed"]),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))

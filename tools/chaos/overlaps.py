@@ -3,8 +3,8 @@
 An attempt is *fenced* if the next one began before it ended, because its worker had been stopped,
 disconnected or declared dead; its result was rejected. Leases and fencing tokens exist for this. The same
 without a fault, or while the lease was valid and the connections worked, is an *overlap* and a defect. A
-step of the server's clock alone is no excuse: it ends every lease at once, but living workers are requested
-for a heartbeat before they count as dead.
+step of the server's clock alone is no excuse: it ends every lease at once, but a heartbeat is
+requested from a worker before it counts as dead.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ def table(verdict: Verdict, title: str) -> str:
 def _lines(verdict: Verdict) -> Iterator[str]:
     for name, value in _rows(verdict):
         yield f"  {name:<56} {value:>24}"
-    for promise, problems in verdict.problems.items():
+    for guarantee, problems in verdict.problems.items():
         for problem in problems[:SHOWN]:
-            yield f"  {promise.upper()}: {problem}"
+            yield f"  {guarantee.upper()}: {problem}"
         if len(problems) > SHOWN:
             yield f"  ... and {len(problems) - SHOWN} more"
 
@@ -39,8 +39,8 @@ def _rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield f"- {kind}", f"{count:,}"
     for name, figure in verdict.figures.items():
         yield name, f"{figure:,}"
-    for promise, problems in verdict.problems.items():
-        yield promise, f"{len(problems):,}"
+    for guarantee, problems in verdict.problems.items():
+        yield guarantee, f"{len(problems):,}"
     yield "delay until jobs of a dead worker run again, p50 / p99 / max", _spread(verdict.recoveries)
     yield "lateness from 5 s after the last fault, p50 / p99 / max", _spread(verdict.late)
 
