@@ -695,7 +695,7 @@ class Scheduler:
 
     async def _claim_of(self, job_row: Mapping[str, Any]) -> Claim:
         job_id = check_job_id(job_row["job_id"])
-        if job_id in self._running().executor.held():
+        if job_id in self._running().in_flight.held():
             raise ValueError(f"job {job_id!r} runs here already")
         claim = await self._store.held_claim(job_id, self.worker_id)
         if claim is None:

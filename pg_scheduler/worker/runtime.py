@@ -23,6 +23,7 @@ from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.announcer import Announcer
+from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
 from pg_scheduler.worker.listener import Listener
@@ -86,11 +87,13 @@ class Runtime:
             on_written=self._written,
             keep=not (config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE),
         )
+        self.in_flight = InFlight(self.completer)
         self.executor = Executor(
             store,
             events,
             tasks,
             self.completer,
+            self.in_flight,
             policy,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
@@ -102,7 +105,7 @@ class Runtime:
         self.heartbeat = Heartbeat(
             store,
             events,
-            self.executor,
+            self.in_flight,
             worker,
             lease=lease,
             hears=lambda: self.listener.hears,
@@ -111,7 +114,7 @@ class Runtime:
         keeper = LeaseKeeper(
             lease_connection,
             events,
-            self.executor,
+            self.in_flight,
             self.heartbeat,
             lease=lease,
             limit=config.max_loop_block,
@@ -153,6 +156,7 @@ class Runtime:
             events,
             self.executor,
             self.completer,
+            self.in_flight,
             tasks,
             worker_id,
             batch=config.batch_claim_limit,
@@ -204,7 +208,7 @@ class Runtime:
     def runs_the_caller(self) -> bool:
         """Whether this call comes from a job that runs here."""
         job = current.get(None)
-        return job is not None and self.executor.held().get(job[0].job_id) == job[0].attempt
+        return job is not None and self.in_flight.holds(job[0].job_id, job[0].attempt)
 
     def wake_claimer(self) -> None:
         """Something is due."""

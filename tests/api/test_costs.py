@@ -183,7 +183,7 @@ async def test_a_heartbeat_is_one_statement_however_many_jobs_are_held(
     parts.tasks.register(gate.job, name="test.job")
     executor = parts.executor(slots=1_000)
     executor.submit_all(await claim(parts.store, *(new_job(str(n)) for n in range(jobs))))
-    assert len(executor.held()) == jobs
+    assert len(executor.in_flight.held()) == jobs
     heartbeat = parts.heartbeat(executor)
     await heartbeat.prepare()
     await sent.take()

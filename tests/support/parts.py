@@ -14,6 +14,7 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, VacuumConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.announcer import Announcer
+from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
@@ -66,11 +67,13 @@ class Parts:
     def executor(
         self, completer: Completer | None = None, *, slots: int = 5, shutdown_timeout: float = 5.0
     ) -> Executor:
+        completer = completer or self.completer()
         return Executor(
             self.store,
             self.bus,
             self.tasks,
-            completer or self.completer(),
+            completer,
+            InFlight(completer),
             RetryPolicy(),
             slots=slots,
             shutdown_timeout=shutdown_timeout,
@@ -93,6 +96,7 @@ class Parts:
             self.bus,
             executor,
             executor._completer,
+            executor.in_flight,
             self.tasks,
             self.worker_id,
             batch=batch,
@@ -113,7 +117,7 @@ class Parts:
         return Heartbeat(
             self.store,
             self.bus,
-            executor or self.executor(),
+            (executor or self.executor()).in_flight,
             new_worker(self.worker_id),
             lease=lease,
             hears=lambda: self.hears,
@@ -184,6 +188,6 @@ class Parts:
     @staticmethod
     async def ended(executor: Executor) -> None:
         executor._begin_all()  # what was claimed begins when the loop comes round
-        for run in list(executor._runs.values()):
-            if run.task:
-                await run.task
+        for attempt in list(executor.in_flight.attempts.values()):
+            if attempt.task:
+                await attempt.task

@@ -27,6 +27,7 @@ from pg_scheduler.jobs.outcome import CompleteOutcome
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import ExchangeResult, Store
 from pg_scheduler.worker import service as base
+from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
 from pg_scheduler.worker.service import NEVER
@@ -96,15 +97,17 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     await claimer.run_once()
     assert [event.job_ids for event in seen.of(JobsReclaimed)] == [("unheard",)]
     assert [event.job_id for event in seen.of(JobCompleted)] == ["written"]
-    assert executor.held() == {"heard": 1, "unheard": 2}
+    assert executor.in_flight.held() == {"heard": 1, "unheard": 2}
     await claimer.run_once()
     assert len(seen.of(JobsReclaimed)) == 1
-    executor.cancel("heard", 1, by_caller=False)  # the lease was over, and nobody else has taken it yet
+    executor.in_flight.revoke(
+        "heard", 1, Revocation.LOST
+    )  # the lease was over, and nobody else has taken it yet
     await seen.until(JobLost)
     claimer.reconcile_claims()
     await claimer.run_once()
     assert seen.of(JobsReclaimed)[1].job_ids == ("heard",)
-    assert executor.held() == {"heard": 2, "unheard": 2}
+    assert executor.in_flight.held() == {"heard": 2, "unheard": 2}
     await finish(parts, gate, executor)
 
 
@@ -122,7 +125,7 @@ async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         while not await known.store.connections._pool.fetchval(waits):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-        executor.cancel("a", 1, by_caller=False)
+        executor.in_flight.revoke("a", 1, Revocation.LOST)
         await seen.until(JobLost)
         claimer.reconcile_claims()
     await look
@@ -136,7 +139,7 @@ async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) 
     executor = known.executor(slots=2)
     claimer = known.claimer(executor, batch=10, semaphore_full_interval=7.0)
     assert await claimer.run_once() == 0
-    assert len(executor.held()) == 2
+    assert len(executor.in_flight.held()) == 2
     assert await claimer.run_once() == 7.0
     assert (await known.store.count_jobs(None)).running == 2
     await finish(known, gate, executor)
@@ -148,7 +151,7 @@ async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: 
     executor = known.executor(slots=1)
     claimer = known.claimer(executor)
     await asyncio.gather(claimer.run_once(), claimer.run_once())
-    assert len(executor.held()) == 1
+    assert len(executor.in_flight.held()) == 1
     await finish(known, gate, executor)
 
 
@@ -169,7 +172,7 @@ async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, ga
     await known.store.insert([new_job("a", execution_time=due)])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
     assert await claimer.run_once() <= 0.5 - module.APPROACH
-    while not claimer._executor.held():  # as the loop does, but for the sleeps
+    while not claimer._executor.in_flight.held():  # as the loop does, but for the sleeps
         await claimer.run_once()
     assert now() >= due, "never early"
     await finish(known, gate, claimer._executor)
@@ -467,9 +470,9 @@ async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: 
     await claimer.stop()
     await known.store.insert([new_job("a")])
     assert await claimer.run_once() == NEVER
-    assert executor.held() == {}
+    assert executor.in_flight.held() == {}
     await claimer.start()
-    assert executor.held() == {"a": 1}
+    assert executor.in_flight.held() == {"a": 1}
     await claimer.stop()
     await finish(known, gate, executor)
 
@@ -501,7 +504,7 @@ async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_
     await busy.store.insert([late_job()])
     claimer.rescan()
     await claimer.run_once()
-    assert set(executor.held()) == {"00", "01", "late", "02"}
+    assert set(executor.in_flight.held()) == {"00", "01", "late", "02"}
     await finish(busy, gate, executor)
 
 
@@ -522,7 +525,7 @@ async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
     await claimer.run_once()
     monkeypatch.setattr(busy.store, "exchange", exchange)
     await claimer.run_once()
-    assert set(executor.held()) == {"00", "01", "late", "02"}
+    assert set(executor.in_flight.held()) == {"00", "01", "late", "02"}
     await finish(busy, gate, executor)
 
 
@@ -534,10 +537,10 @@ async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too
     await claimer.run_once()
     await busy.store.insert([late_job()])
     await claimer.run_once()
-    assert set(executor.held()) == {"00", "01", "02", "03"}
+    assert set(executor.in_flight.held()) == {"00", "01", "02", "03"}
     monkeypatch.setattr(cursor, "LIFETIME", 0.0)
     await claimer.run_once()
-    assert set(executor.held()) == {"00", "01", "02", "03", "late", "04"}
+    assert set(executor.in_flight.held()) == {"00", "01", "02", "03", "late", "04"}
     await finish(busy, gate, executor)
 
 
@@ -547,9 +550,9 @@ async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate)
     assert await claimer.run_once() == 0
     await busy.store.insert([late_job()])
     assert await claimer.run_once() == 0
-    assert (len(executor.held()), "late" in executor.held()) == (12, False)
+    assert (len(executor.in_flight.held()), "late" in executor.in_flight.held()) == (12, False)
     assert await claimer.run_once() > 0
-    assert "late" in executor.held()
+    assert "late" in executor.in_flight.held()
     await finish(busy, gate, executor)
 
 
@@ -559,7 +562,7 @@ async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Pa
     await claimer.run_once()
     await busy.store.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
     await claimer.run_once()
-    assert set(executor.held()) == {"00", "01", "urgent", "02"}
+    assert set(executor.in_flight.held()) == {"00", "01", "urgent", "02"}
     await finish(busy, gate, executor)
 
 
@@ -578,7 +581,7 @@ async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
     monkeypatch.setattr(Store, "exchange", late)
     executor = known.executor()
     await known.claimer(executor, trusted_until=time.monotonic() + 30).run_once()
-    assert (gate.calls, executor.held()) == ([], {})
+    assert (gate.calls, executor.in_flight.held()) == ([], {})
     monkeypatch.undo()
     await executor._completer.run_once()
     assert await statuses(known.store, "a") == ["pending"]
@@ -598,5 +601,5 @@ async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it
     await known.store.insert([new_job("a")])
     executor = known.executor()
     await known.claimer(executor, trusted_until=0.0).run_once()
-    assert list(executor.held()) == ["a"]
+    assert list(executor.in_flight.held()) == ["a"]
     await finish(known, gate, executor)

@@ -24,6 +24,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
+from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import executor as module
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -316,10 +317,10 @@ async def test_a_job_that_is_taken_away_leaves_no_result(bench: Bench) -> None:
     gate = Gate()
     task = await bench.submit(gate.job)
     await gate.wait_begun()
-    bench.executor.cancel("a", 7, by_caller=False)  # another try than ours
-    assert bench.executor.held() == {"a": 1}
-    bench.executor.cancel("a", 1, by_caller=True)
-    bench.executor.cancel("a", 1, by_caller=False)  # what it was stopped for first counts
+    bench.executor.in_flight.revoke("a", 7, Revocation.LOST)  # another try than ours
+    assert bench.executor.in_flight.held() == {"a": 1}
+    bench.executor.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    bench.executor.in_flight.revoke("a", 1, Revocation.LOST)  # what it was stopped for first counts
     await task
     assert await bench.written() == JobCancelled("a", "test.job", 1, "cancelled by a caller")
     assert await statuses(bench.parts.store, "a") == ["running"]  # the row is somebody else's by now
@@ -329,10 +330,10 @@ async def test_when_the_lease_is_lost_all_jobs_are(bench: Bench) -> None:
     gate = Gate()
     tasks = [await bench.submit(gate.job, job_id) for job_id in "ab"]
     await gate.wait_begun()
-    bench.executor.cancel_all()
+    bench.executor.in_flight.revoke_all(Revocation.LOST)
     await asyncio.wait(tasks)
     assert {event.job_id for event in bench.seen.of(JobLost)} == {"a", "b"}
-    assert bench.executor.held() == {}
+    assert bench.executor.in_flight.held() == {}
     assert bench.parts.calls.count("lost") == 2, "their rows may still be under our name"
 
 
@@ -343,7 +344,7 @@ async def test_a_job_stopped_before_its_first_step_frees_its_slot(
     bench, gate = Bench(parts, seen, shutdown_timeout=0), Gate()
     task = await bench.submit(gate.job)
     if why == "cancelled":
-        bench.executor.cancel("a", 1, by_caller=True)
+        bench.executor.in_flight.revoke("a", 1, Revocation.CANCELLED)
     else:
         await bench.executor.stop()
     await task
@@ -361,7 +362,7 @@ async def test_a_new_try_of_a_job_that_still_runs_here_ends_the_old_one(bench: B
     new = bench.executor.submit(again)
     await asyncio.wait_for(old, PATIENCE)
     assert bench.seen.of(JobLost) == [JobLost("a", "test.job", 1)]
-    assert bench.executor.held() == {"a": 2}
+    assert bench.executor.in_flight.held() == {"a": 2}
     gate.open.set()
     await new
     assert await bench.written() == JobCompleted("a", "test.job", 2)
@@ -375,7 +376,7 @@ async def test_a_slot_is_waited_for(parts: Parts, seen: Recorder) -> None:
     waiting = asyncio.create_task(bench.executor.submit_when_free(held))
     done, _ = await asyncio.wait([waiting], timeout=0.02)  # real time: it must wait
     assert not done
-    assert (bench.executor.free, bench.executor.held()) == (0, {"a": 1})
+    assert (bench.executor.free, bench.executor.in_flight.held()) == (0, {"a": 1})
     gate.open.set()
     await first
     await (await waiting)

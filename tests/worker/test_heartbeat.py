@@ -138,7 +138,7 @@ async def test_a_job_that_was_changed_elsewhere_is_stopped(
         await parts.store.set_status("a", JobStatus(change), 60)
     await heartbeat.run_once()
     await seen.until(kind, job_id="a")
-    assert executor.held() == {"b": 1}
+    assert executor.in_flight.held() == {"b": 1}
     assert gate.cancelled == 1
     assert not seen.of(LeaseLost)
     gate.open.set()
@@ -154,7 +154,7 @@ async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
     await heartbeat.run_once()
     assert seen.of(LeaseLost) == [LeaseLost("me")]
     await seen.until(JobLost, 2)
-    assert (gate.cancelled, executor.held()) == (2, {})
+    assert (gate.cancelled, executor.in_flight.held()) == (2, {})
     assert [worker.worker_id for worker in await parts.store.workers()] == ["me"]
     assert holds(heartbeat.is_trusted)
     await heartbeat.run_once()
@@ -186,7 +186,7 @@ async def test_while_the_lease_is_trusted_a_failing_beat_stops_nothing(
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
             await heartbeat.run_once()
-    assert executor.held() == {"a": 1}
+    assert executor.in_flight.held() == {"a": 1}
     assert not seen.of(LeaseLost)
     gate.open.set()
     await parts.ended(executor)
@@ -256,7 +256,7 @@ async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
             for _ in range(2):
                 with pytest.raises(DatabaseUnavailableError):
                     await heartbeat.run_once()
-        assert executor.held() == {"a": 1}
+        assert executor.in_flight.held() == {"a": 1}
         assert len(seen.of(LeaseLost)) == times
     leave.set()
     await parts.ended(executor)

@@ -52,7 +52,7 @@ class Kept:
         self.keeper = LeaseKeeper(
             self.lease_connection,
             parts.bus,
-            self.executor,
+            self.executor.in_flight,
             self.heartbeat,
             lease=LEASE,
             limit=limit,

@@ -17,7 +17,7 @@ from pg_scheduler.events import EventBus, LeaseLost
 from pg_scheduler.events.log import logger
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.in_flight import InFlight, Revocation
 from pg_scheduler.worker.service import Service
 
 __all__ = ["Heartbeat"]
@@ -48,7 +48,7 @@ class Heartbeat(Service):
         self,
         store: Store,
         events: EventBus,
-        executor: Executor,
+        in_flight: InFlight,
         worker: Worker,
         *,
         lease: float,
@@ -57,7 +57,7 @@ class Heartbeat(Service):
     ) -> None:
         super().__init__(events)
         self._store = store
-        self._executor = executor
+        self._in_flight = in_flight
         self._worker = worker
         self._lease = lease
         self._hears = hears
@@ -94,14 +94,14 @@ class Heartbeat(Service):
 
     async def run_once(self) -> float:
         """One beat."""
-        held = self._executor.held()
+        held = self._in_flight.held()
         asked = time.monotonic()
         try:
             beat = await self._store.renew(
                 self._worker.worker_id,
                 held,
                 self._lease,
-                ended=self._executor.ended(),
+                ended=self._in_flight.unwritten(),
                 liveness_key=self._liveness_key(),
             )
         except DatabaseUnavailableError:
@@ -152,17 +152,18 @@ class Heartbeat(Service):
     def _lapsed(self) -> None:
         if self.is_trusted:  # renewed in another thread
             self._watch()
-        elif self._executor.held():
+        elif self._in_flight.held():
             self._give_up()
 
     def _give_up(self) -> None:
         if not self._is_lost:  # while jobs take their time to end, the timer and each beat find it lost
             self._is_lost = True
             self._events.publish(LeaseLost(self._worker.worker_id))
-        self._executor.cancel_all()
+        self._in_flight.revoke_all(Revocation.LOST)
 
     async def _take_away(self, lost: dict[str, int]) -> None:
         statuses = await self._store.statuses_of(list(lost))
         for job_id, attempt in lost.items():
-            by_caller = statuses.get(job_id) is JobStatus.CANCELLED
-            self._executor.cancel(job_id, attempt, by_caller=by_caller)
+            is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED
+            reason = Revocation.CANCELLED if is_cancelled else Revocation.LOST
+            self._in_flight.revoke(job_id, attempt, reason)

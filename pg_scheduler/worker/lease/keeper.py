@@ -27,8 +27,8 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, LoopBlocked, ServiceFaulted
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
+from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import BEATS_PER_LEASE, Heartbeat
-from pg_scheduler.worker.pipeline.executor import Executor
 
 __all__ = ["TOO_SMALL", "LeaseKeeper"]
 
@@ -83,7 +83,7 @@ class LeaseKeeper:
         self,
         lease_connection: LeaseConnection,
         events: EventBus,
-        executor: Executor,
+        in_flight: InFlight,
         heartbeat: Heartbeat,
         *,
         lease: float,
@@ -93,7 +93,7 @@ class LeaseKeeper:
     ) -> None:
         self._apart = lease_connection
         self._events = events
-        self._executor = executor
+        self._in_flight = in_flight
         self._heartbeat = heartbeat
         self._lease = lease
         self._limit = limit
@@ -207,8 +207,8 @@ class LeaseKeeper:
 
     async def _beat(self) -> None:
         self._beat_at = asked = time.monotonic()
-        held = self._executor.held()  # first: what ends between the two is in both, not in neither
-        if (await self._apart.renew(held, self._executor.ended(), self._lease)).alive:
+        held = self._in_flight.held()  # first: what ends between the two is in both, not in neither
+        if (await self._apart.renew(held, self._in_flight.unwritten(), self._lease)).alive:
             self._heartbeat.renewed(asked)
 
     async def _let_go(self) -> None:
@@ -234,7 +234,7 @@ class LeaseKeeper:
         frame = sys._current_frames().get(self._loops_thread)  # noqa: SLF001 - as faulthandler does
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         task = asyncio.current_task(self._loop)
-        claim = self._executor.claim_of(task) if task else None
+        claim = self._in_flight.claim_of(task) if task else None
         return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=0.0, stack=stack)
 
     # -- in the event loop -----------------------------------------------------------------------------

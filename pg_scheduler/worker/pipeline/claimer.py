@@ -18,6 +18,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.store import FROM_THE_START, Store
+from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -62,6 +63,7 @@ class Claimer(Service):
         events: EventBus,
         executor: Executor,
         completer: Completer,
+        in_flight: InFlight,
         tasks: TaskRegistry,
         worker_id: str,
         *,
@@ -76,6 +78,7 @@ class Claimer(Service):
         self._store = store
         self._executor = executor
         self._completer = completer
+        self._in_flight = in_flight
         self._tasks = tasks
         self._worker_id = worker_id
         self._batch = batch
@@ -171,7 +174,7 @@ class Claimer(Service):
 
     async def _give_back_unheard(self) -> None:
         """The last claim may have been made all the same. What it took would wait until its lease is over."""
-        known = self._executor.ended() | self._executor.held()
+        known = self._in_flight.unwritten() | self._in_flight.held()
         self._is_unheard = False  # before: a try that ends meanwhile sets it again
         try:
             job_ids = await self._store.release_unacknowledged(self._worker_id, known)

@@ -1,0 +1,102 @@
+"""The attempts and results that this worker is responsible for.
+
+An attempt is in flight from its claim until its result is in the table. Heartbeats renew all of them, so no
+row is reclaimed while its result waits to be written. The event loop writes; any thread may read, as the
+lease keeper does while the event loop is blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = ["Attempt", "InFlight", "Revocation"]
+
+TASK_NAME_PREFIX: Final = "job "
+
+
+class Revocation(Enum):
+    """Why an attempt is stopped before its end."""
+
+    CANCELLED = auto()
+    """A caller cancelled the job."""
+    LOST = auto()
+    """The row belongs to another worker, or was changed by hand, or the lease is over."""
+    SHUTDOWN = auto()
+    """This worker shuts down."""
+
+
+class Attempt:
+    """One attempt that runs here."""
+
+    __slots__ = ("claim", "has_begun", "has_timed_out", "revocation", "task")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim = claim
+        self.task: asyncio.Task[None] | None = None
+        self.has_begun = False
+        self.has_timed_out = False
+        self.revocation: Revocation | None = None
+
+    def revoke(self, reason: Revocation) -> None:
+        """Cancel the task. The first reason counts."""
+        if self.revocation is None:
+            self.revocation = reason
+            if self.task and self.has_begun:  # a task cancelled before its first step would not clean up
+                self.task.cancel()
+
+
+class Results(Protocol):
+    """Outcomes that wait to be written."""
+
+    def unwritten(self) -> dict[str, int]:
+        """Return attempt numbers by job id; callable from any thread."""
+
+
+class InFlight:
+    """Attempts that run and results that are not written yet.
+
+    Args:
+        results: The outcomes that wait to be written.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.attempts: Final[dict[str, Attempt]] = {}
+        """Running attempts by job id. Only the executor adds and removes them."""
+        self._results = results
+
+    def held(self) -> dict[str, int]:
+        """Return the attempt numbers of all running attempts by job id."""
+        return {each.claim.job_id: each.claim.attempt for each in list(self.attempts.values())}
+
+    def unwritten(self) -> dict[str, int]:
+        """Return the attempt numbers of all results that are not known to be in the table, by job id."""
+        return self._results.unwritten()
+
+    def holds(self, job_id: str, attempt: int) -> bool:
+        """Return whether this very attempt runs here."""
+        running = self.attempts.get(job_id)
+        return running is not None and running.claim.attempt == attempt
+
+    def revoke(self, job_id: str, attempt: int, reason: Revocation) -> None:
+        """Stop an attempt; a no-op if another attempt of the job runs, or none."""
+        running = self.attempts.get(job_id)
+        if running is not None and running.claim.attempt == attempt:
+            running.revoke(reason)
+
+    def revoke_all(self, reason: Revocation) -> None:
+        """Stop every attempt."""
+        for running in list(self.attempts.values()):
+            running.revoke(reason)
+
+    def claim_of(self, task: asyncio.Task[Any]) -> Claim | None:
+        """Return the claim that a task executes, or None if the task is not an attempt.
+
+        The name decides: an attempt that starts eagerly does not know its task yet.
+        """
+        _, is_job, job_id = task.get_name().partition(TASK_NAME_PREFIX)
+        running = self.attempts.get(job_id) if is_job else None
+        return running.claim if running else None
