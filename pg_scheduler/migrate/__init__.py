@@ -1,7 +1,7 @@
-"""The schema: which migrations there are, which a database has, and the way from one to the other.
+"""Schema migrations: check which ones a database has, and apply or revert them.
 
-``verify`` is one cheap query and changes nothing; ``migrate`` takes a lock and runs what is missing, all in
-one transaction.
+``verify`` runs one cheap query and changes nothing. ``migrate`` takes a lock and applies the missing
+migrations in one transaction.
 """
 
 from .apply import migrate

@@ -1,13 +1,13 @@
-"""What there is to do, decided without a database.
+"""Plan migrations without a database.
 
 A migration is a pair of files ``NNNN_name.up.sql`` and ``NNNN_name.down.sql``, numbered from 1 without gaps.
-What a database has applied is remembered with a checksum of the up file. A migration that was edited after
-it had been applied somewhere would leave two kinds of databases that both say "version 3", so it is refused
-rather than skipped.
+A database records each applied migration with a checksum of the up file. If a migration were edited after its
+release, two databases of the same version could differ, so a changed checksum is an error.
 
-Expand first, contract later: the first line of an up file says which it is. ``-- expand`` takes nothing away
-that a release uses, so nodes of older releases go on, and may start, on what it makes. ``-- contract 0007``
-takes away what releases use that know no migration 0007: they are refused from then on.
+Expand first, contract later: the first line of an up file declares its kind. A file with ``-- expand``
+removes nothing that a release uses, so nodes of older releases keep running on the new schema, and can start
+on it. One with ``-- contract 0007`` removes what releases without migration 0007 use, which are refused
+afterwards.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 ]
 
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.up\.sql")
-_MARK = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")
+_DECLARATION = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")
 
 
 class Applied(NamedTuple):
-    """A migration as a database remembers it.
+    """A migration as recorded in a database.
 
     Attributes:
-        checksum: Of the up file.
-        needs: The lowest schema version a release must know to work on what it made; None if nobody said.
+        checksum: The checksum of the up file.
+        needs: The schema version that a release must have at least to use the result; None if not declared.
     """
 
     checksum: str
@@ -54,13 +54,13 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema's history, as this release ships it.
+    """A migration as shipped with this release.
 
     Attributes:
         version: Its number, from 1.
-        name: What it is about.
-        up: The SQL that makes it, with ``{schema}`` before every name.
-        down: The SQL that takes it back.
+        name: The name in its file names.
+        up: The SQL that applies it, with ``{schema}`` before every table name.
+        down: The SQL that reverts it.
     """
 
     version: int
@@ -70,19 +70,19 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the up file, the same whatever line endings a checkout gave it."""
+        """SHA-256 of the up file, independent of its line endings."""
         return hashlib.sha256("\n".join(self.up.splitlines()).encode()).hexdigest()
 
     @property
     def needs(self) -> int | None:
-        """The lowest schema version a release must know to work on what it makes, as its first line says."""
-        mark = _MARK.match("\n".join(self.up.splitlines()))
-        return int(mark["needs"] or 0) if mark else None
+        """The schema version that a release must have at least to use the result; None if not declared."""
+        declared = _DECLARATION.match("\n".join(self.up.splitlines()))
+        return int(declared["needs"] or 0) if declared else None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One migration to run, up or down."""
+    """One migration to apply (up) or to revert."""
 
     migration: Migration
     up: bool
@@ -91,26 +91,26 @@ class Step:
 def plan(
     applied: Mapping[int, Applied], shipped: Iterable[Migration], target: int | None = None
 ) -> list[Step]:
-    """Say which migrations lead from what is applied to the target.
+    """Return the steps from the applied migrations to the target.
 
     Args:
-        applied: By version, what the database remembers.
+        applied: The migrations recorded in the database, by version.
         shipped: All migrations of this release.
-        target: The version to end at; None for the newest, 0 for none.
+        target: The version to migrate to; None for the newest, 0 for none.
 
     Returns:
-        The steps in the order to run them: upwards by rising, downwards by falling version.
+        The steps in order: those to revert by descending, then those to apply by ascending version.
 
     Raises:
-        ConfigurationError: The target is no version of this release.
-        SchemaTooNewError: The database has a migration this release does not know and cannot work with, or
-            would have to take back.
-        MigrationChangedError: A migration was applied in another form than the one shipped.
+        ConfigurationError: This release has no such target version.
+        SchemaTooNewError: The database has an unknown migration that this release cannot use, or would have
+            to revert.
+        MigrationChangedError: An applied migration differs from the shipped one.
     """
     known = {migration.version: migration for migration in shipped}
     head, newest = max(known, default=0), max(applied, default=0)
     if target is not None and not 0 <= target <= head:
-        raise ConfigurationError(f"target is {target}, but this release has the versions 0 to {head}")
+        raise ConfigurationError(f"target is {target}, but this release has the schema versions 0 to {head}")
     check(applied, known.values())
     if target is None:
         target = max(head, newest)
@@ -123,13 +123,13 @@ def plan(
 
 
 def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
-    """Refuse a database this release must not touch.
+    """Raise an error if this release cannot use the database.
 
-    One that a newer release has migrated is in order as long as each of those migrations says so.
+    A database with migrations of a newer release is accepted if each of them declares so.
 
     Raises:
-        SchemaTooNewError: The database has a migration this release cannot work with.
-        MigrationChangedError: A migration was applied in another form than the one shipped.
+        SchemaTooNewError: The database has a migration that this release cannot use.
+        MigrationChangedError: An applied migration differs from the shipped one.
     """
     known = {migration.version: migration for migration in shipped}
     head = max(known, default=0)
@@ -141,31 +141,31 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
         elif checksum != migration.checksum:
             raise MigrationChangedError(
                 f"migration {version:04} ({migration.name}) was applied with the checksum {checksum}, but "
-                f"this release ships it with {migration.checksum}. Install the release that applied it; if "
-                "the file was edited, undo the edit and put the change into a new migration."
+                f"this release ships it with {migration.checksum}; install the release that applied it, or "
+                "undo the edit of the file and add a new migration"
             )
 
 
 def _too_new(newest: int, head: int) -> SchemaTooNewError:
     return SchemaTooNewError(
-        f"the database is at schema version {newest}, this release of pg_scheduler knows versions up to "
-        f"{head}. Upgrade pg_scheduler here, or migrate down to {head} with the newer release."
+        f"the database is at schema version {newest}, but this release of pg_scheduler supports versions up "
+        f"to {head}; upgrade pg_scheduler, or migrate down to {head} with the newer release"
     )
 
 
 @cache
 def shipped_migrations() -> tuple[Migration, ...]:
-    """The migrations of this release, by rising version: from the wheel, or from the checkout around it."""
+    """Return the migrations of this release by version, from the wheel or else from the checkout."""
     packaged = files(__package__.partition(".")[0]) / "migrations"
     return load_migrations(packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations")
 
 
 def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
-    """Read all migrations of a folder, by rising version.
+    """Read all migrations of a folder, sorted by version.
 
     Raises:
-        FileNotFoundError: There is no such folder, or a migration has no way down.
-        ValueError: The versions do not run from 1 without gaps.
+        FileNotFoundError: The folder or a down file is missing.
+        ValueError: The versions are not 1, 2, 3 and so on.
     """
     found = [
         Migration(
@@ -180,5 +180,5 @@ def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
     found.sort(key=lambda migration: migration.version)
     versions = [migration.version for migration in found]
     if not versions or versions != list(range(1, len(versions) + 1)):
-        raise ValueError(f"the migrations in {folder} are {versions}, not 1, 2, 3 ... without gaps")
+        raise ValueError(f"the migrations in {folder} are {versions}; number them 1, 2, 3 ... without gaps")
     return tuple(found)

@@ -1,6 +1,6 @@
-"""Is this a database we can work with?
+"""Check that a database has the migrations of this release.
 
-Every node asks at every start, so the answer costs one query and no lock when all is well.
+Every node does so at every start, so a check that succeeds takes one query and no lock.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["REMEDY", "applied_migrations", "home_schema", "verify"]
 
-CALL_TIMEOUT = 30.0
-"""Seconds a question may take."""
+QUERY_TIMEOUT_S = 30.0
 
-REMEDY = "Call await scheduler.initialize_db() or start(), which create and upgrade them."
-"""How the message ends that says that tables or migrations are not there."""
+REMEDY = "; call await scheduler.initialize_db() or start() to create or upgrade them"
+"""The end of each message about missing tables or migrations."""
 
 _HOME_SCHEMA = """
     SELECT coalesce(
@@ -38,7 +37,7 @@ _HOME_SCHEMA = """
         pg_catalog.current_schema()
     )
 """
-# The column came late; a record as JSON has it or not.
+# Read by to_jsonb, because the column "needs" exists only from migration 0006 on.
 _APPLIED = """
     SELECT version, checksum, (to_jsonb(record) ->> 'needs')::integer AS needs
     FROM {schema}scheduler_migrations AS record
@@ -46,64 +45,63 @@ _APPLIED = """
 
 
 async def home_schema(connection: AnyConnection, schema: str | None = None) -> str:
-    """Find the schema that holds the tables, or shall hold them.
+    """Return the schema of the tables, or the one in which they will be created.
 
     Args:
-        connection: Any connection to the database.
-        schema: The one the application chose, if it did.
+        connection: A connection to the database.
+        schema: The schema that the application configured, or None.
 
     Returns:
-        The given schema; else the one in which the search path finds ``scheduled_jobs``; else the one in
-        which it would be created.
+        The given schema; without one, the first schema of the search path that contains ``scheduled_jobs``;
+        if none does, the first one that exists.
 
     Raises:
-        SchemaMissingError: None was given and the search path names no schema that exists.
+        SchemaMissingError: No schema was given, and no schema of the search path exists.
     """
     if schema is not None:
         return schema
-    home: str | None = await connection.fetchval(_HOME_SCHEMA, timeout=CALL_TIMEOUT)
+    home: str | None = await connection.fetchval(_HOME_SCHEMA, timeout=QUERY_TIMEOUT_S)
     if home is None:
-        search_path = await connection.fetchval("SHOW search_path", timeout=CALL_TIMEOUT)
+        search_path = await connection.fetchval("SHOW search_path", timeout=QUERY_TIMEOUT_S)
         raise SchemaMissingError(
-            f"the search path {search_path!r} names no schema that exists. Create one of them, or say where "
-            "the tables shall live with schema=..., which is created when it is missing."
+            f"the search path {search_path!r} names no schema that exists; create one of them, or pass "
+            "schema=..., which is created if it is missing"
         )
     return home
 
 
 async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:
-    """Check that the database has the migrations of this release; change nothing.
+    """Check that the database has the migrations of this release, without changing anything.
 
-    It may have more, of a newer release, as long as those take nothing away that this one needs.
+    Migrations of a newer release are accepted if they remove nothing that this one uses.
 
-    Give ``schema`` (from ``home_schema``) to spend one query only. That the tables are missing is learned
-    from a failed query, so a transaction of the caller's is aborted by it.
+    With ``schema`` (from ``home_schema``) this takes a single query. If the tables are missing, that query
+    fails, which aborts a transaction of the caller.
 
     Args:
-        connection: Any connection to the database.
-        schema: The schema that holds the tables; None to look along the search path.
+        connection: A connection to the database.
+        schema: The schema of the tables; None to search for it along the search path.
 
     Raises:
-        SchemaMissingError: The tables, or some migrations, are not there yet.
-        SchemaTooNewError: A newer release has migrated this database to what this one cannot work with.
-        MigrationChangedError: A migration was applied in another form than the one shipped.
+        SchemaMissingError: The tables or some migrations are missing.
+        SchemaTooNewError: A newer release has applied a migration that this release cannot use.
+        MigrationChangedError: An applied migration differs from the shipped one.
     """
     home = await home_schema(connection, schema)
     try:
         applied = await applied_migrations(connection, home)
     except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler. {REMEDY}") from error
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
     shipped = shipped_migrations()
     check(applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in applied]
     if missing:
         raise SchemaMissingError(
-            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}. "
-            f"{REMEDY}"
+            f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}{REMEDY}"
         )
 
 
 async def applied_migrations(connection: AnyConnection, schema: str) -> Mapping[int, Applied]:
-    """The migrations the schema remembers, by version."""
-    rows = await connection.fetch(qualify(_APPLIED, schema), timeout=CALL_TIMEOUT)
+    """Return the migrations recorded in the schema, by version."""
+    rows = await connection.fetch(qualify(_APPLIED, schema), timeout=QUERY_TIMEOUT_S)
     return {row["version"]: Applied(row["checksum"], row["needs"]) for row in rows}

@@ -248,10 +248,10 @@ class Store:
                 try:
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:
-                    found = str(missing).removesuffix(REMEDY)  # which this role just tried in vain
+                    found = str(missing).removesuffix(REMEDY)  # this role has just failed to do that
                     raise SchemaForbiddenError(
-                        f"{found}This database role may not create or upgrade them ({error}): call "
-                        "initialize_db() as the role that owns the tables, before the workers start."
+                        f"{found}, and this database role may not create or upgrade them ({error}); call "
+                        "initialize_db() as the role that owns the tables before the workers start"
                     ) from error
 
     async def channel(self, *, on: PoolConnection | None = None) -> str:

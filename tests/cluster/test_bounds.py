@@ -29,7 +29,15 @@ BOUND = 0.3
 """Seconds that a call may take here, instead of thirty."""
 MOST = 10 * BOUND
 """A call may wait for a connection, for one statement or a few, and for others of its kind."""
-TIMEOUTS = {"CALL_TIMEOUT", "HOT_TIMEOUT", "ANSWER_TIMEOUT", "TIMEOUT", "FAREWELL", "MIGRATION_TIMEOUT"}
+TIMEOUTS = {
+    "CALL_TIMEOUT",
+    "HOT_TIMEOUT",
+    "ANSWER_TIMEOUT",
+    "TIMEOUT",
+    "FAREWELL",
+    "MIGRATION_TIMEOUT_S",
+    "QUERY_TIMEOUT_S",
+}
 
 Call = Callable[[Any, Any], Awaitable[object]]
 

@@ -27,7 +27,7 @@ async def connection(empty_dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture(scope="session")
 def old_release(pytestconfig: pytest.Config) -> Path:
-    """A folder with pg-scheduler 0.2.3 in it, downloaded once."""
+    """A folder with pg-scheduler 0.2.3, downloaded once."""
     parent = pytestconfig.cache.mkdir("old-release")
     home = parent / OLD_RELEASE
     if home.is_dir():
@@ -42,14 +42,14 @@ def old_release(pytestconfig: pytest.Config) -> Path:
     try:
         fresh.rename(home)
     except OSError:
-        # Another test process was faster.
+        # Another test process has installed it meanwhile.
         shutil.rmtree(fresh)
     return home
 
 
 @pytest.fixture
 def old_environment(old_release: Path) -> dict[str, str]:
-    """The environment of a process that imports the old release under our name."""
+    """The environment of a process that imports the old release as pg_scheduler."""
     ours = ("COVERAGE_", "PYTHON", "PYTEST_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return inherited | {"PYTHONPATH": str(old_release)}

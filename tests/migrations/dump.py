@@ -1,9 +1,9 @@
-"""The shape of a schema as text, to be compared and to be read in a review.
+"""Describe a schema as text, for comparisons and reviews.
 
-Made from the catalogue rather than by pg_dump, which differs between server versions and need not be
-installed. Names are without their schema, so that the text is the same wherever the tables live.
+The text is made from the catalogue, because the output of pg_dump differs between server versions. Names do
+not contain the schema, so the text is the same for every schema.
 
-After a new migration, rewrite the checked-in text. The DSN's database is left as it was::
+After a new migration, rewrite the checked-in text. The database is not changed::
 
     PG_SCHEDULER_TEST_DSN=postgresql://... python -m tests.migrations.dump > migrations/schema.txt
 """
@@ -21,7 +21,7 @@ from pg_scheduler.migrate import migrate
 
 CHECKED_IN = Path(__file__).parents[2] / "migrations" / "schema.txt"
 
-# PostgreSQL 18 lists NOT NULL among the constraints as well; here it is said with the column.
+# PostgreSQL 18 lists NOT NULL among the constraints too; here it belongs to the column.
 _SHAPE = """
     WITH relation AS (
         SELECT class.oid, class.relname, class.reloptions
@@ -59,13 +59,13 @@ _SHAPE = """
 
 
 async def describe(connection: asyncpg.Connection, schema: str) -> str:
-    """All tables of a schema: columns, constraints, indexes and storage options, one per line."""
+    """Return the columns, constraints, indexes and storage options of all tables, one per line."""
     lines = await connection.fetch(_SHAPE, schema)
     return "".join(row["line"] + "\n" for row in lines)
 
 
 async def shipped_shape(dsn: str) -> str:
-    """The shape that all migrations make, found in a transaction that is rolled back."""
+    """Return the shape after all migrations, which run in a transaction that is rolled back."""
     connection = await asyncpg.connect(dsn)
     try:
         transaction = connection.transaction()

@@ -1,7 +1,7 @@
-"""A program of pg-scheduler 0.2.3, run as a process of its own with that release in front of ours.
+"""A program that uses pg-scheduler 0.2.3, run as a separate process with that release on the import path.
 
-``fill DSN`` leaves jobs in every state the old release knows, says "ready" and holds one of them running
-until it is killed. ``run DSN JOB_ID ...`` runs until these jobs are completed. Calls are written as JSON.
+``fill DSN`` creates jobs in every state of the old release, prints "ready", and keeps one of them running
+until it is killed. ``run DSN JOB_ID ...`` runs until these jobs are completed. Each call is printed as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMPLETED = """
 
 
 async def note(*args: object, **kwargs: object) -> None:
-    say(json.dumps({"args": args, "kwargs": kwargs}))
+    print_line(json.dumps({"args": args, "kwargs": kwargs}))
 
 
 async def fail() -> None:
@@ -48,7 +48,7 @@ async def tick() -> None:
     pass
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -79,23 +79,23 @@ async def fill(pool: asyncpg.Pool) -> None:
     await scheduler.schedule(fail, execution_time=now, job_id="broken")
     await scheduler.schedule(fail, execution_time=now, job_id="retrying", max_retries=1)
     await scheduler.schedule(hang, execution_time=now, job_id="stuck")
-    await until(pool, _FILLED)
-    say("ready")
+    await wait_until(pool, _FILLED)
+    print_line("ready")
     await hang()
 
 
 async def run(pool: asyncpg.Pool, job_ids: list[str]) -> None:
     scheduler = Scheduler(pool)
-    # The old release learns functions only from the jobs it schedules itself.
+    # The old release registers functions only when it schedules a job of them.
     vars(scheduler)["task_map"].update(note=note, hang=note)
     await scheduler.start()
-    await until(pool, _COMPLETED, job_ids)
+    await wait_until(pool, _COMPLETED, job_ids)
     await scheduler.shutdown()
 
 
-async def until(pool: asyncpg.Pool, question: str, *args: object) -> None:
-    # The old release says nothing when a job ends, so there is only looking again.
-    while not await pool.fetchval(question, *args):  # noqa: ASYNC110
+async def wait_until(pool: asyncpg.Pool, query: str, *args: object) -> None:
+    # The old release publishes no event when a job ends, so the table is polled.
+    while not await pool.fetchval(query, *args):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
 

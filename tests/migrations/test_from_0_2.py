@@ -1,4 +1,4 @@
-"""A database of pg-scheduler 0.2.x keeps its jobs, upwards and back."""
+"""Migrating a database of pg-scheduler 0.2.x, up and down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def rows_by_id(connection: asyncpg.Connection) -> Rows:
 async def old_database(
     empty_dsn: str, connection: asyncpg.Connection, old_environment: dict[str, str]
 ) -> asyncpg.Connection:
-    """A connection to what 0.2.3 left behind when it was killed in the middle of a job."""
+    """A connection to a database in which 0.2.3 was killed while a job was running."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, LEGACY, "fill", empty_dsn, env=old_environment, stdout=asyncio.subprocess.PIPE
     )
@@ -47,12 +47,12 @@ async def old_database(
 
 async def _until_ready(stream: asyncio.StreamReader) -> Any:
     while (line := await stream.readline()).strip() != b"ready":
-        assert line, "0.2.3 ended before its tables were full"
+        assert line, "0.2.3 ended before its tables were filled"
         yield line
 
 
 async def run_old_release(dsn: str, environment: dict[str, str], *job_ids: str) -> list[Any]:
-    """Let 0.2.3 run these jobs; returns the calls it made."""
+    """Let 0.2.3 run these jobs and return its calls."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, LEGACY, "run", dsn, *job_ids, env=environment, stdout=asyncio.subprocess.PIPE
     )
@@ -66,12 +66,14 @@ async def run_old_release(dsn: str, environment: dict[str, str], *job_ids: str) 
     return [json.loads(line) for line in output.splitlines()]
 
 
-async def test_every_job_is_kept_and_gets_its_place(old_database: asyncpg.Connection) -> None:
+async def test_migrate_keeps_every_job_of_0_2_and_fills_the_new_columns(
+    old_database: asyncpg.Connection,
+) -> None:
     await old_database.execute(
         "INSERT INTO vacuum_stats (stat_date, deleted_completed) VALUES ('2020-01-01', 7)"
     )
     async with old_database.transaction():
-        # What the killed process still had on its way is in now, or never comes.
+        # Wait until the statements of the killed process have ended.
         await old_database.execute("LOCK TABLE scheduled_jobs")
         now = await old_database.fetchval("SELECT now()")
         before = await rows_by_id(old_database)
@@ -130,7 +132,9 @@ def is_finished(row: Mapping[str, Any]) -> bool:
     return row["status"] not in {"pending", "running"}
 
 
-async def test_the_jobs_run(old_database: asyncpg.Connection, empty_dsn: str) -> None:
+async def test_scheduler_runs_the_migrated_jobs_of_0_2(
+    old_database: asyncpg.Connection, empty_dsn: str
+) -> None:
     from pg_scheduler import Scheduler
 
     await migrate(old_database)
@@ -182,7 +186,7 @@ async def test_the_jobs_run(old_database: asyncpg.Connection, empty_dsn: str) ->
     assert ("note", tuple(WAITING_ARGS), {"key": "value"}) in calls
 
 
-async def test_back_at_0_the_old_release_runs_its_jobs_and_ours(
+async def test_old_release_runs_all_jobs_after_migrating_down_to_0(
     old_database: asyncpg.Connection, empty_dsn: str, old_environment: dict[str, str]
 ) -> None:
     await migrate(old_database)
@@ -208,7 +212,7 @@ async def test_back_at_0_the_old_release_runs_its_jobs_and_ours(
     assert await describe(old_database, "public") == CHECKED_IN.read_text(encoding="utf-8")
 
 
-async def test_down_succeeds_although_an_old_node_brought_its_indexes_back(
+async def test_migrate_down_succeeds_when_an_old_node_recreated_its_indexes(
     connection: asyncpg.Connection,
 ) -> None:
     await migrate(connection)
@@ -216,7 +220,7 @@ async def test_down_succeeds_although_an_old_node_brought_its_indexes_back(
     await migrate(connection, target=0)
 
 
-async def test_rows_that_our_rules_forbid_are_put_right(connection: asyncpg.Connection) -> None:
+async def test_migrate_corrects_rows_that_violate_the_constraints(connection: asyncpg.Connection) -> None:
     """The oldest 0.2.x had no misfire_grace_time and, without metrics, no vacuum_stats."""
     await connection.execute(
         """
