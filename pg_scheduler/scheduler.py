@@ -18,7 +18,7 @@ from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError, NotRunningError
 from pg_scheduler.events import Event, EventBus, JobCancelled, Subscriber
-from pg_scheduler.events.log import EventLog
+from pg_scheduler.events.log import EventLog, record_fields
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import (
     UNSET,
@@ -159,7 +159,7 @@ class Scheduler:
         )
         self.db_pool = db_pool
         self._retry_policy = retry_policy
-        self._events = EventBus(EventLog())
+        self._events = EventBus(EventLog(lambda: self.worker_id))
         self._store = Store(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
@@ -575,7 +575,11 @@ class Scheduler:
         """
         unknown = sorted(name for name in await self._store.waiting_names() if not self._tasks.resolve(name))
         for name in unknown:
-            logger.warning("jobs named %r wait, and no function of that name is registered here", name)
+            logger.warning(
+                "pending jobs reference the unregistered function %r; start a worker that registers it",
+                name,
+                extra=record_fields(job_name=name, worker_id=self.worker_id),
+            )
         return unknown
 
     async def execute_job(self, job_row: Mapping[str, Any]) -> None:

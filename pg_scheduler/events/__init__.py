@@ -1,4 +1,4 @@
-"""Events: what happened in a Scheduler, as values, and the types of their subscribers."""
+"""Events of a Scheduler, as immutable values, and the types of their subscribers."""
 
 from pg_scheduler.events.bus import EventBus, Sink, Subscriber
 from pg_scheduler.events.types import (

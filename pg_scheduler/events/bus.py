@@ -1,4 +1,4 @@
-"""The event bus: pass each event to the subscribers of its class.
+"""The event bus passes each event to the subscribers of its class.
 
 Subscribers are called in the event loop's thread and must not block it.
 """
@@ -10,31 +10,31 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from pg_scheduler.events.log import event_fields, message_of
 from pg_scheduler.events.types import Event
 
 __all__ = ["EventBus", "Sink", "Subscriber"]
 
 logger = logging.getLogger("pg_scheduler")
 
-
 Subscriber = Callable[[Event], None]
 
 
 class Sink(Protocol):
-    """Where every event goes that it wants at the moment; the log."""
+    """Receives every event before the subscribers do. The log is one."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether it would do anything with an event of this class now."""
+        """Return whether events of this class have an effect now."""
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Receive an event."""
 
 
 class EventBus:
-    """Hands each event to the subscribers of its class.
+    """Passes each event to the subscribers of its class.
 
     Args:
-        sink: Gets every event that it wants, before the subscribers.
+        sink: Receives every event before the subscribers.
     """
 
     def __init__(self, sink: Sink | None = None) -> None:
@@ -43,13 +43,13 @@ class EventBus:
         self._routes: dict[type[Event], tuple[Subscriber, ...]] = {}
 
     def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
-        """Call ``subscriber`` with every event of these classes (of all, when none is named).
+        """Call ``subscriber`` with every event of these classes, or with all events if none is given.
 
         Returns:
             A function that ends the subscription.
 
         Raises:
-            TypeError: The subscriber is no plain function, or a kind is no class of events.
+            TypeError: The subscriber is not a plain function, or a kind is not an event class.
         """
         _check_subscription(subscriber, kinds)
         entry = (subscriber, kinds or (Event,))
@@ -64,18 +64,23 @@ class EventBus:
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody would see an event of this class now; if not, it need not be made."""
+        """Return whether an event of this class would be received, so that it must be created."""
         return bool(self._route(kind)) or (self._sink is not None and self._sink.wants(kind))
 
     def publish(self, event: Event) -> None:
-        """Hand the event on. A subscriber that raises is logged and does not stop the others."""
+        """Pass the event on. If a subscriber raises, log the error and call the others."""
         if self._sink is not None:
             self._sink(event)
         for subscriber in self._route(type(event)):
             try:
                 subscriber(event)
-            except Exception:  # a subscriber's mistake must not end the service that published
-                logger.exception("an event subscriber failed on %r", event)
+            except Exception:  # an error of a subscriber must not end the service that published
+                template, values = message_of(event)
+                logger.exception(
+                    f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant
+                    {**values, "subscriber": _name_of(subscriber)},
+                    extra=event_fields(event),
+                )
 
     def _route(self, kind: type[Event]) -> tuple[Subscriber, ...]:
         route = self._routes.get(kind)
@@ -87,7 +92,11 @@ class EventBus:
 
 def _check_subscription(subscriber: object, kinds: tuple[object, ...]) -> None:
     if not callable(subscriber) or inspect.iscoroutinefunction(subscriber):
-        raise TypeError(f"a subscriber is a plain function, called in the event loop, not {subscriber!r}")
+        raise TypeError(f"subscriber must be a plain function, not {subscriber!r}: the event loop calls it")
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
-            raise TypeError(f"the kinds of events to subscribe to are classes of Event, not {kind!r}")
+            raise TypeError(f"kinds must be event classes of pg_scheduler.events, not {kind!r}")
+
+
+def _name_of(subscriber: Subscriber) -> str:
+    return getattr(subscriber, "__qualname__", type(subscriber).__name__)

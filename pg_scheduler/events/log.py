@@ -1,117 +1,239 @@
-"""Events as log lines: the one place that decides what is written and how loud.
+"""Write events to the log: one record per event, with a readable message and stable fields.
 
-Logger ``pg_scheduler``. Arguments of jobs are never logged.
+The logger is ``pg_scheduler``. Each record of the package has the fields of ``record_fields()``, so a
+formatter may use them without a default. Job arguments are never logged.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Final
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from pg_scheduler import events
 from pg_scheduler.errors import SchedulerError
+from pg_scheduler.events import types
 
-__all__ = ["EventLog"]
+__all__ = ["LEVELS", "EventLog", "event_fields", "message_of", "record_fields"]
 
 logger = logging.getLogger("pg_scheduler")
 
-_LEVELS: Final[dict[type[events.Event], int]] = {
-    events.WorkerStarted: logging.INFO,
-    events.WorkerStopped: logging.INFO,
-    events.JobFailed: logging.ERROR,
-    events.JobRetried: logging.WARNING,
-    events.JobReleased: logging.WARNING,
-    events.JobExpired: logging.WARNING,
-    events.JobLost: logging.WARNING,
-    events.LeaseLost: logging.ERROR,
-    events.KeeperConnected: logging.DEBUG,
-    events.KeeperLost: logging.WARNING,
-    events.LoopBlocked: logging.WARNING,
-    events.JobsReclaimed: logging.WARNING,
-    events.JobCancelled: logging.INFO,
-    events.JobsVacuumed: logging.INFO,
-    events.PeriodicJobBroken: logging.ERROR,
-    events.PeriodicJobPlanned: logging.DEBUG,
-    events.ListenerLost: logging.WARNING,
-    events.ServiceRetrying: logging.WARNING,
-    events.ServiceFaulted: logging.CRITICAL,
+_JOB: Final = "job %(job_name)s (id %(job_id)s, attempt %(attempt)s)"
+
+_RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
+    types.WorkerStarted: (logging.INFO, "worker %(worker_id)s started on %(hostname)s, pid %(pid)s"),
+    types.WorkerStopped: (logging.INFO, "worker %(worker_id)s stopped"),
+    types.JobStarted: (logging.DEBUG, f"{_JOB} started, due at %(execution_time)s"),
+    types.JobCompleted: (logging.DEBUG, f"{_JOB} completed"),
+    types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
+    types.JobRetried: (logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s"),
+    types.JobReleased: (
+        logging.WARNING,
+        f"{_JOB} interrupted by the shutdown and released, attempt not counted",
+    ),
+    types.JobCancelled: (logging.INFO, f"{_JOB} not completed: %(reason)s"),
+    types.JobExpired: (logging.WARNING, f"{_JOB} expired: not started within its misfire grace time"),
+    types.JobLost: (logging.WARNING, f"{_JOB} taken from this worker, result not recorded"),
+    types.LeaseLost: (logging.ERROR, "worker %(worker_id)s lost its lease, its running jobs are cancelled"),
+    types.KeeperConnected: (logging.DEBUG, "lease keeper connected, liveness lock held"),
+    types.KeeperLost: (logging.WARNING, "lease keeper not connected: %(reason)s"),
+    types.LoopBlocked: (
+        logging.WARNING,
+        "event loop was blocked for %(seconds)s by job %(job_name)s (id %(job_id)s)",
+    ),
+    types.JobsReclaimed: (logging.WARNING, "jobs of dead workers %(dead_workers)s reclaimed: %(job_ids)s"),
+    types.JobsVacuumed: (
+        logging.INFO,
+        (
+            "deleted jobs: %(completed)s completed, %(failed)s failed, "
+            "%(cancelled)s cancelled, %(expired)s expired"
+        ),
+    ),
+    types.PeriodicJobPlanned: (
+        logging.DEBUG,
+        "schedule %(dedup_key)s: job %(job_id)s enqueued, next fire time %(next_fire_at)s",
+    ),
+    types.PeriodicJobBroken: (
+        logging.ERROR,
+        "schedule %(dedup_key)s has an invalid row, skipped until the row changes: %(error)s",
+    ),
+    types.ListenerConnected: (logging.DEBUG, "listener connected, channel %(channel)s"),
+    types.ListenerLost: (logging.WARNING, "listener not connected: %(reason)s"),
+    types.PassFinished: (logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s"),
+    types.ServiceRetrying: (
+        logging.WARNING,
+        "%(service)s: database unavailable, retry in %(next_in)s: %(error)s",
+    ),
+    types.ServiceFaulted: (logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s"),
 }
 
+LEVELS: Final = {kind: level for kind, (level, _) in _RECORDS.items()}
+"""The level of each class of events."""
 
-REMINDER: Final = 10.0
-"""Seconds of an outage after which one more of its retries is told."""
+RETRY_REPORT_INTERVAL_S: Final = 10.0
+"""Seconds of an outage between two records about the retries of its services."""
+
+MAX_IDS: Final = 10
+"""Ids that a message lists; it gives the number of further ones."""
+
+
+def record_fields(
+    *,
+    event: str | None = None,
+    job_id: str | None = None,
+    job_name: str | None = None,
+    attempt: int | None = None,
+    worker_id: str | None = None,
+) -> dict[str, object]:
+    """Return the fields of a log record, for ``extra=``; those that do not apply are None."""
+    return {
+        "event": event,
+        "job_id": job_id,
+        "job_name": job_name,
+        "attempt": attempt,
+        "worker_id": worker_id,
+    }
+
+
+def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, object]:
+    """Return the fields of the record of an event.
+
+    Args:
+        event: The event.
+        worker_id: The worker that published it, unless the event has a worker id of its own.
+    """
+    return record_fields(
+        event=type(event).__name__,
+        job_id=getattr(event, "job_id", None),
+        job_name=getattr(event, "job_name", None),
+        attempt=getattr(event, "attempt", None),
+        worker_id=getattr(event, "worker_id", worker_id),
+    )
+
+
+def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
+    """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
+    match event:
+        case types.KeeperConnected(has_lock=False):
+            template = "lease keeper connected, no liveness lock behind a pooler"
+        case types.LoopBlocked(job_id=None):
+            template = "event loop was blocked for %(seconds)s, not by a job"
+        case types.JobsReclaimed(dead_workers=()):
+            template = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
+        case types.PassFinished(next_in=math.inf):
+            template = "%(service)s: pass took %(seconds)s, next pass when notified"
+        case types.ServiceRetrying(next_in=math.inf):
+            template = "%(service)s: database unavailable, no retry: %(error)s"
+        case _:
+            _, template = _RECORDS[type(event)]
+    values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
+    return template, values
 
 
 class EventLog:
-    """Writes one line for each event whose level is switched on; what failed comes with its traceback.
+    """Writes one record for each event whose level is enabled.
 
-    Of an outage, the first service to meet it gives the traceback, each other one a line, and then one retry
-    is told now and again; the last service that goes on tells the end. That the pool was closed, or a table
-    is gone, ends all services: the first to meet it says so. A mistake is told each time, since the next may
-    be another.
+    An outage produces few records. The first service that finds the database unavailable is logged with the
+    traceback, each other service without one. Then one retry is logged every ``RETRY_REPORT_INTERVAL_S``, the
+    others at DEBUG. The last service that resumes is logged with the duration of the outage. An error that
+    stops every service, such as a closed pool, is logged once.
 
     Args:
-        monotonic: Tells the time, in seconds.
+        worker_id: Returns the id of the worker whose events these are.
+        monotonic: Returns the time in seconds.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        worker_id: Callable[[], str | None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker_id = worker_id
         self._monotonic = monotonic
         self._retrying: set[str] = set()
-        self._away_since = self._told_at = 0.0
-        self._ends: set[type[SchedulerError]] = set()
+        self._outage_began = self._reported_at = 0.0
+        self._reported_errors: set[type[SchedulerError]] = set()
 
-    def wants(self, kind: type[events.Event]) -> bool:
-        """Whether its level is switched on, or it ends an outage."""
-        return logger.isEnabledFor(_LEVELS.get(kind, logging.DEBUG)) or kind is events.PassFinished
+    def wants(self, kind: type[types.Event]) -> bool:
+        """Return whether its level is enabled, or it may end an outage."""
+        return logger.isEnabledFor(LEVELS[kind]) or kind is types.PassFinished
 
-    def __call__(self, event: events.Event) -> None:
-        """Write the line."""
-        level = _LEVELS.get(type(event), logging.DEBUG)
-        error = getattr(event, "exception", None) or getattr(event, "error", None)
-        if isinstance(event, events.PassFinished):
-            self._passed(event.service)
-        elif isinstance(event, events.ServiceRetrying):
-            if self._retrying:
-                error = None
-            if not self._is_news(event.service):
-                level = logging.DEBUG
-        elif isinstance(event, events.ServiceFaulted) and isinstance(event.error, SchedulerError):
-            if type(event.error) in self._ends:
-                level = logging.DEBUG
-            self._ends.add(type(event.error))
-        elif isinstance(event, events.WorkerStarted | events.WorkerStopped):
-            self._ends.clear()
-            if isinstance(event, events.WorkerStopped):
+    def __call__(self, event: types.Event) -> None:
+        """Write the record of the event."""
+        level = LEVELS[type(event)]
+        is_first = not self._retrying
+        match event:
+            case types.JobEvent():
+                pass
+            case types.PassFinished(service=service):
+                self._note_resumed(service)
+            case types.ServiceRetrying(service=service):
+                if not self._is_reportable(service):
+                    level = logging.DEBUG
+            case types.ServiceFaulted(error=SchedulerError() as error):
+                if type(error) in self._reported_errors:
+                    level = logging.DEBUG
+                self._reported_errors.add(type(error))
+            case types.WorkerStarted():
+                self._reported_errors.clear()
+            case types.WorkerStopped():
+                self._reported_errors.clear()
                 self._retrying.clear()
         if logger.isEnabledFor(level):
-            exc_info = error if isinstance(error, BaseException) else None
-            logger.log(level, "%r", _rounded(event), exc_info=exc_info)
+            template, values = message_of(event)
+            has_traceback = is_first or not isinstance(event, types.ServiceRetrying)
+            logger.log(
+                level,
+                template,
+                values,
+                exc_info=_exception_of(event) if has_traceback else None,
+                extra=event_fields(event, self._worker_id()),
+            )
 
-    def _is_news(self, service: str) -> bool:
+    def _is_reportable(self, service: str) -> bool:
         now = self._monotonic()
         if not self._retrying:
-            self._away_since = now
-        elif service in self._retrying and now < self._told_at + REMINDER:
+            self._outage_began = now
+        elif service in self._retrying and now < self._reported_at + RETRY_REPORT_INTERVAL_S:
             return False
         self._retrying.add(service)
-        self._told_at = now
+        self._reported_at = now
         return True
 
-    def _passed(self, service: str) -> None:
+    def _note_resumed(self, service: str) -> None:
         if service not in self._retrying:
             return
         self._retrying.remove(service)
         if not self._retrying:
-            seconds = self._monotonic() - self._away_since
             logger.warning(
-                "the database answers again: every service goes on, %.1f s after the first fault", seconds
+                "database available again after %s; all services resumed",
+                _shown(self._monotonic() - self._outage_began),
+                extra=record_fields(worker_id=self._worker_id()),
             )
 
 
-def _rounded(event: events.Event) -> events.Event:
-    values = {field.name: getattr(event, field.name) for field in fields(event)}
-    floats = {name: round(value, 3) for name, value in values.items() if isinstance(value, float)}
-    return replace(event, **floats) if floats else event
+def _exception_of(event: types.Event) -> BaseException | None:
+    error = getattr(event, "exception", None) or getattr(event, "error", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def _shown(value: Any) -> object:
+    """Return a field's value as a message shows it: on one line, seconds with their unit."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    elif isinstance(value, BaseException):
+        value = f"{type(value).__name__}: {value}"
+    match value:
+        case str() if not value.isprintable():
+            value = repr(value)
+        case float():
+            value = f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+        case datetime():
+            value = value.isoformat(sep=" ", timespec="milliseconds")
+        case tuple():
+            more = [f"{len(value) - MAX_IDS} more"] if len(value) > MAX_IDS else []
+            value = ", ".join([str(_shown(each)) for each in value[:MAX_IDS]] + more)
+    return value

@@ -1,4 +1,4 @@
-"""Events: immutable values that describe what happened, published after the database has committed it."""
+"""Events: immutable values, published after the database committed what they describe."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "Event",
     "JobCancelled",
     "JobCompleted",
+    "JobEvent",
     "JobExpired",
     "JobFailed",
     "JobLost",
@@ -36,17 +37,17 @@ __all__ = [
 ]
 
 BY_CALLER: Final = "cancelled by a caller"
-"""The reason of a JobCancelled that ``cancel_job()`` brought about."""
+"""The reason of a JobCancelled that ``cancel_job()`` caused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The root of all events."""
+    """The base class of all events."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
-    """A Scheduler claims jobs from now on."""
+    """A Scheduler has started and claims jobs."""
 
     worker_id: str
     hostname: str = field(default_factory=platform.node)
@@ -55,14 +56,14 @@ class WorkerStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Event):
-    """A Scheduler has stopped; its results are written."""
+    """A Scheduler has stopped, with its results written."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
-    """Something about one try of one job."""
+    """The base class of the events of one attempt of one job."""
 
     job_id: str
     job_name: str
@@ -71,19 +72,19 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
-    """A try begins. ``execution_time`` is when it was due."""
+    """An attempt starts. ``execution_time`` is when it was due."""
 
     execution_time: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted(JobEvent):
-    """The job ended well."""
+    """The job completed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """The job ended for good without success. ``exception`` is what it raised, with its traceback."""
+    """The job failed and is not retried. ``exception`` is the exception it raised, with its traceback."""
 
     error: str
     exception: BaseException | None = field(default=None, compare=False, repr=False)
@@ -91,7 +92,7 @@ class JobFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
-    """The try failed; the job is due again after the delay. ``exception`` is what it raised."""
+    """The attempt failed and is retried after the delay. ``exception`` is the exception it raised."""
 
     error: str
     delay: timedelta
@@ -100,46 +101,46 @@ class JobRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):
-    """Shutdown interrupted the try; the job is pending again and the try does not count."""
+    """The shutdown interrupted the attempt; the job is pending again and the attempt is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled(JobEvent):
-    """The try was cancelled, or skipped because another run holds the advisory lock."""
+    """The job was cancelled, or skipped because another job holds its advisory lock."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobExpired(JobEvent):
-    """The job was not started within its misfire grace time."""
+    """The job did not start within its misfire grace time."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
-    """The job is another worker's, or was changed by hand: what this try did is not recorded."""
+    """The job was claimed by another worker or changed manually; this attempt's result is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
-    """This worker's lease ran out; all it ran was cancelled here."""
+    """This worker's lease expired; its running jobs were cancelled in this process."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperConnected(Event):
-    """The lease keeper has its connection, and the liveness lock unless a pooler answers there."""
+    """The lease keeper connected. It holds the liveness lock unless it is connected to a pooler."""
 
     has_lock: bool
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperLost(Event):
-    """The lease keeper has no connection, and tries again unless the pool is too small for it.
+    """The lease keeper has no connection. It reconnects unless the pool is too small for it.
 
-    Until it has one, a blocked event loop costs the lease, and the end of this process may be noticed only
-    when its lease is over.
+    Until then, a blocked event loop costs the lease, and the death of this process may be detected only when
+    its lease expires.
     """
 
     reason: str
@@ -147,10 +148,10 @@ class KeeperLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
-    """The event loop answers again, after something had blocked it for so many seconds.
+    """The event loop runs again after it was blocked for ``seconds``.
 
-    ``job_id`` and ``job_name`` tell the job whose code it was, None if it was not a job's; ``stack`` is where
-    the loop's thread was when that was noticed.
+    ``job_id`` and ``job_name`` identify the job that blocked it, None if it was not a job. ``stack`` is the
+    stack of the event loop's thread when the block was detected.
     """
 
     job_id: str | None
@@ -161,7 +162,7 @@ class LoopBlocked(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsReclaimed(Event):
-    """Jobs that nobody holds are pending again: of dead workers, or of a claim whose answer was lost."""
+    """Jobs of dead workers, or of a claim whose response was lost, are pending again."""
 
     job_ids: tuple[str, ...]
     dead_workers: tuple[str, ...]
@@ -169,7 +170,7 @@ class JobsReclaimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsVacuumed(Event):
-    """Old finished jobs were deleted."""
+    """The vacuum deleted finished jobs: the number of each status."""
 
     completed: int
     failed: int
@@ -179,7 +180,7 @@ class JobsVacuumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeriodicJobPlanned(Event):
-    """A window's job was enqueued by this node."""
+    """This node enqueued the job of a fire time."""
 
     dedup_key: str
     job_id: str
@@ -188,7 +189,7 @@ class PeriodicJobPlanned(Event):
 
 @dataclass(frozen=True, slots=True)
 class PeriodicJobBroken(Event):
-    """A schedule's row cannot be understood here, and is left alone until it changes."""
+    """A schedule's row is invalid; the planner skips it until it changes."""
 
     dedup_key: str
     error: BaseException
@@ -196,21 +197,21 @@ class PeriodicJobBroken(Event):
 
 @dataclass(frozen=True, slots=True)
 class ListenerConnected(Event):
-    """Notifications arrive from now on."""
+    """The LISTEN connection works: notifications arrive."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerLost(Event):
-    """Notifications do not arrive; polling carries on alone."""
+    """The LISTEN connection is lost: jobs are found by polling alone."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PassFinished(Event):
-    """A service made one round."""
+    """A service finished one pass and sleeps for ``next_in`` seconds."""
 
     service: str
     seconds: float
@@ -219,7 +220,7 @@ class PassFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServiceRetrying(Event):
-    """A transient fault ended a service's round; it tries again."""
+    """The database was unavailable in a service's pass; the next pass is in ``next_in`` seconds."""
 
     service: str
     error: BaseException
@@ -228,7 +229,7 @@ class ServiceRetrying(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServiceFaulted(Event):
-    """A fault that trying again cannot mend ended a service; the Scheduler stops."""
+    """A permanent error ended a service; the Scheduler shuts down."""
 
     service: str
     error: BaseException

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events import EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
+from pg_scheduler.events.log import record_fields
 from pg_scheduler.worker.runtime import Runtime
 
 __all__ = ["Lifecycle", "log_failure"]
@@ -116,4 +117,4 @@ class Lifecycle:
 def log_failure(task: asyncio.Task[None]) -> None:
     """A done-callback for tasks that nobody may be waiting for."""
     if not task.cancelled() and (error := task.exception()):
-        logger.error("%s failed", task.get_name(), exc_info=error)
+        logger.error("%s failed", task.get_name(), exc_info=error, extra=record_fields())

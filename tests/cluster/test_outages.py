@@ -373,7 +373,7 @@ async def test_a_fault_that_does_not_pass_is_told_once(
         finally:
             await owner.execute("DROP OWNED BY clerk; DROP ROLE clerk")
     (line,) = loud(caplog)
-    assert line.startswith("ServiceFaulted(service=")
+    assert "failed, the Scheduler shuts down: Schema" in line
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

@@ -10,7 +10,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import Scheduler, events
-from pg_scheduler.events.log import _LEVELS
+from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
@@ -38,17 +38,33 @@ async def test_parts_are_listed_in_the_order_of_their_start(scheduler: Scheduler
     assert [row[0] for row in table("development/architecture.md", "| Part | Pass | Rhythm |")] == parts
 
 
-def test_log_levels() -> None:
-    told = {
-        name: row[0]
+def test_the_table_of_log_levels_lists_every_event_once() -> None:
+    listed = [
+        (name, row[0])
         for row in table("operations/monitoring.md", "| Level | Events |")
         for name in code(row[1])
-    }
-    loud = {
-        kind.__name__: logging.getLevelName(level) for kind, level in _LEVELS.items() if level > logging.DEBUG
-    }
-    assert told == loud
-    assert all(hasattr(events, name) for name in told)
+    ]
+    levels = {kind.__name__: logging.getLevelName(level) for kind, level in LEVELS.items()}
+    assert sorted(listed) == sorted(levels.items())
+    assert all(hasattr(events, name) for name in levels)
+
+
+def test_the_table_of_log_fields_is_complete() -> None:
+    listed = [name for row in table("operations/monitoring.md", "| Field | Value |") for name in code(row[0])]
+    assert listed == list(record_fields())
+
+
+def test_the_log_lines_in_the_documentation_are_real() -> None:
+    page = (ROOT / "docs/operations/monitoring.md").read_text(encoding="utf-8")
+    lines = page.partition("`%(levelname)s %(message)s`:\n\n```text\n")[2].partition("\n```")[0].splitlines()
+    end_of_an_outage = (logging.WARNING, "database available again after %(seconds)s; all services resumed")
+    patterns = [
+        f"{logging.getLevelName(level)} " + ".+".join(map(re.escape, re.split(r"%\(\w+\)s", template)))
+        for level, template in (*_RECORDS.values(), end_of_an_outage)
+    ]
+    assert lines
+    for line in lines:
+        assert any(re.fullmatch(pattern, line) for pattern in patterns), line
 
 
 def test_faults_that_pass() -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus, LeaseLost
-from pg_scheduler.events.log import logger
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import InFlight, Revocation
@@ -131,7 +131,12 @@ class Heartbeat(Service):
         except (
             DatabaseUnavailableError
         ) as fault:  # nothing is lost: nobody holds its lock, and its lease ends
-            logger.warning("the worker's row is left for others to remove: %r", fault)
+            logger.warning(
+                "row of worker %s not deleted: %s; another worker deletes it when the lease has expired",
+                self._worker.worker_id,
+                fault,
+                extra=record_fields(worker_id=self._worker.worker_id),
+            )
 
     async def _register(self) -> None:
         asked = time.monotonic()

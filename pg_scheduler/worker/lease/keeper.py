@@ -21,10 +21,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, LoopBlocked, ServiceFaulted
+from pg_scheduler.events.log import event_fields, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
 from pg_scheduler.worker.in_flight import InFlight
@@ -177,8 +179,10 @@ class LeaseKeeper:
         is_wedged = blocked > self._limit and question.report is not None
         if blocked > BLOCKED and question.report is None:
             question.report = self._culprit()
-            who, stack = question.report.job_id, question.report.stack
-            _log(logging.WARNING, "the event loop is blocked for %.1f s, job %r:\n%s", blocked, who, stack)
+            report = question.report
+            message = "event loop blocked for %.1f s, job %s (id %s):\n%s"
+            about = report.job_name, report.job_id, report.stack
+            _log(logging.WARNING, message, blocked, *about, extra=event_fields(report) | {"event": None})
         last_beat = max(self._heartbeat.renewed_at, self._beat_at)
         try:
             if is_wedged:
@@ -201,7 +205,7 @@ class LeaseKeeper:
         self._is_lost = False
         if self._apart.key is None and not self._is_lockless:  # told once
             self._is_lockless = True
-            self._tell(logger.warning, NO_LOCK)
+            self._tell(partial(logger.warning, NO_LOCK, extra=record_fields()))
         self._tell(self._on_connected)
         self._tell(self._events.publish, KeeperConnected(has_lock=self._apart.key is not None))
 
@@ -213,7 +217,8 @@ class LeaseKeeper:
 
     async def _let_go(self) -> None:
         if self._apart.is_open:
-            _log(logging.CRITICAL, "the event loop has been blocked for too long: the lease is given up")
+            message = "event loop blocked for more than %.1f s, lease released"
+            _log(logging.CRITICAL, message, self._limit, extra=record_fields())
             self._heartbeat.renewed_at = 0.0
             try:
                 await self._apart.renew({}, {}, 0)
@@ -259,6 +264,7 @@ class LeaseKeeper:
         return True
 
 
-def _log(level: int, message: str, *args: object) -> None:
+def _log(level: int, message: str, *args: object, extra: dict[str, object]) -> None:
     # In yet another thread: what blocks the event loop may be a handler, and then it has the handler's lock.
-    threading.Thread(target=logger.log, args=(level, message, *args), daemon=True).start()
+    write = partial(logger.log, level, message, *args, extra=extra)
+    threading.Thread(target=write, daemon=True).start()

@@ -1,0 +1,344 @@
+"""The log: level, message and fields of every event, and the records of an outage."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler import events
+from pg_scheduler.errors import DatabaseUnavailableError, SchemaMissingError
+from pg_scheduler.events import (
+    Event,
+    EventBus,
+    JobCompleted,
+    JobFailed,
+    PassFinished,
+    ServiceFaulted,
+    ServiceRetrying,
+    WorkerStarted,
+)
+from pg_scheduler.events.log import LEVELS, EventLog, record_fields
+
+ATTEMPT = ("7f3a", "mail.send", 2)
+JOB = "job mail.send (id 7f3a, attempt 2)"
+FIELDS = {"job_id": "7f3a", "job_name": "mail.send", "attempt": 2}
+DUE = datetime(2030, 1, 1, 9, 30, tzinfo=UTC)
+UNAVAILABLE = DatabaseUnavailableError("connection refused")
+
+RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
+    (WorkerStarted("w9", "node1", 42), "INFO", "worker w9 started on node1, pid 42", {"worker_id": "w9"}),
+    (events.WorkerStopped("w9"), "INFO", "worker w9 stopped", {"worker_id": "w9"}),
+    (
+        events.JobStarted(*ATTEMPT, execution_time=DUE),
+        "DEBUG",
+        f"{JOB} started, due at 2030-01-01 09:30:00.000+00:00",
+        FIELDS,
+    ),
+    (JobCompleted(*ATTEMPT), "DEBUG", f"{JOB} completed", FIELDS),
+    (JobFailed(*ATTEMPT, error="ValueError: no"), "ERROR", f"{JOB} failed, no retry: ValueError: no", FIELDS),
+    (
+        events.JobRetried(*ATTEMPT, error="ValueError: no", delay=timedelta(seconds=4)),
+        "WARNING",
+        f"{JOB} failed, retry in 4.0 s: ValueError: no",
+        FIELDS,
+    ),
+    (
+        events.JobReleased(*ATTEMPT),
+        "WARNING",
+        f"{JOB} interrupted by the shutdown and released, attempt not counted",
+        FIELDS,
+    ),
+    (
+        events.JobCancelled(*ATTEMPT, reason="cancelled by a caller"),
+        "INFO",
+        f"{JOB} not completed: cancelled by a caller",
+        FIELDS,
+    ),
+    (
+        events.JobExpired(*ATTEMPT),
+        "WARNING",
+        f"{JOB} expired: not started within its misfire grace time",
+        FIELDS,
+    ),
+    (events.JobLost(*ATTEMPT), "WARNING", f"{JOB} taken from this worker, result not recorded", FIELDS),
+    (
+        events.LeaseLost("w9"),
+        "ERROR",
+        "worker w9 lost its lease, its running jobs are cancelled",
+        {"worker_id": "w9"},
+    ),
+    (events.KeeperConnected(has_lock=True), "DEBUG", "lease keeper connected, liveness lock held", {}),
+    (
+        events.KeeperConnected(has_lock=False),
+        "DEBUG",
+        "lease keeper connected, no liveness lock behind a pooler",
+        {},
+    ),
+    (events.KeeperLost("refused"), "WARNING", "lease keeper not connected: refused", {}),
+    (
+        events.LoopBlocked("7f3a", "mail.send", 12.34, stack="line 1\nline 2"),
+        "WARNING",
+        "event loop was blocked for 12.3 s by job mail.send (id 7f3a)",
+        {"job_id": "7f3a", "job_name": "mail.send"},
+    ),
+    (
+        events.LoopBlocked(None, None, 1.0, stack=""),
+        "WARNING",
+        "event loop was blocked for 1.0 s, not by a job",
+        {},
+    ),
+    (
+        events.JobsReclaimed(("a", "b"), ("w1", "w2")),
+        "WARNING",
+        "jobs of dead workers w1, w2 reclaimed: a, b",
+        {},
+    ),
+    (
+        events.JobsReclaimed(tuple(map(str, range(12))), ()),
+        "WARNING",
+        "jobs without an owner reclaimed after a lost response: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2 more",
+        {},
+    ),
+    (
+        events.JobsVacuumed(completed=4, failed=3, cancelled=2, expired=1),
+        "INFO",
+        "deleted jobs: 4 completed, 3 failed, 2 cancelled, 1 expired",
+        {},
+    ),
+    (
+        events.PeriodicJobPlanned("nightly", "7f3a", next_fire_at=DUE),
+        "DEBUG",
+        "schedule nightly: job 7f3a enqueued, next fire time 2030-01-01 09:30:00.000+00:00",
+        {"job_id": "7f3a"},
+    ),
+    (
+        events.PeriodicJobBroken("nightly", ValueError("no cron")),
+        "ERROR",
+        "schedule nightly has an invalid row, skipped until the row changes: ValueError: no cron",
+        {},
+    ),
+    (events.ListenerConnected("jobs"), "DEBUG", "listener connected, channel jobs", {}),
+    (
+        events.ListenerLost("the connection ended"),
+        "WARNING",
+        "listener not connected: the connection ended",
+        {},
+    ),
+    (PassFinished("claimer", 0.0031, 1.5), "DEBUG", "claimer: pass took 3 ms, next pass in 1.5 s", {}),
+    (
+        PassFinished("claimer", 0.1, float("inf")),
+        "DEBUG",
+        "claimer: pass took 100 ms, next pass when notified",
+        {},
+    ),
+    (
+        ServiceRetrying("claimer", UNAVAILABLE, next_in=0.062),
+        "WARNING",
+        "claimer: database unavailable, retry in 62 ms: DatabaseUnavailableError: connection refused",
+        {},
+    ),
+    (
+        ServiceRetrying("announcer", UNAVAILABLE, next_in=float("inf")),
+        "WARNING",
+        "announcer: database unavailable, no retry: DatabaseUnavailableError: connection refused",
+        {},
+    ),
+    (
+        ServiceFaulted("claimer", KeyError("a bug")),
+        "CRITICAL",
+        "claimer failed, the Scheduler shuts down: KeyError: 'a bug'",
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "level", "message", "fields"), RECORDS)
+def test_an_event_is_one_record_with_its_level_message_and_fields(
+    event: Event, level: str, message: str, fields: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pg_scheduler")
+    EventLog(lambda: "w1")(event)
+    (record,) = caplog.records
+    assert (record.name, record.levelname, record.getMessage()) == ("pg_scheduler", level, message)
+    expected = record_fields(event=type(event).__name__, worker_id="w1") | fields
+    assert {name: vars(record)[name] for name in expected} == expected
+
+
+def test_every_public_event_has_a_level_and_a_tested_message() -> None:
+    public = {getattr(events, name) for name in events.__all__}
+    concrete = {
+        kind
+        for kind in public - {Event, events.JobEvent}
+        if isinstance(kind, type) and issubclass(kind, Event)
+    }
+    assert set(LEVELS) == concrete == {type(event) for event, *_ in RECORDS}
+
+
+@pytest.mark.parametrize(
+    ("level", "wanted"),
+    [
+        (logging.DEBUG, {JobCompleted, JobFailed, WorkerStarted}),
+        (logging.INFO, {JobFailed, WorkerStarted}),
+        (logging.ERROR, {JobFailed}),
+    ],
+)
+def test_the_log_wants_an_event_only_when_its_level_is_enabled(
+    level: int, wanted: set[type[Event]], caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = EventBus(EventLog())
+    caplog.set_level(level, "pg_scheduler")
+    assert {kind for kind in (JobCompleted, JobFailed, WorkerStarted) if bus.wants(kind)} == wanted
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_the_log_writes_nothing_when_the_level_is_disabled(
+    level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(level, "pg_scheduler")
+    EventLog()(JobCompleted(*ATTEMPT))
+    assert caplog.records == []
+
+
+def test_a_message_stays_on_one_line_when_a_value_has_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
+    EventLog()(JobFailed("a\nb", "größe", 1, error="ValueError: 1\n2\ud800"))
+    (record,) = caplog.records
+    assert (
+        record.getMessage() == r"job größe (id 'a\nb', attempt 1) failed, no retry: 'ValueError: 1\n2\ud800'"
+    )
+    assert vars(record)["job_id"] == "a\nb"
+
+
+def test_a_message_shows_percent_signs_of_its_values(caplog: pytest.LogCaptureFixture) -> None:
+    EventLog()(JobFailed("100%(x)s", "%d", 1, error="50 %"))
+    assert caplog.records[0].getMessage() == "job %d (id 100%(x)s, attempt 1) failed, no retry: 50 %"
+
+
+def test_a_job_that_raised_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        int("deep down")
+    except ValueError as error:
+        EventLog()(JobFailed(*ATTEMPT, error="ValueError: no", exception=error))
+    (record,) = caplog.records
+    assert "in test_a_job_that_raised" in (record.exc_text or "")
+
+
+def test_an_exception_whose_text_cannot_be_made_is_logged_by_the_recorded_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    EventLog()(JobFailed(*ATTEMPT, error="Unprintable", exception=Unprintable()))
+    assert caplog.records[0].getMessage() == f"{JOB} failed, no retry: Unprintable"
+
+
+def test_an_error_of_a_service_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    error = OSError("gone")
+    EventLog()(ServiceFaulted("claimer", error))
+    EventLog()(ServiceRetrying("claimer", error, next_in=1.0))
+    assert [record.levelname for record in caplog.records] == ["CRITICAL", "WARNING"]
+    assert all(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+
+
+def test_an_error_that_stops_all_services_is_logged_once_until_the_worker_stops(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = EventLog()
+    for _ in range(2):
+        log(ServiceFaulted("claimer", SchemaMissingError("one table is missing")))
+        log(ServiceFaulted("completer", SchemaMissingError("another table too")))
+        log(ServiceFaulted("planner", KeyError("one bug")))
+        log(ServiceFaulted("rescuer", KeyError("another bug")))
+        log(events.WorkerStopped("w"))
+    services = [record.getMessage().partition(" failed")[0] for record in caplog.records]
+    assert services == ["claimer", "planner", "rescuer"] * 2
+
+
+# -- outages -------------------------------------------------------------------------------------------
+
+
+class Seconds:
+    """A monotonic clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def log_with(clock: Callable[[], float]) -> EventLog:
+    return EventLog(monotonic=clock)
+
+
+def retrying(service: str) -> ServiceRetrying:
+    return ServiceRetrying(service, OSError("unreachable"), next_in=1.0)
+
+
+def passed(service: str) -> PassFinished:
+    return PassFinished(service, 0.1, 1.0)
+
+
+def test_an_outage_is_logged_once_per_service_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Seconds()
+    log = EventLog(lambda: "w1", clock)
+    caplog.set_level(logging.INFO, "pg_scheduler")
+    for service in ("claimer", "claimer", "heartbeat", "claimer", "heartbeat"):
+        log(retrying(service))
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.partition(":")[0] for message in messages] == ["claimer", "heartbeat"]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
+    caplog.clear()
+    clock.now += 40.26
+    log(passed("planner"))  # it may not have queried the database
+    log(passed("claimer"))
+    assert not caplog.records
+    log(passed("heartbeat"))
+    log(passed("claimer"))
+    (end,) = caplog.records
+    assert end.levelname == "WARNING"
+    assert end.getMessage() == "database available again after 40.3 s; all services resumed"
+    assert (vars(end)["event"], vars(end)["worker_id"]) == (None, "w1")
+    log(retrying("claimer"))
+    assert caplog.records[-1].exc_info
+
+
+def test_one_retry_is_logged_every_ten_seconds_when_an_outage_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Seconds()
+    log = log_with(clock)
+    caplog.set_level(logging.INFO, "pg_scheduler")
+    for _ in range(40):
+        log(retrying("claimer"))
+        log(retrying("heartbeat"))
+        clock.now += 1
+    assert [record.exc_info is not None for record in caplog.records] == [True, *[False] * 4]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_the_other_retries_of_an_outage_are_debug_records(caplog: pytest.LogCaptureFixture) -> None:
+    log = log_with(Seconds())
+    caplog.set_level(logging.DEBUG, "pg_scheduler")
+    log(retrying("claimer"))
+    log(retrying("claimer"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
+
+
+def test_the_end_of_an_outage_is_not_logged_when_the_worker_has_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = log_with(Seconds())
+    log(retrying("claimer"))
+    log(events.WorkerStopped("w"))
+    log(passed("claimer"))
+    assert len(caplog.records) == 1
+
+
+def test_a_started_worker_reports_its_host_and_process() -> None:
+    event = WorkerStarted("w")
+    assert (event.hostname, event.pid) == (platform.node(), os.getpid())
