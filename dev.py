@@ -31,7 +31,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
            arguments go to pytest:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
-  docs     build the documentation into docs/_build/html; warnings are errors
+  docs     write the reference pages from the docstrings, then build the documentation
+           into docs/_build/html; warnings are errors
   build    build wheel and sdist into dist/; --tag v1.2.3 also checks version and changelog
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
@@ -74,6 +75,11 @@ def checks(python: str) -> dict[str, list[str]]:
 def sphinx(python: str) -> list[str]:
     """Return the command that builds the documentation."""
     return [python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html"]
+
+
+def docs(python: str, arguments: list[str]) -> int:
+    """Write the reference pages, then build the documentation."""
+    return call([python, "-m", "tools.reference"]) or call([*sphinx(python), *arguments])
 
 
 def package(python: str, action: str, arguments: list[str]) -> list[str]:
@@ -176,7 +182,7 @@ def main(words: list[str]) -> int:
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
-        "docs": lambda: replace_process([*sphinx(python), *arguments]),
+        "docs": lambda: docs(python, arguments),
         "build": lambda: replace_process(package(python, "build", arguments)),
         "package": lambda: replace_process(package(python, "package", arguments)),
         "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "asyncio"]),

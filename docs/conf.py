@@ -9,7 +9,7 @@ author = "The pg_scheduler authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
@@ -18,18 +18,4 @@ html_show_sourcelink = False
 html_copy_source = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 3
-
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_class_signature = "separated"
-autodoc_preserve_defaults = True
-napoleon_use_rtype = False
-python_maximum_signature_line_length = 90
-
-# Every reference must lead somewhere, within this documentation: what other packages document is listed here.
-nitpicky = True
-nitpick_ignore_regex = [
-    ("py:.*", r"(asyncio|asyncpg|collections|datetime|enum|logging|os|pathlib|types|typing|zoneinfo)\..*"),
-    ("py:class", r"(AnyConnection|pg_scheduler\.jobs\.model\.Unset|pg_scheduler\..*\.F)"),  # ours, not public
-]
+myst_heading_anchors = 4

@@ -1,16 +1,17 @@
-"""The code blocks of README and docs, and what a test does with each.
+"""The code blocks of README and documentation, and how the tests treat each of them.
 
-A page's ``python`` blocks go on from one another, as at a prompt that knows ``await``, with ``pool``, ``dsn``
-and a started ``scheduler`` at hand. Nothing is ever left out: what cannot go on from the block before says so
-in a comment right above the fence, which readers of the source see and readers of the page do not.
+The ``python`` blocks of a page build on one another, as at a prompt that supports ``await``, with ``pool``,
+``dsn`` and a started ``scheduler`` defined. No block is left out. A comment directly above the fence declares
+any other treatment; it is visible in the source and not on the built page.
 
 ``<!-- snippet: raises ValueError -->``
-    the block must raise that.
+    The block must raise the exception.
 ``<!-- snippet: file worker.py -->``
-    the block is a whole file; the test named in ``test_files.py`` runs it.
+    The block is a complete file; the test named in ``test_files.py`` runs it.
 
 ``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
-works for them likewise.
+works for them likewise. The generated parts of the reference pages are not snippets: they repeat docstrings,
+whose examples with a ``>>>`` prompt are run by ``test_docstrings.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from tools.reference.pages import PART
 
 __all__ = ["PAGES", "ROOT", "RUN", "Snippet", "page_id", "run_python", "snippets_of"]
 
@@ -35,7 +38,7 @@ PAGES = sorted(
 
 RUN = {"python", "sql"}
 KINDS = RUN | {"console", "dockerfile", "text", "yaml"}
-"""What a fence may say."""
+"""The languages that a fence may declare."""
 
 _MARKER = re.compile(r"<!-- snippet: (?P<verb>raises|file) (?P<word>[\w.]+) -->")
 _FENCE = re.compile(r"^(?P<fence>`{3,}|~{3,})(?P<kind>.*)$")
@@ -46,9 +49,9 @@ class Snippet:
     """A fenced block.
 
     Attributes:
-        line: Where its code begins, from 1.
-        raises: The exception it must raise.
-        file: The name of the file it is.
+        line: The first line of its code, from 1.
+        raises: The exception that it must raise.
+        file: The name of the file that it contains.
     """
 
     page: Path
@@ -63,21 +66,22 @@ class Snippet:
 
 
 def page_id(page: Path) -> str:
-    """The page's path within the checkout."""
+    """Return the path of a page within the checkout."""
     return page.relative_to(ROOT).as_posix()
 
 
 def snippets_of(page: Path) -> list[Snippet]:
-    """Every fenced block of a page but Sphinx's own directives; what is not understood is refused."""
+    """Return the fenced blocks of a page but Sphinx's directives; reject unknown markers and languages."""
     found = []
     marker: re.Match[str] | None = None
-    lines = iter(enumerate(page.read_text(encoding="utf-8").splitlines(), 1))
+    text = PART.sub(lambda part: "\n" * part[0].count("\n"), page.read_text(encoding="utf-8"))
+    lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
         place = f"{page_id(page)}:{number}"
         opening = _FENCE.match(line)
         if opening is None:
             if marker is not None:
-                raise ValueError(f"{place}: a marker stands right above its block")
+                raise ValueError(f"{place}: a marker must be directly above its block")
             marker = _marker_in(line, place)
             continue
         code = _code_until(opening["fence"], lines, place)
@@ -90,10 +94,10 @@ def snippets_of(page: Path) -> list[Snippet]:
 
 def _marker_in(line: str, place: str) -> re.Match[str] | None:
     if re.match(r"\s+(`{3}|~{3})", line):
-        raise ValueError(f"{place}: blocks are not indented, or no test would find them")
+        raise ValueError(f"{place}: a block must not be indented")
     marker = _MARKER.fullmatch(line)
     if marker is None and line.lstrip().startswith("<!--") and "snippet" in line:
-        raise ValueError(f"{place}: no marker is written like {line!r}")
+        raise ValueError(f"{place}: unknown marker {line!r}")
     return marker
 
 
@@ -103,22 +107,24 @@ def _code_until(end: str, lines: Iterator[tuple[int, str]], place: str) -> str:
         if line.rstrip() == end:
             return "".join(inside)
         inside.append(f"{line}\n")
-    raise ValueError(f"{place}: the block never ends")
+    raise ValueError(f"{place}: the block has no end")
 
 
 def _snippet(page: Path, line: int, kind: str, code: str, marker: re.Match[str] | None) -> Snippet:
     if kind not in KINDS:
-        raise ValueError(f"{page_id(page)}:{line}: a block is one of {sorted(KINDS)}, not {kind!r}")
+        raise ValueError(
+            f"{page_id(page)}:{line}: the language of a block must be one of {sorted(KINDS)}, not {kind!r}"
+        )
     if marker is None:
         return Snippet(page, line, kind, code)
     if kind not in RUN:
-        raise ValueError(f"{page_id(page)}:{line}: {kind} blocks are not run, so they have no markers")
-    given = {marker["verb"]: marker["word"]}
-    return Snippet(page, line, kind, code, raises=given.get("raises"), file=given.get("file"))
+        raise ValueError(f"{page_id(page)}:{line}: {kind} blocks are not run and must not have markers")
+    options = {marker["verb"]: marker["word"]}
+    return Snippet(page, line, kind, code, raises=options.get("raises"), file=options.get("file"))
 
 
 async def run_python(snippet: Snippet, module: ModuleType) -> None:
-    """Run a block in a module; tracebacks show the page and the line in it."""
+    """Run a block in a module; tracebacks contain the page and its line."""
     code = compile(
         "\n" * (snippet.line - 1) + snippet.code,
         str(snippet.page),

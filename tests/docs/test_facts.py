@@ -6,8 +6,6 @@ import logging
 import re
 from itertools import takewhile
 
-import pytest
-
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
@@ -100,12 +98,3 @@ def test_columns() -> None:
 def test_statuses() -> None:
     told = [code(row[0])[0] for row in table("concepts/life-cycle.md", "| Status | Meaning |")]
     assert told == [status.value for status in pg_scheduler.JobStatus]
-
-
-@pytest.mark.parametrize("name", sorted(set(pg_scheduler.__all__) - {"__version__"}))
-def test_every_public_name_is_in_the_reference(name: str) -> None:
-    reference = "\n".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/reference/*.md"))
-    in_a_whole_module = (
-        issubclass(value, Exception) if isinstance(value := vars(pg_scheduler)[name], type) else False
-    )
-    assert in_a_whole_module or re.search(rf"auto(class|function):: {name}$", reference, re.MULTILINE)

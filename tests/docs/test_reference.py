@@ -1,0 +1,121 @@
+"""The reference pages: they describe every public name, and equal what the docstrings generate."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import PAGES, page_id
+from tools.reference import __main__ as command
+from tools.reference.docstrings import parse_docstring
+from tools.reference.pages import PART, parts, rendered
+from tools.reference.source import PUBLIC_MODULES, find, public_names
+
+REFERENCE = {page: page.read_text(encoding="utf-8") for page in sorted(command.PAGES.glob("*.md"))}
+DESCRIBED = Counter(
+    (part.module, name) for text in REFERENCE.values() for part in parts(text) for name in part.names
+)
+NOT_FOR_USERS = {
+    "pg_scheduler": {"__version__"},
+    "pg_scheduler.events": {"EventBus", "Sink"},  # parts of the Scheduler
+    "pg_scheduler.migrate": {"REMEDY", "Migration", "home_schema", "shipped_migrations"},  # for the store
+}
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=page_id)
+def test_reference_page_equals_what_the_docstrings_generate(page: Path) -> None:
+    assert rendered(REFERENCE)[page] == REFERENCE[page], f"stale: run {command.COMMAND}"
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_reference_describes_every_public_name_of_a_module_once(module: str) -> None:
+    names = set(public_names(module)) - NOT_FOR_USERS.get(module, set())
+    if module == "pg_scheduler":  # the errors have a page of their own
+        names -= set(public_names("pg_scheduler.errors"))
+    assert {name: DESCRIBED[module, name] for name in names} == dict.fromkeys(names, 1)
+    assert {name for described, name in DESCRIBED if described == module} == names
+
+
+def test_reference_describes_every_public_method_and_property() -> None:
+    text = "\n".join(REFERENCE.values())
+    for module, name in DESCRIBED:
+        for method in find(module, name).functions():
+            if not method.startswith("_"):
+                assert re.search(rf"^(#+ `{method}\(\)`|- `{method}: .*)$", text, re.MULTILINE), method
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_page_has_no_directive_that_hides_content_in_the_file(page: Path) -> None:
+    directives = re.findall(r"^(?:`{3,}|:{3,})\{(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    allowed = {
+        "docs/changelog.md": {"include"},
+        "docs/concepts/life-cycle.md": {"raw"},
+        "docs/index.md": {"toctree"},
+    }
+    assert set(directives) <= allowed.get(page_id(page), set())
+
+
+def test_generated_parts_have_no_markup_of_docstrings_left() -> None:
+    for page, text in REFERENCE.items():
+        for part in PART.finditer(text):
+            prose = re.sub(r"^```.*?^```$", "", part["text"], flags=re.MULTILINE | re.DOTALL)
+            assert not re.search(r"``|::|:\w+:`|^(Args|Returns|Raises|Attributes|Example):", prose), page
+
+
+def test_check_reports_a_stale_page_and_writing_renews_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n<!-- reference: pg_scheduler JobCounts -->\nold\n<!-- end -->\n\nBy hand.\n")
+    monkeypatch.setattr(command, "PAGES", tmp_path)
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    assert command.main(["--check"]) == 1
+    assert capsys.readouterr().out == "page.md is stale: run python -m tools.reference\n"
+    assert "old" in page.read_text()
+    assert command.main([]) == 0
+    text = page.read_text()
+    assert "old" not in text
+    assert "## `JobCounts`\n" in text
+    assert text.endswith("<!-- end -->\n\nBy hand.\n")
+    assert command.main(["--check"]) == 0
+
+
+def test_docstring_is_split_into_text_items_and_blocks() -> None:
+    found = parse_docstring(
+        """Summary line
+        in two parts.
+
+        More.
+
+        Args:
+            first: One.
+            *others: Two,
+                continued.
+
+        Returns:
+            A value.
+
+        Example::
+
+            call(1)
+
+        Last words.
+        """
+    )
+    assert found.summary == "Summary line in two parts."
+    assert found.text.split("\n\n") == ["Summary line\nin two parts.", "More.", "Last words."]
+    assert found.items == {"Args": {"first": "One.", "others": "Two, continued."}}
+    assert found.blocks == {"Returns": "A value.", "Example": "call(1)"}
+
+
+def test_docstring_is_rejected_when_a_parameter_has_no_description() -> None:
+    with pytest.raises(ValueError, match="'no colon' in a docstring is not of the form"):
+        parse_docstring("Summary.\n\n    Args:\n        no colon\n    ")
+
+
+def test_name_is_rejected_when_its_module_does_not_define_it() -> None:
+    with pytest.raises(LookupError, match="pg_scheduler does not define 'Nothing'"):
+        rendered({Path("page.md"): "<!-- reference: pg_scheduler Nothing -->\n<!-- end -->\n"})

@@ -1,0 +1,259 @@
+"""Definitions of public names, read from the source: signatures, fields and docstrings.
+
+The source is parsed, not imported, so that the result does not depend on the version of Python.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.environment import ROOT
+from tools.reference.docstrings import Docstring, parse_docstring
+
+__all__ = ["Definition", "Field", "Function", "find", "module_docstring", "public_names"]
+
+PUBLIC_MODULES = (
+    "pg_scheduler",
+    "pg_scheduler.clock",
+    "pg_scheduler.embedded",
+    "pg_scheduler.errors",
+    "pg_scheduler.events",
+    "pg_scheduler.migrate",
+    "pg_scheduler.triggers",
+)
+SIGNATURE_LENGTH = 90
+EMPTY = {"dict()": "{}", "list()": "[]", "tuple()": "()"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _file(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def _text(module: str) -> str:
+    return _file(module).read_text(encoding="utf-8")
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_text(module))
+
+
+def module_docstring(module: str) -> Docstring:
+    """Return the docstring of a module."""
+    return parse_docstring(ast.get_docstring(_tree(module)))
+
+
+@cache
+def public_names(module: str) -> tuple[str, ...]:
+    """Return the names in ``__all__`` of a module; none if it has no ``__all__``."""
+    for node in _tree(module).body:
+        if isinstance(node, ast.Assign) and _name(node) == "__all__":
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def _name(node: ast.stmt) -> str | None:
+    """Return the name that a statement defines."""
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return None
+
+
+def _literal(node: ast.stmt | None) -> str:
+    """Return the text of a docstring, in one line."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return " ".join(text.split())
+    return ""
+
+
+class Field(NamedTuple):
+    """A field of a dataclass, a member of an enum or a documented class attribute."""
+
+    name: str
+    declaration: str
+    text: str
+
+
+def find(module: str, name: str) -> Definition:
+    """Return the definition of a name, following the imports of the package.
+
+    Raises:
+        LookupError: The module does not have the name.
+    """
+    tree = _tree(module)
+    nodes = []
+    for index, node in enumerate(tree.body):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if name == (alias.asname or alias.name) and (source := _imported(module, node)):
+                    return find(source, alias.name)
+        elif _name(node) == name:
+            nodes.append((node, tree.body[index + 1] if index + 1 < len(tree.body) else None))
+    if not nodes:
+        raise LookupError(f"{module} does not define {name!r}")
+    return Definition(module, name, *nodes[-1])
+
+
+def _imported(module: str, node: ast.ImportFrom) -> str | None:
+    """Return the module of this package that an import reads."""
+    package = module.split(".") if _file(module).name == "__init__.py" else module.split(".")[:-1]
+    start = package[: len(package) - node.level + 1] if node.level else []
+    source = ".".join([*start, *([node.module] if node.module else [])])
+    return source if source.split(".")[0] == "pg_scheduler" else None
+
+
+class Definition:
+    """A public class, function or value as its source defines it."""
+
+    def __init__(self, module: str, name: str, node: ast.stmt, following: ast.stmt | None) -> None:
+        self.module = module
+        self.name = name
+        self.node = node
+        self.body: list[ast.stmt] = node.body if isinstance(node, ast.ClassDef) else []
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            self.doc = parse_docstring(ast.get_docstring(node))
+        else:
+            self.doc = parse_docstring(_literal(following))
+
+    def source(self, node: ast.AST) -> str:
+        """Return the source of a node in one line."""
+        return " ".join((ast.get_source_segment(_text(self.module), node) or ast.unparse(node)).split())
+
+    def decorators(self) -> list[str]:
+        """Return the decorator of a dataclass, without what users need not know."""
+        found = self.node.decorator_list if isinstance(self.node, ast.ClassDef) else []
+        words = [self.source(each) for each in found if self.source(each).startswith("dataclass")]
+        return ["@dataclass(frozen=True)" if "frozen=True" in word else "@dataclass" for word in words]
+
+    def bases(self) -> list[str]:
+        """Return the public base classes."""
+        mixins = {mixin.name for mixin in self.mixins()}
+        nodes = self.node.bases if isinstance(self.node, ast.ClassDef) else []
+        return [name for node in nodes if (name := self.source(node)) not in mixins]
+
+    def mixins(self) -> list[Definition]:
+        """Return the private base classes, whose members count as this class's own."""
+        found = []
+        for node in self.node.bases if isinstance(self.node, ast.ClassDef) else []:
+            with suppress(LookupError):
+                found.append(find(self.module, self.source(node)))
+        public = {name for module in PUBLIC_MODULES for name in public_names(module)}
+        return [base for base in found if base.name not in public]
+
+    def functions(self) -> dict[str, list[Function]]:
+        """Return the functions of a class by name; an overloaded one has several nodes."""
+        found: dict[str, list[Function]] = {}
+        for node in self.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.setdefault(node.name, []).append(node)
+        return found
+
+    def fields(self) -> Iterator[Field]:
+        """Yield the fields of a class in the order of its parameters, keyword-only ones last."""
+        keyword_only = []
+        for node, following in zip(self.body, [*self.body[1:], None], strict=True):
+            name = _name(node)
+            if name is None or name.startswith("_"):
+                continue
+            if isinstance(node, ast.Assign):
+                yield Field(name, f"{name} = {self.source(node.value)}", _literal(following))
+            elif isinstance(node, ast.AnnAssign):
+                options = _field_options(node.value)
+                found = Field(name, self._declaration(name, node, options), _literal(following))
+                if "kw_only" in options:
+                    keyword_only.append(found)
+                elif "init" not in options:
+                    yield found
+        if keyword_only:
+            yield Field("_", "_: KW_ONLY", "")
+        yield from keyword_only
+
+    def _declaration(self, name: str, node: ast.AnnAssign, options: dict[str, ast.expr]) -> str:
+        declaration = f"{name}: {self.annotation(node.annotation)}"
+        if "default" in options:
+            return f"{declaration} = {self.source(options['default'])}"
+        if factory := options.get("default_factory"):
+            made = (
+                self.source(factory.body) if isinstance(factory, ast.Lambda) else f"{self.source(factory)}()"
+            )
+            return f"{declaration} = {EMPTY.get(made, made)}"
+        return declaration if node.value is None or options else f"{declaration} = {self.source(node.value)}"
+
+    # -- signatures ----------------------------------------------------------------------------------------
+
+    def annotation(self, node: ast.expr) -> str:
+        """Return a type as users need it: without ``Annotated``, ``ClassVar`` and ``Final``."""
+        match node:
+            case ast.BinOp(left=left, right=right):
+                return f"{self.annotation(left)} | {self.annotation(right)}"
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[first, *_])):
+                return self.annotation(first)
+            case ast.Subscript(value=ast.Name(id="ClassVar" | "Final"), slice=inner):
+                return self.annotation(inner)
+            case ast.Name(id=name):
+                for other in _tree(self.module).body:
+                    match other:
+                        case ast.Assign(value=ast.Subscript(value=ast.Name(id="Annotated")) as value):
+                            if _name(other) == name:
+                                return self.annotation(value)
+        return self.source(node)
+
+    def signature(self, node: Function, *, constructor_of: str | None = None) -> str:
+        """Return the signature of a function, or the call of a constructor."""
+        given = node.args
+        plain = [*given.posonlyargs, *given.args]
+        defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults))
+        words = [self._parameter(*pair) for pair in zip(plain, [*defaults, *given.defaults], strict=True)]
+        if plain and plain[0].arg in ("self", "cls"):
+            words = words[1:]
+        if given.vararg:
+            words.append("*" + self._parameter(given.vararg, None))
+        elif given.kwonlyargs:
+            words.append("*")
+        words += [self._parameter(*pair) for pair in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+        if given.kwarg:
+            words.append("**" + self._parameter(given.kwarg, None))
+        keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+        start = constructor_of or f"{keyword} {node.name}"
+        result = f" -> {self.annotation(node.returns)}" if node.returns and not constructor_of else ""
+        line = f"{start}({', '.join(words)}){result}"
+        if len(line) <= SIGNATURE_LENGTH:
+            return line
+        return "\n".join([f"{start}(", *(f"    {word}," for word in words), f"){result}"])
+
+    def _parameter(self, parameter: ast.arg, default: ast.expr | None) -> str:
+        kind = f": {self.annotation(parameter.annotation)}" if parameter.annotation else ""
+        value = f" = {self._default(default)}" if default else ""
+        return f"{parameter.arg}{kind}{value}"
+
+    def _default(self, node: ast.expr) -> str:
+        """Return a default; a constant that stands for a new value is that value."""
+        if isinstance(node, ast.Name):
+            with suppress(LookupError):
+                constant = find(self.module, node.id)
+                value = getattr(constant.node, "value", None)
+                if isinstance(value, ast.Call):
+                    return constant.source(value)
+        return self.source(node)
+
+
+def _field_options(value: ast.expr | None) -> dict[str, ast.expr]:
+    """Return the arguments of a call of ``field()``."""
+    match value:
+        case ast.Call(func=ast.Name(id="field" | "Field"), keywords=keywords):
+            return {keyword.arg: keyword.value for keyword in keywords if keyword.arg}
+    return {}
