@@ -26,6 +26,8 @@ from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
+from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
@@ -65,7 +67,7 @@ class Runtime:
         self._store = store
         self._events = events
         self._announcer = announcer
-        lease = config.lease_seconds
+        lease = Lease(config.lease_seconds)
         now = datetime.now(UTC)  # the table's instants are the database's; these are never read
         worker = Worker(
             worker_id,
@@ -107,17 +109,16 @@ class Runtime:
             events,
             self.in_flight,
             worker,
-            lease=lease,
+            lease,
             hears=lambda: self.listener.hears,
-            liveness_key=lambda: lease_connection.key,
         )
         keeper = LeaseKeeper(
             lease_connection,
             events,
             self.in_flight,
-            self.heartbeat,
-            lease=lease,
-            limit=config.max_loop_block,
+            lease,
+            LoopWatchdog(events, self.in_flight),
+            limit_s=config.max_loop_block,
             on_connected=self._retry_all,
             on_fault=on_fault,
         )
@@ -128,9 +129,9 @@ class Runtime:
             store,
             events,
             worker_id,
+            lease,
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
-            is_trusted=lambda: self.heartbeat.is_trusted,
             ask=announcer.ask,
             on_rescued=self.wake_claimer,
         )
@@ -138,7 +139,7 @@ class Runtime:
         scanner = DeadlineScanner(
             store,
             events,
-            lease=lease,
+            lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
             on_lapsed=self.rescuer.wake,
             on_expired=expirer.wake,
@@ -157,6 +158,7 @@ class Runtime:
             self.executor,
             self.completer,
             self.in_flight,
+            lease,
             tasks,
             worker_id,
             batch=config.batch_claim_limit,
@@ -164,7 +166,6 @@ class Runtime:
             on_claimed=self._claimed,
             on_silence=self.rescuer.listen,
             on_refused=self.heartbeat.suspect,
-            trusted_until=lambda: self.heartbeat.trusted_until,
         )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, take_deleted=self.completer.take_deleted)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.

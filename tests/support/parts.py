@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -16,6 +17,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
@@ -25,8 +27,14 @@ from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.service import NEVER
 from tests.support.worker import LEASE, claim, new_worker
+
+
+class Nothing:
+    """No results that wait to be written."""
+
+    def unwritten(self) -> dict[str, int]:
+        return {}
 
 
 class Parts:
@@ -40,8 +48,9 @@ class Parts:
         self.messages: list[str] = []
         self.faults: list[ServiceFaulted] = []
         self.hears = True
-        self.trusted = True
         self.worker_id = "me"
+        self.lease = Lease(LEASE)
+        self.lease.renewed(time.monotonic())
 
     def _notes(self, what: str) -> Callable[[], None]:
         return lambda: self.calls.append(what)
@@ -87,7 +96,6 @@ class Parts:
         executor: Executor | None = None,
         *,
         batch: int = 10,
-        trusted_until: float = NEVER,
         **polling: Any,
     ) -> Claimer:
         executor = executor or self.executor()
@@ -97,6 +105,7 @@ class Parts:
             executor,
             executor._completer,
             executor.in_flight,
+            self.lease,
             self.tasks,
             self.worker_id,
             batch=batch,
@@ -104,7 +113,6 @@ class Parts:
             on_claimed=self._notes("claimed"),
             on_silence=self._notes("silence"),
             on_refused=self._notes("refused"),
-            trusted_until=lambda: trusted_until,
         )
 
     def heartbeat(
@@ -112,16 +120,15 @@ class Parts:
         executor: Executor | None = None,
         *,
         lease: float = LEASE,
-        liveness_key: Callable[[], int | None] = lambda: None,
     ) -> Heartbeat:
+        self.lease = Lease(lease)
         return Heartbeat(
             self.store,
             self.bus,
             (executor or self.executor()).in_flight,
             new_worker(self.worker_id),
-            lease=lease,
+            self.lease,
             hears=lambda: self.hears,
-            liveness_key=liveness_key,
         )
 
     def listener(self) -> Listener:
@@ -141,9 +148,9 @@ class Parts:
             self.store,
             self.bus,
             self.worker_id,
+            self.lease,
             heartbeat_threshold=120.0,
             max_crashes=max_crashes,
-            is_trusted=lambda: self.trusted,
             ask=ask,
             on_rescued=self._notes("rescued"),
         )
@@ -178,6 +185,11 @@ class Parts:
     def with_store(self, store: Store) -> Parts:
         """Another worker's parts on another store, with the same bus."""
         return Parts(store, self.bus)
+
+    @staticmethod
+    def in_flight_of_nothing() -> InFlight:
+        """Attempts of no executor."""
+        return InFlight(Nothing())
 
     async def run(self, executor: Executor, *jobs: NewJob) -> None:
         """Insert jobs, claim them, run them and wait for all to end; nothing is written yet."""

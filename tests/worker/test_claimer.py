@@ -580,7 +580,8 @@ async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
 
     monkeypatch.setattr(Store, "exchange", late)
     executor = known.executor()
-    await known.claimer(executor, trusted_until=time.monotonic() + 30).run_once()
+    known.lease.renewed(time.monotonic() - 20)
+    await known.claimer(executor).run_once()
     assert (gate.calls, executor.in_flight.held()) == ([], {})
     monkeypatch.undo()
     await executor._completer.run_once()
@@ -600,6 +601,7 @@ async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it
 ) -> None:
     await known.store.insert([new_job("a")])
     executor = known.executor()
-    await known.claimer(executor, trusted_until=0.0).run_once()
+    known.lease.revoke()
+    await known.claimer(executor).run_once()
     assert list(executor.in_flight.held()) == ["a"]
     await finish(known, gate, executor)

@@ -47,12 +47,12 @@ async def test_it_leaves_without_the_database_too(
 
 async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
     heartbeat = parts.heartbeat(lease=30)
-    assert not holds(heartbeat.is_trusted)
+    assert not holds(parts.lease.is_trusted)
     await heartbeat.start()
     (worker,) = await parts.store.workers()
     assert (worker.worker_id, worker.is_alive, worker.max_concurrent_jobs) == ("me", True, 10)
     assert worker.lease_until - worker.last_beat == timedelta(seconds=30)
-    assert holds(heartbeat.is_trusted)
+    assert holds(parts.lease.is_trusted)
     await heartbeat.stop()
     assert await parts.store.workers() == []
 
@@ -156,7 +156,7 @@ async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
     await seen.until(JobLost, 2)
     assert (gate.cancelled, executor.in_flight.held()) == (2, {})
     assert [worker.worker_id for worker in await parts.store.workers()] == ["me"]
-    assert holds(heartbeat.is_trusted)
+    assert holds(parts.lease.is_trusted)
     await heartbeat.run_once()
     assert len(seen.of(LeaseLost)) == 1
 
@@ -201,9 +201,9 @@ async def test_a_margin_before_its_end_the_lease_is_not_trusted_any_more(
     await heartbeat.run_once()
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 53)
-    assert holds(heartbeat.is_trusted)
+    assert holds(parts.lease.is_trusted)
     monkeypatch.setattr(time, "monotonic", lambda: real() + 55)
-    assert not holds(heartbeat.is_trusted)
+    assert not holds(parts.lease.is_trusted)
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
             await heartbeat.run_once()
@@ -219,7 +219,7 @@ async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failin
     parts = Parts(touchy, bus)
     executor = await running(parts, gate, "a")
     heartbeat = parts.heartbeat(executor, lease=60)
-    assert not heartbeat.is_trusted  # as after the trust ran out and before the answer to a claim came
+    assert not parts.lease.is_trusted  # as after the trust ran out and before the answer to a claim came
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
             await heartbeat.run_once()
@@ -249,7 +249,7 @@ async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
     real = time.monotonic
     for times in (1, 2):
         await heartbeat.run_once()
-        assert holds(heartbeat.is_trusted)
+        assert holds(parts.lease.is_trusted)
         shift = 55.0 * times
         monkeypatch.setattr(time, "monotonic", lambda: real() + shift)  # noqa: B023 - used in this round
         async with locked(dsn, "scheduler_workers"):
@@ -277,7 +277,7 @@ async def test_trust_counts_from_when_the_lease_was_asked_for(
 
     monkeypatch.setattr(parts.store, "renew", slow)
     await heartbeat.run_once()
-    assert not holds(heartbeat.is_trusted)
+    assert not holds(parts.lease.is_trusted)
 
 
 async def test_a_beat_that_hangs_does_not_outlast_the_trust(

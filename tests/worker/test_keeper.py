@@ -28,36 +28,46 @@ from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker import service as base
-from pg_scheduler.worker.lease import keeper as module
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.lease.keeper import LeaseKeeper
+from pg_scheduler.worker.lease.keeper import KeeperOptions, LeaseKeeper
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog, WatchdogOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, wire_to
 from tools.chaos.proxy import Proxy
 
 LEASE = 1.0
+USUAL = KeeperOptions()
+QUICK = KeeperOptions(poll_interval_s=0.05)
 
 
 class Kept:
     """A heartbeat with its keeper."""
 
-    def __init__(self, parts: Parts, *, limit: float = 60.0, dsn: str | None = None) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        limit_s: float = 60.0,
+        dsn: str | None = None,
+        blocked_after_s: float = 1.0,
+        options: KeeperOptions = USUAL,
+    ) -> None:
         self.parts = parts
         connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
         self.lease_connection = LeaseConnection(parts.store, connections, parts.worker_id)
         self.executor = parts.executor()
-        self.heartbeat: Heartbeat = parts.heartbeat(
-            self.executor, lease=LEASE, liveness_key=lambda: self.lease_connection.key
-        )
+        self.heartbeat: Heartbeat = parts.heartbeat(self.executor, lease=LEASE)
+        self.lease = parts.lease
         self.keeper = LeaseKeeper(
             self.lease_connection,
             parts.bus,
             self.executor.in_flight,
-            self.heartbeat,
-            lease=LEASE,
-            limit=limit,
+            self.lease,
+            LoopWatchdog(parts.bus, self.executor.in_flight, WatchdogOptions(blocked_after_s)),
+            limit_s=limit_s,
             on_connected=lambda: None,
             on_fault=parts.faults.append,
+            options=options,
         )
 
     async def __aenter__(self) -> Kept:
@@ -108,16 +118,14 @@ async def test_a_broken_connection_is_replaced_under_another_key(
 
 
 async def test_it_beats_for_a_blocked_loop_and_names_what_blocks_it(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """A lease of one second, and a loop that is blocked for two. Real time is what this is about."""
-    monkeypatch.setattr(module, "BLOCKED", 0.2)
-    monkeypatch.setattr(module, "TICK", 0.05)
-    async with Kept(parts) as kept:
-        before = kept.heartbeat.renewed_at
+    async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
+        before = kept.lease.renewed_at
         time.sleep(2)  # noqa: ASYNC251 - that is what it is about
-        assert kept.heartbeat.renewed_at > before + 1
-        assert kept.heartbeat.is_trusted
+        assert kept.lease.renewed_at > before + 1
+        assert kept.lease.is_trusted
         assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
         (blocked,) = await seen.until(LoopBlocked)
         assert (blocked.job_id, blocked.job_name) == (None, None)
@@ -127,11 +135,9 @@ async def test_it_beats_for_a_blocked_loop_and_names_what_blocks_it(
 
 
 async def test_a_loop_that_is_blocked_for_too_long_costs_the_lease(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    monkeypatch.setattr(module, "BLOCKED", 0.1)
-    monkeypatch.setattr(module, "TICK", 0.05)
-    async with Kept(parts, limit=0.3) as kept:
+    async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, options=QUICK) as kept:
         key = kept.lease_connection.key
         assert key is not None
         time.sleep(1)  # noqa: ASYNC251 - the same
@@ -149,35 +155,32 @@ async def test_a_beat_of_the_main_loop_tells_the_key_too(parts: Parts, pool: asy
 
 
 async def test_a_handler_that_blocks_the_loop_does_not_hold_the_keeper_up(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """Say, of a pipe that nobody reads: it has the lock without which nobody can log."""
-    monkeypatch.setattr(module, "BLOCKED", 0.2)
-    monkeypatch.setattr(module, "TICK", 0.05)
     handler = logging.StreamHandler()
     logger = logging.getLogger("pg_scheduler")
     logger.addHandler(handler)
     try:
-        async with Kept(parts) as kept:
-            before = kept.heartbeat.renewed_at
+        async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
+            before = kept.lease.renewed_at
             handler.acquire()
             time.sleep(1.5)  # noqa: ASYNC251 - the same
             handler.release()
-            assert kept.heartbeat.renewed_at > before + 0.5
+            assert kept.lease.renewed_at > before + 0.5
             await seen.until(LoopBlocked)
     finally:
         logger.removeHandler(handler)
 
 
 async def test_a_server_that_is_not_there_is_told_once_and_tried_again(
-    parts: Parts, pool: asyncpg.Pool, seen: Recorder, dsn: str, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder, dsn: str
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN", 0.01)
-    monkeypatch.setattr(module, "TICK", 0.01)
     async with wire_to(dsn) as wire:
         address = wire.dsn
         wire.cut()
-        async with Kept(parts, dsn=address) as kept:
+        options = KeeperOptions(poll_interval_s=0.01, reconnect_delay_s=0.01)
+        async with Kept(parts, dsn=address, options=options) as kept:
             assert await kept.heartbeat.run_once() > 0
             assert await key_of(pool) is None
             await wire.heal()
@@ -242,10 +245,10 @@ async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
 async def test_what_ends_it_by_mistake_is_told(
     parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_self: LeaseKeeper) -> bool:
+    def broken(_self: LoopWatchdog) -> bool:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(LeaseKeeper, "_ask", broken)
+    monkeypatch.setattr(LoopWatchdog, "ping", broken)
     async with Kept(parts):
         (fault,) = await seen.until(ServiceFaulted)
     assert fault.service == "keeper"

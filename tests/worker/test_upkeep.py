@@ -133,7 +133,7 @@ async def test_a_worker_in_doubt_about_itself_declares_nobody_dead(
 ) -> None:
     await claim(parts.store, new_job("a"), worker_id="me")
     clock.advance(timedelta(seconds=61))
-    parts.trusted = False
+    parts.lease.revoke()
     assert 0 < await parts.rescuer().run_once() < NEVER
     assert seen.events == []
     assert await statuses(parts.store, "a") == ["running"]

@@ -1,9 +1,4 @@
-"""Keeps the worker's lease, and acts when it is lost.
-
-Lease arithmetic as in Gray and Cheriton, "Leases" (SOSP 1989): the holder counts from the moment it
-asked, by its own monotonic clock, and stops trusting a margin before the end; the granter counts by its
-own. So the holder never believes longer than the granter.
-"""
+"""Renews the worker's lease, and stops the worker's jobs when it is lost."""
 
 from __future__ import annotations
 
@@ -18,28 +13,22 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import InFlight, Revocation
+from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import Service
 
 __all__ = ["Heartbeat"]
 
-BEATS_PER_LEASE: Final = 3
-"""One beat may fail and one may be late before the lease is in danger."""
-
-DEAF_INTERVAL: Final = 0.5
-"""Seconds between beats of a worker that runs jobs and hears no notifications: a job cancelled elsewhere is
-stopped within a second all the same."""
-
-MARGIN: Final = 0.1
-"""The part of the lease at its end in which the worker does not trust it any more."""
+POLL_INTERVAL_S: Final = 0.5
+"""Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
+stops within a second all the same."""
 
 
 class Heartbeat(Service):
-    """Renew the lease and learn which jobs were taken away.
+    """Renew the lease and learn which jobs this worker has lost.
 
     Args:
-        lease: Seconds.
+        worker: The row to register.
         hears: Tells whether notifications arrive.
-        liveness_key: The key of the lock that the process holds, if it does.
     """
 
     name: ClassVar[str] = "heartbeat"
@@ -50,10 +39,9 @@ class Heartbeat(Service):
         events: EventBus,
         in_flight: InFlight,
         worker: Worker,
+        lease: Lease,
         *,
-        lease: float,
         hears: Callable[[], bool],
-        liveness_key: Callable[[], int | None],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -61,76 +49,58 @@ class Heartbeat(Service):
         self._worker = worker
         self._lease = lease
         self._hears = hears
-        self._liveness_key = liveness_key
-        self.renewed_at = 0.0
-        """When the last renewal was asked for, by the monotonic clock."""
-        self._is_lost = False
-        self._lapse: asyncio.TimerHandle | None = None
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether the lease surely runs."""
-        return time.monotonic() < self.trusted_until
-
-    @property
-    def trusted_until(self) -> float:
-        """When the lease can no longer be trusted unless it is renewed, by the monotonic clock."""
-        return self.renewed_at + self._lease * (1 - MARGIN)
-
-    def renewed(self, asked: float) -> None:
-        """The lease was renewed, as asked for then, in whichever thread."""
-        self.renewed_at = max(asked, self.renewed_at)
-        if self.is_trusted:
-            self._is_lost = False
+        self._reported_loss: int | None = None  # the number of renewals at that time
+        self._expiry: asyncio.TimerHandle | None = None
 
     def suspect(self) -> None:
-        """What is due could not be had: the lease may be over by the server's clock, which can be set."""
-        if time.monotonic() >= self.renewed_at + DEAF_INTERVAL:
+        """Renew the lease now, unless that was just done.
+
+        A job was due and could not be claimed: the lease may be over by the server's clock, which can be set.
+        """
+        if time.monotonic() >= self._lease.renewed_at + POLL_INTERVAL_S:
             self.wake()
 
     async def prepare(self) -> None:
-        """Register."""
+        """Register the worker."""
         await self._register()
 
     async def run_once(self) -> float:
-        """One beat."""
+        """Renew the lease once."""
         held = self._in_flight.held()
         asked = time.monotonic()
         try:
             beat = await self._store.renew(
                 self._worker.worker_id,
                 held,
-                self._lease,
+                self._lease.seconds,
                 ended=self._in_flight.unwritten(),
-                liveness_key=self._liveness_key(),
+                liveness_key=self._lease.liveness_key,
             )
         except DatabaseUnavailableError:
-            if held and not self.is_trusted:
+            if held and not self._lease.is_trusted:
                 self._give_up()
             raise
+        interval = self._lease.renewal_interval
         if not beat.alive:
             self._give_up()
             await self._register()
-            return self._lease / BEATS_PER_LEASE
-        self._trust(asked)
+            return interval
+        self._renewed(asked)
         if lost := {job_id: held[job_id] for job_id in beat.lost if job_id in held}:
-            await self._take_away(lost)
-        beat_interval = self._lease / BEATS_PER_LEASE
-        if beat.late:
-            return min(beat_interval, DEAF_INTERVAL)
-        return beat_interval if self._hears() or not held else min(beat_interval, DEAF_INTERVAL)
+            await self._revoke(lost)
+        if beat.late or (held and not self._hears()):
+            return min(interval, POLL_INTERVAL_S)
+        return interval
 
     async def drain(self) -> None:
-        """Leave."""
-        if self._lapse:
-            self._lapse.cancel()
+        """Remove the worker's row."""
+        if self._expiry:
+            self._expiry.cancel()
         try:
             await self._store.deregister(self._worker.worker_id)
         except PoolClosedError:
             raise
-        except (
-            DatabaseUnavailableError
-        ) as fault:  # nothing is lost: nobody holds its lock, and its lease ends
+        except DatabaseUnavailableError as fault:  # nothing is lost: the lease ends without it
             logger.warning(
                 "row of worker %s not deleted: %s; another worker deletes it when the lease has expired",
                 self._worker.worker_id,
@@ -140,33 +110,33 @@ class Heartbeat(Service):
 
     async def _register(self) -> None:
         asked = time.monotonic()
-        await self._store.register(self._worker, self._lease, self._liveness_key())
-        self._trust(asked)
+        await self._store.register(self._worker, self._lease.seconds, self._lease.liveness_key)
+        self._renewed(asked)
 
-    def _trust(self, asked: float) -> None:
-        self.renewed(asked)
-        self._watch()
+    def _renewed(self, requested_at: float) -> None:
+        self._lease.renewed(requested_at)
+        self._set_timer()
 
-    def _watch(self) -> None:
-        if self._lapse:
-            self._lapse.cancel()
-        # A beat that gets no answer fails late; what runs must not wait for that.
-        left = self.trusted_until - time.monotonic()
-        self._lapse = asyncio.get_running_loop().call_later(left, self._lapsed)
+    def _set_timer(self) -> None:
+        if self._expiry:
+            self._expiry.cancel()
+        # A heartbeat without an answer fails late. The jobs must not run that long.
+        left = self._lease.trusted_until - time.monotonic()
+        self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
 
-    def _lapsed(self) -> None:
-        if self.is_trusted:  # renewed in another thread
-            self._watch()
+    def _expired(self) -> None:
+        if self._lease.is_trusted:  # renewed in the keeper's thread
+            self._set_timer()
         elif self._in_flight.held():
             self._give_up()
 
     def _give_up(self) -> None:
-        if not self._is_lost:  # while jobs take their time to end, the timer and each beat find it lost
-            self._is_lost = True
+        if self._reported_loss != self._lease.renewals:  # the timer and each heartbeat may find it lost
+            self._reported_loss = self._lease.renewals
             self._events.publish(LeaseLost(self._worker.worker_id))
         self._in_flight.revoke_all(Revocation.LOST)
 
-    async def _take_away(self, lost: dict[str, int]) -> None:
+    async def _revoke(self, lost: dict[str, int]) -> None:
         statuses = await self._store.statuses_of(list(lost))
         for job_id, attempt in lost.items():
             is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import NEVER, Service
 
 __all__ = ["Rescuer"]
@@ -31,7 +32,6 @@ class Rescuer(Service):
     Args:
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
         max_crashes: Workers that may die under one job before it fails; None for any number.
-        is_trusted: Tells whether this worker's own lease surely runs.
         ask: Asks workers for a heartbeat; when it returns, the question is on its way.
         on_rescued: Called when jobs became pending.
     """
@@ -43,10 +43,10 @@ class Rescuer(Service):
         store: Store,
         events: EventBus,
         worker_id: str,
+        lease: Lease,
         *,
         heartbeat_threshold: float,
         max_crashes: int | None,
-        is_trusted: Callable[[], bool],
         ask: Callable[[Collection[str]], Awaitable[None]],
         on_rescued: Callable[[], None],
     ) -> None:
@@ -55,7 +55,7 @@ class Rescuer(Service):
         self._worker_id = worker_id
         self._heartbeat_threshold = heartbeat_threshold
         self._max_crashes = max_crashes
-        self._is_trusted = is_trusted
+        self._lease = lease
         self._ask = ask
         self._on_rescued = on_rescued
         self._listens = False
@@ -69,7 +69,7 @@ class Rescuer(Service):
 
     async def run_once(self) -> float:
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
-        if not self._is_trusted():
+        if not self._lease.is_trusted:
             return SHORTLY
         await self._store.restart_leases(BATCH)
         suspects = await self._find_suspects()

@@ -19,6 +19,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.store import FROM_THE_START, Store
 from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -50,7 +51,6 @@ class Claimer(Service):
         on_claimed: Called when jobs were taken.
         on_silence: Called when another worker's process seems to have ended.
         on_refused: Called when a job is due and could not be had: locked by somebody, or our lease is over.
-        trusted_until: Tells until when the lease surely runs, by the monotonic clock.
     """
 
     name: ClassVar[str] = "claimer"
@@ -64,6 +64,7 @@ class Claimer(Service):
         executor: Executor,
         completer: Completer,
         in_flight: InFlight,
+        lease: Lease,
         tasks: TaskRegistry,
         worker_id: str,
         *,
@@ -72,13 +73,13 @@ class Claimer(Service):
         on_claimed: Callable[[], None],
         on_silence: Callable[[], None],
         on_refused: Callable[[], None],
-        trusted_until: Callable[[], float],
     ) -> None:
         super().__init__(events)
         self._store = store
         self._executor = executor
         self._completer = completer
         self._in_flight = in_flight
+        self._lease = lease
         self._tasks = tasks
         self._worker_id = worker_id
         self._batch = batch
@@ -86,7 +87,6 @@ class Claimer(Service):
         self._on_claimed = on_claimed
         self._on_silence = on_silence
         self._on_refused = on_refused
-        self._trusted_until = trusted_until
         self._idle = polling.idle_start_interval
         self._due_at = 0.0
         self._approaches = False
@@ -132,7 +132,7 @@ class Claimer(Service):
         await self._reach_due_time()
         since = self._cursor.since()
         completed = self._completer.take_completed()
-        asked, until = time.monotonic(), self._trusted_until()
+        asked, until = time.monotonic(), self._lease.trusted_until
         try:
             answer = await self._store.exchange(
                 self._worker_id,

@@ -1,0 +1,65 @@
+"""The lease of this worker, as this process knows it.
+
+Lease arithmetic as in Gray and Cheriton, "Leases" (SOSP 1989): the holder counts from the moment it asked,
+by its own monotonic clock, and stops trusting the lease a margin before the end; the granter counts by its
+own clock. So the holder never trusts the lease for longer than the granter grants it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+__all__ = ["Lease"]
+
+UNTRUSTED_SHARE: Final = 0.1
+"""The share of the lease, at its end, in which the worker no longer trusts it."""
+
+RENEWALS_PER_LEASE: Final = 3
+"""One heartbeat may fail and one may be late before the lease is in danger."""
+
+
+class Lease:
+    """Until when this worker may trust that no other worker reclaims its jobs.
+
+    The heartbeat and the lease keeper's thread write it; anybody may read it, from any thread.
+
+    Args:
+        seconds: Its duration from each renewal.
+    """
+
+    __slots__ = ("liveness_key", "renewals", "renewed_at", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds: Final = seconds
+        self.renewed_at = float("-inf")
+        """When the last renewal was requested, by the monotonic clock."""
+        self.renewals = 0
+        """How often the lease was renewed in time."""
+        self.liveness_key: int | None = None
+        """Key of the liveness lock that the lease keeper holds; None while there is none."""
+
+    @property
+    def renewal_interval(self) -> float:
+        """Seconds between two renewals."""
+        return self.seconds / RENEWALS_PER_LEASE
+
+    @property
+    def trusted_until(self) -> float:
+        """When trust ends unless the lease is renewed, by the monotonic clock."""
+        return self.renewed_at + self.seconds * (1 - UNTRUSTED_SHARE)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the lease surely runs."""
+        return time.monotonic() < self.trusted_until
+
+    def renewed(self, requested_at: float) -> None:
+        """Record that the database granted a renewal that was requested at this monotonic time."""
+        self.renewed_at = max(requested_at, self.renewed_at)
+        if self.is_trusted:
+            self.renewals += 1
+
+    def revoke(self) -> None:
+        """Stop trusting the lease until it is renewed."""
+        self.renewed_at = float("-inf")

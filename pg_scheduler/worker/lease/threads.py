@@ -1,0 +1,31 @@
+"""Calls from the lease keeper's thread to the event loop's, and to the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+__all__ = ["call_in_loop", "log_in_thread"]
+
+logger = logging.getLogger("pg_scheduler")
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:
+    """Schedule a call in another thread's event loop; return False if that loop is closed."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:  # it is closed
+        return False
+    return True
+
+
+def log_in_thread(level: int, message: str, *args: object, extra: dict[str, object]) -> None:
+    """Log a message without waiting for the handlers.
+
+    A handler may be what blocks the event loop, and then it holds the lock that every log call needs.
+    """
+    write = partial(logger.log, level, message, *args, extra=extra)
+    threading.Thread(target=write, daemon=True).start()

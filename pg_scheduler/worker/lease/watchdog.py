@@ -1,0 +1,105 @@
+"""Detects a blocked event loop from another thread, and names the job that blocks it.
+
+The watchdog asks the event loop to run a callback, again and again. While one is unanswered, the loop is
+busy: a job computes for long, or makes a call that blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, replace
+
+from pg_scheduler.events import EventBus, LoopBlocked
+from pg_scheduler.events.log import event_fields
+from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
+
+__all__ = ["LoopWatchdog", "WatchdogOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogOptions:
+    """When an event loop counts as blocked."""
+
+    blocked_after_s: float = 1.0
+    """Seconds without an answer."""
+
+
+class _Ping:
+    """One callback that the event loop is to run."""
+
+    __slots__ = ("is_answered", "report", "sent_at")
+
+    def __init__(self) -> None:
+        self.sent_at = time.monotonic()
+        self.is_answered = False
+        self.report: LoopBlocked | None = None
+
+
+class LoopWatchdog:
+    """Watch the event loop in which it was made, from the thread that calls ``check()``."""
+
+    def __init__(
+        self, events: EventBus, in_flight: InFlight, options: WatchdogOptions = WatchdogOptions()
+    ) -> None:
+        self._events = events
+        self._in_flight = in_flight
+        self._options = options
+        self.loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._ping = _Ping()
+        self._blocked_s = 0.0
+        self._was_blocked = False
+
+    def start(self) -> None:
+        """Send the first ping; called in the event loop."""
+        self._ping, self._blocked_s = _Ping(), 0.0
+        self.loop.call_soon(self._answer, self._ping)
+
+    def ping(self) -> bool:
+        """Send another ping if the last one was answered; return False if the event loop is closed."""
+        if not self._ping.is_answered:
+            return not self.loop.is_closed()
+        self._ping = _Ping()
+        return call_in_loop(self.loop, self._answer, self._ping)
+
+    def check(self) -> None:
+        """Measure for how long the last ping is unanswered, and log what blocks the event loop."""
+        ping = self._ping
+        self._was_blocked = ping.report is not None
+        self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
+        if self.is_blocked and ping.report is None:
+            ping.report = report = self._report()
+            message = "event loop blocked for %.1f s, job %s (id %s):\n%s"
+            about = self._blocked_s, report.job_name, report.job_id, report.stack
+            log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event": None})
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the event loop was blocked at the last check."""
+        return self._blocked_s > self._options.blocked_after_s
+
+    def is_blocked_for(self, seconds: float) -> bool:
+        """Return whether the event loop was blocked for longer at the last check, and at the one before.
+
+        After the whole process was suspended, the event loop has until the second check to answer.
+        """
+        return self._was_blocked and self._blocked_s > seconds
+
+    def _report(self) -> LoopBlocked:
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        task = asyncio.current_task(self.loop)
+        claim = self._in_flight.claim_of(task) if task else None
+        return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=0.0, stack=stack)
+
+    def _answer(self, ping: _Ping) -> None:
+        ping.is_answered = True
+        if ping.report is not None:
+            seconds = time.monotonic() - ping.sent_at
+            self._events.publish(replace(ping.report, seconds=seconds))

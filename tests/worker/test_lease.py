@@ -1,0 +1,55 @@
+"""Until when a worker trusts its lease."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from pg_scheduler.worker.lease import lease as module
+from pg_scheduler.worker.lease.lease import Lease
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The lease's monotonic clock, to be moved by hand."""
+    moment = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    return moment
+
+
+def test_lease_is_not_trusted_before_its_first_renewal_even_after_a_boot() -> None:
+    assert Lease(time.monotonic() * 10).trusted_until == float("-inf")
+
+
+def test_lease_is_trusted_until_a_tenth_before_its_end(clock: list[float]) -> None:
+    lease = Lease(60)
+    lease.renewed(990.0)
+    assert (lease.trusted_until, lease.renewal_interval) == (1044.0, 20.0)
+    for clock[0], expected in ((1043.9, True), (1044.0, False)):
+        assert lease.is_trusted is expected
+
+
+def test_lease_keeps_the_latest_renewal_when_answers_arrive_out_of_order(clock: list[float]) -> None:
+    lease = Lease(60)
+    lease.renewed(999.0)
+    lease.renewed(990.0)
+    assert lease.renewed_at == 999.0
+
+
+def test_lease_counts_renewals_that_arrive_in_time(clock: list[float]) -> None:
+    lease = Lease(60)
+    lease.renewed(clock[0] - 55)
+    assert (lease.renewals, lease.is_trusted) == (0, False)
+    lease.renewed(clock[0])
+    assert lease.renewals == 1
+
+
+def test_lease_is_not_trusted_after_revoke_until_it_is_renewed(clock: list[float]) -> None:
+    lease = Lease(60)
+    lease.renewed(clock[0])
+    lease.revoke()
+    assert not lease.is_trusted
+    lease.renewed(clock[0] - 1)
+    assert lease.trusted_until == 1053.0

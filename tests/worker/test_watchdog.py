@@ -1,0 +1,88 @@
+"""A blocked event loop is detected from another thread, and the job that blocks it is named."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from pg_scheduler.events import EventBus, LoopBlocked
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt
+from pg_scheduler.worker.lease import watchdog as module
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from tests.support.parts import Parts
+from tests.support.worker import Recorder, now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The watchdog's monotonic clock, to be moved by hand."""
+    moment = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+    return moment
+
+
+async def test_watchdog_finds_nothing_when_the_loop_answers(
+    bus: EventBus, seen: Recorder, clock: list[float]
+) -> None:
+    watchdog = LoopWatchdog(bus, Parts.in_flight_of_nothing())
+    watchdog.start()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert watchdog.ping()
+        await asyncio.sleep(0)
+        clock[0] += 10
+        watchdog.check()
+        assert not watchdog.is_blocked
+    assert seen.events == []
+
+
+async def test_watchdog_waits_for_a_second_check_before_it_calls_the_loop_hung(
+    bus: EventBus, clock: list[float]
+) -> None:
+    """A process that was suspended for minutes answers as soon as it runs again."""
+    watchdog = LoopWatchdog(bus, Parts.in_flight_of_nothing())
+    watchdog.start()
+    clock[0] += 700
+    watchdog.check()
+    assert (watchdog.is_blocked, watchdog.is_blocked_for(600)) == (True, False)
+    watchdog.check()
+    assert watchdog.is_blocked_for(600)
+    assert not watchdog.is_blocked_for(800)
+
+
+async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: Recorder) -> None:
+    in_flight = Parts.in_flight_of_nothing()
+    claim = Claim("a", "test.job", "test.job", 1, now(), "{}", 5, 0, 0, None, None)
+    in_flight.attempts["a"] = Attempt(claim)
+    watchdog = LoopWatchdog(bus, in_flight, module.WatchdogOptions(blocked_after_s=0.01))
+    watchdog.start()
+
+    def check() -> None:
+        watchdog.ping()
+        time.sleep(0.02)  # real time: the loop waits for this thread meanwhile
+        watchdog.check()
+
+    async def block() -> None:
+        thread = threading.Thread(target=check)
+        thread.start()
+        thread.join()
+
+    await asyncio.create_task(block(), name=TASK_NAME_PREFIX + "a")
+    (blocked,) = await seen.until(LoopBlocked)
+    assert (blocked.job_id, blocked.job_name) == ("a", "test.job")
+    assert blocked.seconds >= 0.01
+    assert "in block" in blocked.stack
+
+
+def test_watchdog_reports_a_closed_loop(bus: EventBus) -> None:
+    async def make() -> LoopWatchdog:
+        watchdog = LoopWatchdog(bus, Parts.in_flight_of_nothing())
+        watchdog.start()
+        return watchdog
+
+    assert not asyncio.run(make()).ping()
