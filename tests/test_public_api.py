@@ -143,7 +143,7 @@ def test_every_error_has_one_root(error: type[Exception]) -> None:
 
 
 def test_the_methods_of_the_scheduler() -> None:
-    public = {name for name, value in vars(Scheduler).items() if callable(value) and not name.startswith("_")}
+    public = {name for name, _ in inspect.getmembers(Scheduler, callable) if not name.startswith("_")}
     assert public == set(METHODS)
     for name in METHODS:
         method = getattr(Scheduler, name)

@@ -1,1 +1,1 @@
-"""Facets and forwarders behind the methods of `Scheduler`."""
+"""The methods of `Scheduler`, by subject."""

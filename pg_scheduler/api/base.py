@@ -1,0 +1,38 @@
+"""The parts that the methods of `Scheduler` share."""
+
+from __future__ import annotations
+
+from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.settings import SchedulerConfig
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.announcer import Announcer
+from pg_scheduler.worker.lifecycle import Lifecycle
+from pg_scheduler.worker.runtime import Runtime
+
+__all__ = ["SchedulerParts"]
+
+
+class SchedulerParts:
+    """Declares the attributes that the constructor of `Scheduler` sets."""
+
+    _config: SchedulerConfig
+    _store: Store
+    _events: EventBus
+    _tasks: TaskRegistry
+    _announcer: Announcer
+    _enqueuer: Enqueuer
+    _periodic: ScheduleBook
+    _life: Lifecycle
+
+    @property
+    def _runtime(self) -> Runtime | None:
+        return self._life.runtime
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
+        return self._runtime

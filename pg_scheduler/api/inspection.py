@@ -1,0 +1,81 @@
+"""Read jobs and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+
+__all__ = ["InspectionMethods"]
+
+MAX_PAGE_LENGTH: Final = 10_000
+"""Jobs that one call of ``list_jobs()`` returns at most."""
+
+
+class InspectionMethods(SchedulerParts):
+    """The methods of `Scheduler` that read jobs and workers."""
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """Return the job, or None if it does not exist."""
+        return await self._store.get_job(check_job_id(job_id))
+
+    async def list_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
+
+        Args:
+            status: One status or several; None for all.
+            job_name: Only jobs with this name.
+            worker_id: Only jobs that this worker runs or ran last.
+            due_from: Only jobs due at or after this time.
+            due_before: Only jobs due before this time.
+            after: The last id of the previous page; None for the first page.
+            limit: Jobs per page, 1 to 10,000.
+
+        Raises:
+            ValueError: A status is unknown, a time is naive, or the limit is out of range.
+
+        Example::
+
+            page = await scheduler.list_jobs(status="failed")
+            more = await scheduler.list_jobs(status="failed", after=page[-1].job_id)
+        """
+        statuses = None
+        if status is not None:
+            statuses = [JobStatus.parse(each) for each in ([status] if isinstance(status, str) else status)]
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        for name, value in (("job_name", job_name), ("worker_id", worker_id)):
+            if value is not None:
+                check_text(name, value)
+        return await self._store.list_jobs(
+            after=None if after is None else check_job_id(after),
+            statuses=statuses,
+            job_name=job_name,
+            worker_id=worker_id,
+            due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
+            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
+            limit=limit,
+        )
+
+    async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
+        """Return the number of jobs in each status, of one name or of all."""
+        if job_name is not None:
+            check_text("job_name", job_name)
+        return await self._store.count_jobs(job_name)
+
+    async def workers(self) -> list[Worker]:
+        """Return every worker that has a row, oldest first, and whether its lease is valid."""
+        return await self._store.workers()

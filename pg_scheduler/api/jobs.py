@@ -1,0 +1,227 @@
+"""Schedule jobs, cancel them and run them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.events import JobCancelled
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.model import (
+    UNSET,
+    ConflictResolution,
+    JobFunction,
+    JobPriority,
+    JobSpec,
+    JobStatus,
+    Unset,
+)
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.payload import encode_task_data
+from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.store.connections.pool import PoolConnection
+
+__all__ = ["JobMethods"]
+
+
+class JobMethods(SchedulerParts):
+    """The methods of `Scheduler` that write jobs."""
+
+    async def schedule(
+        self,
+        func: JobFunction,
+        *,
+        execution_time: datetime,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        priority: JobPriority = JobPriority.NORMAL,
+        max_retries: int = 0,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        connection: PoolConnection | None = None,
+    ) -> str:
+        """Schedule one job at one time.
+
+        Args:
+            func: The coroutine function to run. It is registered with this Scheduler.
+            execution_time: The due time, timezone-aware. A job whose due time has passed runs at once if it
+                is within its misfire grace time.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            priority: Due jobs of a higher priority start first.
+            max_retries: Retries after a failed first attempt.
+            job_id: Your own id, at most 2,000 bytes of UTF-8; None to generate one.
+            conflict_resolution: The behaviour when the id exists.
+            misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
+                limit. Default: the function's, else the Scheduler's.
+            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+                function's, which is an hour unless ``@job`` sets another one.
+            connection: An asyncpg connection inside a transaction. The job exists if and only if that
+                transaction commits.
+
+        Returns:
+            The id of the job.
+
+        Raises:
+            TypeError: ``func`` is not a coroutine function, or a value has the wrong type.
+            ValueError: ``execution_time`` is naive, or another value is out of range.
+            PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
+                Nothing is stored.
+            JobConflictError: The id exists and the resolution is RAISE; a ValueError.
+            DatabaseUnavailableError: The database is unavailable, or its response was lost and the job may
+                exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
+
+        Example::
+
+            job_id = await scheduler.schedule(
+                send_mail,
+                execution_time=datetime.now(UTC) + timedelta(minutes=5),
+                args=("ada@example.org",),
+                max_retries=3,
+            )
+        """
+        spec = JobSpec(
+            func,
+            execution_time,
+            args,  # type: ignore[arg-type] # a list is as good as a tuple
+            kwargs,  # type: ignore[arg-type] # None is as good as {}
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+        )
+        (job,) = self._enqueuer.check((spec,))
+        return await self._enqueuer.insert(job, conflict_resolution, connection)
+
+    async def schedule_bulk(
+        self,
+        jobs: Sequence[JobSpec],
+        *,
+        conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
+        batch_size: int = 1000,
+        connection: PoolConnection | None = None,
+    ) -> list[str | None]:
+        """Schedule many jobs with few statements.
+
+        Args:
+            jobs: The jobs. All are validated before the first one is written.
+            conflict_resolution: The behaviour for ids that exist or occur twice. RAISE inserts all jobs or
+                none. Of the jobs with one id, IGNORE keeps the first and REPLACE the last.
+            batch_size: Jobs per statement.
+            connection: An asyncpg connection inside a transaction; see ``schedule()``.
+
+        Returns:
+            The ids in the order of ``jobs``, None where a job was not inserted.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            ValueError: A value is out of range.
+            PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
+            JobConflictError: An id exists or occurs twice, and the resolution is RAISE; a ValueError.
+            DatabaseUnavailableError: The database is unavailable, or its response was lost; see
+                ``schedule()``.
+        """
+        return await self._enqueuer.insert_all(jobs, conflict_resolution, batch_size, connection)
+
+    async def schedule_job(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
+        self,
+        job_name: str,
+        execution_time: datetime,
+        task_data: Mapping[str, Any],
+        priority: JobPriority = JobPriority.NORMAL,
+        max_retries: int = 0,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+    ) -> str:
+        """Schedule one job by name. The function need not be registered in this process.
+
+        Args:
+            job_name: ``module.qualname``, or the name given to ``@job`` or ``register()``.
+            execution_time: The due time, timezone-aware.
+            task_data: ``{"args": [...], "kwargs": {...}}``; both keys are optional.
+            priority: Due jobs of a higher priority start first.
+            max_retries: Retries after a failed first attempt.
+            job_id: Your own id; None to generate one.
+            conflict_resolution: The behaviour when the id exists.
+            misfire_grace_time: Seconds of grace, as in ``schedule()``.
+
+        Returns:
+            The id of the job. ``schedule()`` lists the errors.
+        """
+        job = self._enqueuer.new_job(
+            check_name(job_name),
+            execution_time,
+            encode_task_data(task_data),
+            priority=priority,
+            max_retries=max_retries,
+            job_id=job_id,
+            misfire_grace_time=misfire_grace_time,
+        )
+        return await self._enqueuer.insert(job, conflict_resolution, None)
+
+    async def cancel_job(self, job_id: str) -> bool:
+        """Cancel a pending or running job.
+
+        The task of a running job is cancelled within a second, on whichever worker runs it.
+
+        Returns:
+            True if the job was pending or running, False if it has finished or does not exist.
+        """
+        change = await self._store.cancel(check_job_id(job_id))
+        await self._notify_owner(change.worker_id)
+        if (
+            change.changed and change.worker_id is None
+        ):  # otherwise the worker that runs it publishes the event
+            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
+        return change.changed
+
+    async def retry_job(self, job_id: str) -> bool:
+        """Run a finished job again now, with its retries and crashes reset.
+
+        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+
+        Returns:
+            True if the job had finished and is pending now, False if it is unfinished or does not exist.
+        """
+        was_finished = await self._store.retry(check_job_id(job_id))
+        if was_finished:
+            self._announcer.due_soon()
+        return was_finished
+
+    async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
+        """Set the status of a job, whatever it was before.
+
+        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
+        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
+        then it is pending again.
+
+        Args:
+            job_id: The job.
+            status: A JobStatus or its text.
+
+        Returns:
+            False if the job does not exist.
+
+        Raises:
+            ValueError: ``status`` is not a status.
+        """
+        new = JobStatus.parse(status)
+        change = await self._store.set_status(check_job_id(job_id), new, self._config.lease_seconds)
+        await self._notify_owner(change.worker_id)
+        if new is JobStatus.PENDING:
+            await self._announcer.due(datetime.now(UTC))
+        return change.changed
+
+    async def _notify_owner(self, worker_id: str | None) -> None:
+        if worker_id is None:
+            return
+        if worker_id == self._life.worker_id and self._runtime is not None:
+            self._runtime.heartbeat.wake()
+        else:
+            await self._announcer.check(worker_id)

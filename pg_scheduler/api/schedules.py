@@ -1,0 +1,81 @@
+"""Inspect, switch and trigger periodic jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.worker.lifecycle import log_failure
+
+__all__ = ["ScheduleMethods"]
+
+
+class ScheduleMethods(SchedulerParts):
+    """The methods of `Scheduler` for periodic jobs."""
+
+    _switch_tasks: set[asyncio.Task[None]]
+
+    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the periodic functions of this process by dedup key."""
+        return self._periodic.configs()
+
+    def enable_periodic_job(self, dedup_key: str) -> bool:
+        """Enable a schedule, here at once and on every node within a second. This persists across restarts.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._switch(dedup_key, True)
+
+    def disable_periodic_job(self, dedup_key: str) -> bool:
+        """Disable a schedule, here at once and on every node within a second. This persists across restarts.
+
+        A job that is already enqueued still runs.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._switch(dedup_key, False)
+
+    async def trigger_periodic_job(self, dedup_key: str) -> str | None:
+        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Returns:
+            The id of the job, or None if the key is unknown in this process.
+        """
+        job = self._periodic.manual_job(dedup_key, await self._store.now())
+        if job is None:
+            return None
+        return await self._enqueuer.insert(job, ConflictResolution.RAISE, None)
+
+    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process.
+
+        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
+        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
+        ``last_fire_at`` as the running Scheduler last read them from the database.
+        """
+        return self._periodic.status(dedup_key)
+
+    def _switch(self, dedup_key: str, enabled: bool) -> bool:
+        if not self._periodic.enable(dedup_key, enabled):
+            return False
+        if self._runtime is not None:
+            self._runtime.planner.wake()
+            return True
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # without a loop, the next start writes it
+            return True
+        task = loop.create_task(self._write_switches(), name="pg_scheduler switch")
+        self._switch_tasks.add(task)
+        task.add_done_callback(log_failure)
+        task.add_done_callback(self._switch_tasks.discard)
+        return True
+
+    async def _write_switches(self) -> None:
+        if await self._periodic.write_wishes():
+            await self._announcer.periodic()
