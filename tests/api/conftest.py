@@ -1,7 +1,7 @@
 """Schedulers on a real database.
 
-Their fallback polling is so slow that it never helps: whatever a test waits for has to come by a wake-up, a
-timer or a notification, as promised, or the test fails.
+Their fallback polling is too slow to help: what a test waits for must follow from a wake-up, a timer or a
+notification, or the test fails.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pg_scheduler import PollingConfig, Scheduler
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.support.worker import PATIENCE, Gate, Recorder
 
-NEVER_BY_POLLING = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
+SLOW_POLLING = PollingConfig(idle_start_interval=600, max_interval=600, semaphore_full_interval=600)
 
 
 class Make(Protocol):
-    """Builds Schedulers that are shut down at the end of the test."""
+    """Create a Scheduler that is shut down at the end of the test."""
 
     def __call__(self, own_pool: asyncpg.Pool | None = None, /, **settings: Any) -> Scheduler: ...
 
 
 class Pools(Protocol):
-    """Opens pools that are closed at the end of the test."""
+    """Open a pool that is closed at the end of the test."""
 
     async def __call__(self, size: int) -> asyncpg.Pool: ...
 
 
 @pytest.fixture(autouse=True)
-def _no_schedules_of_other_tests() -> Iterator[None]:
+def _empty_periodic_catalogue() -> Iterator[None]:
     periodic_catalogue.clear()
     yield
     periodic_catalogue.clear()
@@ -57,7 +57,7 @@ async def make(pool: asyncpg.Pool, pools: Pools) -> AsyncIterator[Make]:
     async with AsyncExitStack() as stack:
 
         def build(own_pool: asyncpg.Pool | None = None, /, **settings: Any) -> Scheduler:
-            defaults: dict[str, Any] = {"polling_config": NEVER_BY_POLLING, "shutdown_timeout": 0.05}
+            defaults: dict[str, Any] = {"polling_config": SLOW_POLLING, "shutdown_timeout": 0.05}
             scheduler = Scheduler(own_pool or pool, **(defaults | settings))
             stack.push_async_callback(scheduler.shutdown)
             return scheduler
@@ -67,7 +67,7 @@ async def make(pool: asyncpg.Pool, pools: Pools) -> AsyncIterator[Make]:
 
 @pytest.fixture
 async def scheduler(make: Make) -> Scheduler:
-    """One that runs."""
+    """Return a running Scheduler."""
     scheduler = make()
     await scheduler.start()
     return scheduler
@@ -84,8 +84,8 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def opened() -> Gate:
-    """A job that ends at once."""
+def open_gate() -> Gate:
+    """Return a gate whose job ends at once."""
     gate = Gate()
     gate.open.set()
     return gate

@@ -1,4 +1,4 @@
-"""schedule_bulk(): ids in order, each conflict mode, all or nothing."""
+"""schedule_bulk(): the order of ids, conflict modes, atomicity."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ async def total(scheduler: Scheduler) -> int:
     return (await scheduler.count_jobs()).total
 
 
-async def test_ids_come_in_the_order_of_the_jobs(make: Make) -> None:
+async def test_bulk_returns_ids_in_the_order_of_the_jobs(make: Make) -> None:
     scheduler = make()
     ids = await scheduler.schedule_bulk([spec(None, n) for n in range(2500)])
     assert len(set(ids)) == 2500
-    rows = await scheduler.list_jobs(limit=10_000)  # by id: they sort by the time they were made
+    rows = await scheduler.list_jobs(limit=10_000)  # by id: generated ids sort by creation time
     assert [(row.job_id, row.args) for row in rows] == [(job_id, (n,)) for n, job_id in enumerate(ids)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1000])
-async def test_ignore_gives_none_where_nothing_was_inserted(make: Make, batch_size: int) -> None:
+async def test_bulk_returns_none_for_existing_ids_when_ignoring(make: Make, batch_size: int) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([spec("b", "old"), spec("d", "old")])
     ids = await scheduler.schedule_bulk(
@@ -63,7 +63,7 @@ async def test_ignore_gives_none_where_nothing_was_inserted(make: Make, batch_si
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1000])
-async def test_ignore_takes_the_first_of_an_id_that_comes_twice(make: Make, batch_size: int) -> None:
+async def test_bulk_inserts_the_first_of_duplicate_ids_when_ignoring(make: Make, batch_size: int) -> None:
     scheduler = make()
     ids = await scheduler.schedule_bulk(
         [spec("a", 1), spec("b", 2), spec("a", 3), spec("a", 4)], batch_size=batch_size
@@ -73,7 +73,7 @@ async def test_ignore_takes_the_first_of_an_id_that_comes_twice(make: Make, batc
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1000])
-async def test_replace_takes_the_last_of_an_id_that_comes_twice(make: Make, batch_size: int) -> None:
+async def test_bulk_inserts_the_last_of_duplicate_ids_when_replacing(make: Make, batch_size: int) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([spec("b", "old")])
     ids = await scheduler.schedule_bulk(
@@ -87,7 +87,7 @@ async def test_replace_takes_the_last_of_an_id_that_comes_twice(make: Make, batc
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1000])
-async def test_raise_is_all_or_nothing(make: Make, batch_size: int) -> None:
+async def test_bulk_inserts_nothing_when_raising_on_an_existing_id(make: Make, batch_size: int) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([spec("c")])
     await scheduler.update_job_status("c", "completed")
@@ -101,7 +101,7 @@ async def test_raise_is_all_or_nothing(make: Make, batch_size: int) -> None:
     assert ids == ["a", "b"]
 
 
-async def test_raise_refuses_an_id_that_comes_twice(make: Make) -> None:
+async def test_bulk_inserts_nothing_when_raising_on_duplicate_ids(make: Make) -> None:
     scheduler = make()
     with pytest.raises(JobConflictError, match=r"'a'.*more than once") as raised:
         await scheduler.schedule_bulk([spec("a"), spec("b"), spec("a")], conflict_resolution=RAISE)
@@ -109,7 +109,7 @@ async def test_raise_refuses_an_id_that_comes_twice(make: Make) -> None:
     assert await total(scheduler) == 0
 
 
-async def test_raise_on_the_callers_connection_leaves_its_transaction_alone(
+async def test_bulk_keeps_the_callers_transaction_usable_after_a_conflict(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     scheduler = make()
@@ -129,7 +129,7 @@ async def test_raise_on_the_callers_connection_leaves_its_transaction_alone(
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_a_rolled_back_transaction_leaves_nothing(
+async def test_bulk_stores_nothing_when_the_callers_transaction_rolls_back(
     make: Make, pool: asyncpg.Pool, mode: ConflictResolution
 ) -> None:
     scheduler = make()
@@ -142,31 +142,35 @@ async def test_a_rolled_back_transaction_leaves_nothing(
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_a_pool_of_one_connection_is_enough(make: Make, pools: Pools, mode: ConflictResolution) -> None:
-    scheduler = make(await pools(1))  # never started: not even the schema is known yet
+async def test_bulk_succeeds_with_a_pool_of_one_connection(
+    make: Make, pools: Pools, mode: ConflictResolution
+) -> None:
+    scheduler = make(await pools(1))  # never started: the schema has not been looked up
     assert len(await scheduler.schedule_bulk([spec(), spec()], conflict_resolution=mode)) == 2
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_nothing_to_do_is_done_at_once(make: Make, mode: ConflictResolution) -> None:
+async def test_bulk_returns_an_empty_list_for_no_jobs(make: Make, mode: ConflictResolution) -> None:
     assert await make().schedule_bulk([], conflict_resolution=mode) == []
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"),
+    ("invalid", "error"),
     [
         (JobSpec(work, datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001 - the subject
         (JobSpec(work, now(), args=(math.nan,)), PayloadError),
         (JobSpec(print, now()), TypeError),  # type: ignore[arg-type]
         (JobSpec(work, now(), max_retries=-1), ValueError),
         (JobSpec(work, now(), timeout=0), ValueError),
-        ("no spec", TypeError),
+        ("not a spec", TypeError),
     ],
 )
-async def test_one_bad_job_and_none_is_stored(make: Make, bad: Any, error: type[Exception]) -> None:
+async def test_bulk_stores_nothing_when_one_job_is_invalid(
+    make: Make, invalid: Any, error: type[Exception]
+) -> None:
     scheduler = make()
     with pytest.raises(error):
-        await scheduler.schedule_bulk([spec(), bad], batch_size=1)
+        await scheduler.schedule_bulk([spec(), invalid], batch_size=1)
     assert await total(scheduler) == 0
 
 
@@ -178,12 +182,14 @@ async def test_one_bad_job_and_none_is_stored(make: Make, bad: Any, error: type[
         ({"conflict_resolution": 1}, TypeError),
     ],
 )
-async def test_bad_settings_are_refused(make: Make, settings: dict[str, Any], error: type[Exception]) -> None:
+async def test_bulk_rejects_invalid_options(
+    make: Make, settings: dict[str, Any], error: type[Exception]
+) -> None:
     with pytest.raises(error):
         await make().schedule_bulk([spec()], **settings)
 
 
-async def test_each_spec_has_its_own_values(make: Make) -> None:
+async def test_bulk_stores_the_values_of_each_spec(make: Make) -> None:
     scheduler = make(misfire_grace_time=11)
     await scheduler.schedule_bulk(
         [
@@ -199,16 +205,16 @@ async def test_each_spec_has_its_own_values(make: Make) -> None:
     assert (second.kwargs, second.misfire_grace_time) == ({"x": 1}, 11)
 
 
-async def test_many_due_jobs_all_run(scheduler: Scheduler, seen: Recorder, opened: Gate) -> None:
-    """More than slots and claim limits: without polling, so each claim leads to the next."""
-    ids = await scheduler.schedule_bulk([JobSpec(opened.job, now(), (n,)) for n in range(500)])
+async def test_bulk_jobs_all_run_when_due(scheduler: Scheduler, seen: Recorder, open_gate: Gate) -> None:
+    """There are more jobs than slots, and polling is too slow to help: each claim must trigger the next."""
+    ids = await scheduler.schedule_bulk([JobSpec(open_gate.job, now(), (n,)) for n in range(500)])
     await seen.until(JobCompleted, 500)
-    assert sorted(args[0] for args in opened.calls) == [*range(500)]
+    assert sorted(args[0] for args in open_gate.calls) == [*range(500)]
     assert {event.job_id for event in seen.of(JobCompleted)} == set(ids)
-    assert opened.most <= 25
+    assert open_gate.most <= 25
 
 
-async def test_running_jobs_are_replaced_in_bulk_too(
+async def test_bulk_replaces_running_jobs_after_they_finish(
     scheduler: Scheduler, seen: Recorder, gate: Gate
 ) -> None:
     jobs = [JobSpec(gate.job, now(), ("old",), job_id=job_id) for job_id in "abc"]
@@ -227,7 +233,7 @@ async def test_running_jobs_are_replaced_in_bulk_too(
 
 
 @pytest.mark.parametrize("mode", list(ConflictResolution))
-async def test_calls_with_the_same_ids_in_other_orders_do_not_deadlock(
+async def test_bulk_calls_do_not_deadlock_when_their_ids_are_in_different_orders(
     make: Make, mode: ConflictResolution
 ) -> None:
     names = [f"{n:03}" for n in range(300)]

@@ -1,4 +1,4 @@
-"""Large bulk calls: jobs that bring no id go by COPY, and nothing else differs, in any mode."""
+"""Large calls of schedule_bulk(): jobs without an id of their own use COPY, with the same results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def named(job_id: str, *args: Any) -> JobSpec:
 
 
 async def stored(scheduler: Scheduler, ids: Sequence[str | None]) -> list[Job]:
-    """The rows, in the order of the ids."""
+    """Return the jobs in the order of the ids."""
     by_id = {job.job_id: job for job in await scheduler.list_jobs(limit=10_000)}
     return [by_id[str(job_id)] for job_id in ids]
 
@@ -58,14 +58,16 @@ async def total(scheduler: Scheduler) -> int:
 
 @pytest.mark.parametrize("mode", ConflictResolution)
 @pytest.mark.parametrize("count", [MANY - 1, MANY, IN_ONE_GO, IN_ONE_GO + 1, 2 * IN_ONE_GO + 1])
-async def test_ids_come_in_the_order_of_the_jobs(make: Make, mode: ConflictResolution, count: int) -> None:
+async def test_large_bulk_returns_ids_in_the_order_of_the_jobs(
+    make: Make, mode: ConflictResolution, count: int
+) -> None:
     scheduler = make()
     ids = await scheduler.schedule_bulk(specs(count), conflict_resolution=mode, batch_size=300)
     assert [job.args for job in await stored(scheduler, ids)] == [(n,) for n in range(count)]
     assert await total(scheduler) == count
 
 
-async def test_jobs_keep_what_distinguishes_them_from_their_neighbours(make: Make) -> None:
+async def test_large_bulk_stores_the_values_of_each_spec(make: Make) -> None:
     scheduler = make(misfire_grace_time=11)
     due = now() + LATER
     kinds: list[dict[str, Any]] = [
@@ -81,17 +83,17 @@ async def test_jobs_keep_what_distinguishes_them_from_their_neighbours(make: Mak
     ids = await scheduler.schedule_bulk([JobSpec(**kind) for _ in range(MANY) for kind in kinds])
     small = await scheduler.schedule_bulk([JobSpec(**kind) for kind in kinds])
 
-    def told(job: Job) -> tuple[Any, ...]:
+    def stored_values(job: Job) -> tuple[Any, ...]:
         terms = (job.priority, job.max_retries, job.misfire_grace_time, job.timeout)
         return (job.job_name, job.execution_time, job.expires_at, *terms)
 
-    expected = [told(job) for job in await stored(scheduler, small)]
+    expected = [stored_values(job) for job in await stored(scheduler, small)]
     assert len(set(expected)) == len(kinds)
-    assert [told(job) for job in await stored(scheduler, ids)] == expected * MANY
+    assert [stored_values(job) for job in await stored(scheduler, ids)] == expected * MANY
 
 
 @pytest.mark.parametrize("batch_size", [40, 1000])
-async def test_ignore_among_many(make: Make, batch_size: int) -> None:
+async def test_large_bulk_skips_existing_and_duplicate_ids_when_ignoring(make: Make, batch_size: int) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([named("b", "old")])
     jobs = [named("a", 1), *specs(MANY), named("b", 2), named("a", 3)]
@@ -102,7 +104,9 @@ async def test_ignore_among_many(make: Make, batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [40, 1000])
-async def test_replace_among_many(make: Make, batch_size: int) -> None:
+async def test_large_bulk_inserts_the_last_of_duplicate_ids_when_replacing(
+    make: Make, batch_size: int
+) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([named("b", "old")])
     jobs = [named("a", 1), *specs(MANY), named("b", 2), named("a", 3)]
@@ -113,7 +117,7 @@ async def test_replace_among_many(make: Make, batch_size: int) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [40, 1000])
-async def test_raise_among_many_is_all_or_nothing(make: Make, batch_size: int) -> None:
+async def test_large_bulk_inserts_nothing_when_raising_on_a_conflict(make: Make, batch_size: int) -> None:
     scheduler = make()
     await scheduler.schedule_bulk([named("b", "old")])
     jobs = [*specs(MANY), named("a"), named("b"), *specs(MANY)]
@@ -130,7 +134,7 @@ async def test_raise_among_many_is_all_or_nothing(make: Make, batch_size: int) -
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_the_callers_transaction_decides(
+async def test_large_bulk_exists_only_after_the_callers_transaction_commits(
     make: Make, pool: asyncpg.Pool, mode: ConflictResolution
 ) -> None:
     scheduler = make()
@@ -139,7 +143,7 @@ async def test_the_callers_transaction_decides(
         await transaction.start()
         jobs = [named("a"), *specs(MANY)]
         await scheduler.schedule_bulk(jobs, conflict_resolution=mode, connection=connection)
-        assert await total(scheduler) == 0, "nobody else sees them yet"
+        assert await total(scheduler) == 0, "invisible to other connections before the commit"
         await transaction.rollback()
         assert await total(scheduler) == 0
         async with connection.transaction():
@@ -147,7 +151,7 @@ async def test_the_callers_transaction_decides(
     assert await total(scheduler) == MANY + 1
 
 
-async def test_raise_on_the_callers_connection_leaves_its_transaction_alone(
+async def test_large_bulk_keeps_the_callers_transaction_usable_after_a_conflict(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     scheduler = make()
@@ -164,27 +168,29 @@ async def test_raise_on_the_callers_connection_leaves_its_transaction_alone(
 
 @pytest.mark.parametrize("mode", ConflictResolution)
 @pytest.mark.parametrize(
-    ("bad", "error"),
+    ("invalid", "error"),
     [
         (JobSpec(work, datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001 - the subject
         (JobSpec(work, now(), args=(math.nan,)), PayloadError),
         (JobSpec(work, now(), max_retries=-1), ValueError),
-        ("no spec", TypeError),
+        ("not a spec", TypeError),
     ],
 )
-async def test_one_bad_job_among_many_and_none_is_stored(
-    make: Make, mode: ConflictResolution, bad: Any, error: type[Exception]
+async def test_large_bulk_stores_nothing_when_one_job_is_invalid(
+    make: Make, mode: ConflictResolution, invalid: Any, error: type[Exception]
 ) -> None:
     scheduler = make()
-    for jobs in ([*specs(2 * IN_ONE_GO), bad], [bad, *specs(MANY)]):
+    for jobs in ([*specs(2 * IN_ONE_GO), invalid], [invalid, *specs(MANY)]):
         with pytest.raises(error):
             await scheduler.schedule_bulk(jobs, conflict_resolution=mode, batch_size=10)
     assert await total(scheduler) == 0
 
 
 @pytest.mark.parametrize("format_", ["text", "binary"])
-async def test_codecs_and_special_characters_disturb_nothing(make: Make, dsn: str, format_: Any) -> None:
-    async def own(connection: asyncpg.Connection) -> None:
+async def test_large_bulk_stores_special_characters_with_custom_codecs_and_session_settings(
+    make: Make, dsn: str, format_: Any
+) -> None:
+    async def customize(connection: asyncpg.Connection) -> None:
         encode = json.dumps if format_ == "text" else lambda value: b"\x01" + json.dumps(value).encode()
         decode = json.loads if format_ == "text" else lambda value: json.loads(value[1:])
         await connection.set_type_codec(
@@ -192,7 +198,7 @@ async def test_codecs_and_special_characters_disturb_nothing(make: Make, dsn: st
         )
         await connection.execute("SET TIME ZONE 'Asia/Kathmandu'; SET DateStyle = 'German'")
 
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=own) as pool:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=customize) as pool:
         scheduler = make(pool)
         scheduler.register(work, name=SPECIAL)
         ids = await scheduler.schedule_bulk(specs(MANY, SPECIAL, kwargs={SPECIAL: [SPECIAL]}))
@@ -203,7 +209,7 @@ async def test_codecs_and_special_characters_disturb_nothing(make: Make, dsn: st
     assert all(job.kwargs == {SPECIAL: [SPECIAL]} for job in jobs)
 
 
-async def test_a_schema_of_an_unusual_name(make: Make) -> None:
+async def test_large_bulk_quotes_the_schema_name(make: Make) -> None:
     scheduler = make(schema='the "odd" one')
     await scheduler.initialize_db()
     ids = await scheduler.schedule_bulk(specs(MANY))
@@ -211,15 +217,15 @@ async def test_a_schema_of_an_unusual_name(make: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_a_pool_of_one_connection_is_enough(make: Make, pools: Pools, mode: ConflictResolution) -> None:
+async def test_large_bulk_succeeds_with_a_pool_of_one_connection(
+    make: Make, pools: Pools, mode: ConflictResolution
+) -> None:
     scheduler = make(await pools(1))
     assert len(await scheduler.schedule_bulk(specs(MANY), conflict_resolution=mode)) == MANY
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-async def test_the_same_call_many_times_at_once_does_not_deadlock(
-    make: Make, mode: ConflictResolution
-) -> None:
+async def test_large_bulk_calls_do_not_deadlock_when_concurrent(make: Make, mode: ConflictResolution) -> None:
     schedulers = [make() for _ in range(3)]
     await schedulers[0].initialize_db()
     jobs = [each for n in range(MANY) for each in (named(f"{n:03}"), JobSpec(work, now() + LATER))]
@@ -234,26 +240,26 @@ async def test_the_same_call_many_times_at_once_does_not_deadlock(
     assert {f"{n:03}" for n in range(MANY)} <= ids
 
 
-async def test_others_have_their_turns_while_many_jobs_are_checked(make: Make) -> None:
+async def test_large_bulk_yields_to_the_event_loop_while_validating(make: Make) -> None:
     scheduler = make()
     await scheduler.initialize_db()
     turns = 0
 
-    async def watch() -> None:
+    async def count_turns() -> None:
         nonlocal turns
         while True:
             await asyncio.sleep(0)
             turns += 1
 
-    bad = JobSpec(work, now(), args=(math.nan,))  # found before the database is asked
-    watching = asyncio.create_task(watch())
+    invalid = JobSpec(work, now(), args=(math.nan,))  # detected before any statement
+    counter = asyncio.create_task(count_turns())
     with pytest.raises(PayloadError):
-        await scheduler.schedule_bulk([*specs(10 * IN_ONE_GO), bad])
-    watching.cancel()
+        await scheduler.schedule_bulk([*specs(10 * IN_ONE_GO), invalid])
+    counter.cancel()
     assert turns >= 5
 
 
-async def test_a_list_that_changes_meanwhile_does_not_matter(make: Make) -> None:
+async def test_large_bulk_inserts_every_job_when_the_caller_clears_the_list(make: Make) -> None:
     scheduler = make()
     jobs = specs(3 * IN_ONE_GO)
     call = asyncio.create_task(scheduler.schedule_bulk(jobs))
@@ -262,9 +268,11 @@ async def test_a_list_that_changes_meanwhile_does_not_matter(make: Make) -> None
     assert len(await call) == 3 * IN_ONE_GO
 
 
-async def test_many_due_jobs_all_run(scheduler: Scheduler, seen: Recorder, opened: Gate) -> None:
+async def test_large_bulk_jobs_all_run_when_due(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate
+) -> None:
     ids = await scheduler.schedule_bulk(
-        [JobSpec(opened.job, now(), (n,)) for n in range(MANY)], batch_size=MANY // 2
+        [JobSpec(open_gate.job, now(), (n,)) for n in range(MANY)], batch_size=MANY // 2
     )
     await seen.until(JobCompleted, MANY)
     assert {event.job_id for event in seen.of(JobCompleted)} == set(ids)

@@ -1,4 +1,4 @@
-"""Cancel, change by hand, look."""
+"""Cancelling, retrying, changing and inspecting jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def status_of(scheduler: Scheduler, job_id: str) -> str:
 # -- cancel --------------------------------------------------------------------------------------------
 
 
-async def test_a_pending_job_is_cancelled(scheduler: Scheduler) -> None:
+async def test_cancel_job_cancels_a_pending_job(scheduler: Scheduler) -> None:
     job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
     assert await scheduler.cancel_job(job_id) is True
     assert await status_of(scheduler, job_id) == "cancelled"
@@ -38,7 +38,7 @@ async def test_a_pending_job_is_cancelled(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled", "expired"])
-async def test_a_finished_job_is_not_cancelled(make: Make, status: str) -> None:
+async def test_cancel_job_leaves_a_finished_job_unchanged(make: Make, status: str) -> None:
     scheduler = make()
     job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
     await scheduler.update_job_status(job_id, status)
@@ -47,17 +47,17 @@ async def test_a_finished_job_is_not_cancelled(make: Make, status: str) -> None:
 
 
 @pytest.mark.parametrize("status", list(JobStatus))
-async def test_a_job_that_has_ended_is_run_once_more(
-    scheduler: Scheduler, seen: Recorder, opened: Gate, pool: asyncpg.Pool, status: JobStatus
+async def test_retry_job_runs_a_finished_job_again_and_leaves_others_unchanged(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate, pool: asyncpg.Pool, status: JobStatus
 ) -> None:
-    job_id = await scheduler.schedule(opened.job, execution_time=now() + HOUR, args=(7,), max_retries=2)
+    job_id = await scheduler.schedule(open_gate.job, execution_time=now() + HOUR, args=(7,), max_retries=2)
     await pool.execute("UPDATE scheduled_jobs SET retry_count = 2, crash_count = 2, error_message = 'no'")
     await scheduler.update_job_status(job_id, status)
     has_ended = status not in (JobStatus.PENDING, JobStatus.RUNNING)
     assert await scheduler.retry_job(job_id) is has_ended
     if has_ended:
         await seen.until(JobCompleted, job_id=job_id)
-        assert opened.calls == [(7,)]
+        assert open_gate.calls == [(7,)]
         assert await scheduler.retry_job(job_id)
         await seen.until(JobCompleted, 2, job_id=job_id)
         row = await scheduler.get_job(job_id)
@@ -68,11 +68,11 @@ async def test_a_job_that_has_ended_is_run_once_more(
         assert await status_of(scheduler, job_id) == status
 
 
-async def test_an_unknown_job_is_not_retried(make: Make) -> None:
-    assert await make().retry_job("nobody") is False
+async def test_retry_job_returns_false_for_an_unknown_id(make: Make) -> None:
+    assert await make().retry_job("unknown") is False
 
 
-async def test_a_job_that_is_retried_gets_its_whole_grace(make: Make) -> None:
+async def test_retry_job_restarts_the_misfire_grace_time(make: Make) -> None:
     scheduler = make()
     due = now() - HOUR
     job_id = await scheduler.schedule(work, execution_time=due, misfire_grace_time=60)
@@ -84,15 +84,15 @@ async def test_a_job_that_is_retried_gets_its_whole_grace(make: Make) -> None:
     assert row.expires_at == row.execution_time + timedelta(minutes=1)
 
 
-async def test_an_unknown_job_is_not_cancelled(make: Make) -> None:
-    assert await make().cancel_job("nobody") is False
+async def test_cancel_job_returns_false_for_an_unknown_id(make: Make) -> None:
+    assert await make().cancel_job("unknown") is False
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere", "a process that never starts"])
-async def test_a_running_job_is_cancelled_on_whichever_worker(
+async def test_cancel_job_cancels_a_running_job_within_a_second_from_any_process(
     scheduler: Scheduler, seen: Recorder, make: Make, gate: Gate, where: str
 ) -> None:
-    """Nothing polls and the next beat is 20 seconds away: this has to come by word."""
+    """Polling and heartbeats come too late here: only a notification cancels the job in time."""
     caller = scheduler if where == "here" else make()
     if where == "elsewhere":
         await caller.start()
@@ -107,7 +107,7 @@ async def test_a_running_job_is_cancelled_on_whichever_worker(
     assert not seen.of(JobLost)
 
 
-async def test_a_job_may_cancel_itself(scheduler: Scheduler, seen: Recorder) -> None:
+async def test_cancel_job_works_when_a_job_cancels_itself(scheduler: Scheduler, seen: Recorder) -> None:
     async def mine() -> None:
         assert await scheduler.cancel_job("mine")
         await asyncio.Event().wait()
@@ -116,12 +116,12 @@ async def test_a_job_may_cancel_itself(scheduler: Scheduler, seen: Recorder) -> 
     await seen.until(JobCancelled, job_id="mine")
 
 
-@pytest.mark.parametrize("bad", ["", "a\x00", 7, None])
-async def test_an_id_that_cannot_be_is_refused(make: Make, bad: Any) -> None:
+@pytest.mark.parametrize("invalid", ["", "a\x00", 7, None])
+async def test_calls_reject_an_invalid_job_id(make: Make, invalid: Any) -> None:
     scheduler = make()
     for call in (scheduler.cancel_job, scheduler.get_job, lambda x: scheduler.update_job_status(x, "failed")):
         with pytest.raises((TypeError, ValueError)):
-            await call(bad)
+            await call(invalid)
 
 
 # -- update_job_status ---------------------------------------------------------------------------------
@@ -129,7 +129,9 @@ async def test_an_id_that_cannot_be_is_refused(make: Make, bad: Any) -> None:
 
 @pytest.mark.parametrize("old", JobStatus)
 @pytest.mark.parametrize("new", JobStatus)
-async def test_every_status_can_become_every_other(make: Make, old: JobStatus, new: JobStatus) -> None:
+async def test_update_job_status_changes_any_status_to_any_other(
+    make: Make, old: JobStatus, new: JobStatus
+) -> None:
     scheduler = make()
     job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
     assert await scheduler.update_job_status(job_id, old) is True
@@ -141,30 +143,30 @@ async def test_every_status_can_become_every_other(make: Make, old: JobStatus, n
     assert (row.lease_until is not None) == (new is JobStatus.RUNNING)
 
 
-@pytest.mark.parametrize("bad", ["done", "", None, 7, JobPriority.HIGH])
-async def test_what_is_no_status_is_refused(make: Make, bad: Any) -> None:
+@pytest.mark.parametrize("invalid", ["done", "", None, 7, JobPriority.HIGH])
+async def test_update_job_status_rejects_an_invalid_status(make: Make, invalid: Any) -> None:
     scheduler = make()
     job_id = await scheduler.schedule(work, execution_time=now() + HOUR)
     with pytest.raises(ValueError, match="'pending', 'running'"):
-        await scheduler.update_job_status(job_id, bad)
+        await scheduler.update_job_status(job_id, invalid)
     assert await status_of(scheduler, job_id) == "pending"
 
 
-async def test_an_unknown_job_has_no_status(make: Make) -> None:
-    assert await make().update_job_status("nobody", JobStatus.FAILED) is False
+async def test_update_job_status_returns_false_for_an_unknown_id(make: Make) -> None:
+    assert await make().update_job_status("unknown", JobStatus.FAILED) is False
 
 
-async def test_a_finished_job_set_to_pending_runs_again(
-    scheduler: Scheduler, seen: Recorder, opened: Gate
+async def test_finished_job_runs_again_when_set_to_pending(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate
 ) -> None:
-    job_id = await scheduler.schedule(opened.job, execution_time=now())
+    job_id = await scheduler.schedule(open_gate.job, execution_time=now())
     await seen.until(JobCompleted)
     await scheduler.update_job_status(job_id, "pending")
     await seen.until(JobCompleted, 2, job_id=job_id)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "expired", "running"])
-async def test_a_running_job_changed_by_hand_is_lost_to_its_worker(
+async def test_running_job_is_cancelled_when_its_status_is_set_by_hand(
     scheduler: Scheduler, seen: Recorder, gate: Gate, status: str
 ) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
@@ -175,7 +177,7 @@ async def test_a_running_job_changed_by_hand_is_lost_to_its_worker(
     assert await status_of(scheduler, job_id) == status
 
 
-async def test_a_running_job_set_to_pending_starts_anew_and_the_old_try_ends(
+async def test_running_job_starts_a_new_attempt_when_set_to_pending(
     scheduler: Scheduler, seen: Recorder, gate: Gate
 ) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
@@ -188,12 +190,12 @@ async def test_a_running_job_set_to_pending_starts_anew_and_the_old_try_ends(
     assert gate.cancelled == 1
 
 
-async def test_a_reservation_ends_with_the_lease(make: Make, opened: Gate) -> None:
+async def test_job_set_to_running_becomes_pending_when_the_lease_expires(make: Make, open_gate: Gate) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     seen = Recorder(scheduler)
     await scheduler.start()
-    job_id = await scheduler.schedule(opened.job, execution_time=clock.now + timedelta(seconds=1))
+    job_id = await scheduler.schedule(open_gate.job, execution_time=clock.now + timedelta(seconds=1))
     await scheduler.update_job_status(job_id, "running")
     clock.advance(timedelta(seconds=59))
     await scheduler.send_heartbeat(job_id)
@@ -204,12 +206,12 @@ async def test_a_reservation_ends_with_the_lease(make: Make, opened: Gate) -> No
     await seen.until(JobCompleted, job_id=job_id)
 
 
-# -- looking -------------------------------------------------------------------------------------------
+# -- inspection ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 async def filled(make: Make) -> Scheduler:
-    """Five pending jobs a to e of two names, due 1 to 5 hours from now; b failed, d completed."""
+    """Return a Scheduler with jobs a to e, due an hour apart: b failed, d completed, the others pending."""
     scheduler = make()
     await scheduler.schedule_bulk(
         [
@@ -235,8 +237,8 @@ START = datetime.fromisoformat("2040-01-01T00:00:00+00:00")
         ({"status": ["failed", JobStatus.COMPLETED]}, "bd"),
         ({"status": []}, ""),
         ({"job_name": "other"}, "e"),
-        ({"job_name": "nobody"}, ""),
-        ({"worker_id": "nobody"}, ""),
+        ({"job_name": "unknown"}, ""),
+        ({"worker_id": "unknown"}, ""),
         ({"due_from": START + 2 * HOUR}, "bcde"),
         ({"due_before": START + 2 * HOUR}, "a"),
         ({"due_from": START + 2 * HOUR, "due_before": START + 4 * HOUR, "status": "pending"}, "c"),
@@ -246,7 +248,7 @@ START = datetime.fromisoformat("2040-01-01T00:00:00+00:00")
     ],
     ids=str,
 )
-async def test_jobs_are_listed_by_filter(filled: Scheduler, filters: dict[str, Any], found: str) -> None:
+async def test_list_jobs_applies_its_filters(filled: Scheduler, filters: dict[str, Any], found: str) -> None:
     assert [job.job_id for job in await filled.list_jobs(**filters)] == list(found)
 
 
@@ -263,31 +265,33 @@ async def test_jobs_are_listed_by_filter(filled: Scheduler, filters: dict[str, A
     ],
     ids=str,
 )
-async def test_bad_filters_are_refused(make: Make, filters: dict[str, Any]) -> None:
+async def test_list_jobs_rejects_invalid_filters(make: Make, filters: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         await make().list_jobs(**filters)
 
 
-async def test_jobs_are_counted(filled: Scheduler) -> None:
+async def test_count_jobs_counts_by_status_and_name(filled: Scheduler) -> None:
     counts = await filled.count_jobs()
     assert counts == JobCounts(pending=3, completed=1, failed=1)
     assert counts.total == 5
     assert await filled.count_jobs(job_name="other") == JobCounts(pending=1)
-    assert await filled.count_jobs(job_name="nobody") == JobCounts()
+    assert await filled.count_jobs(job_name="unknown") == JobCounts()
 
 
-async def test_an_unknown_job_is_none(make: Make) -> None:
-    assert await make().get_job("nobody") is None
+async def test_get_job_returns_none_for_an_unknown_id(make: Make) -> None:
+    assert await make().get_job("unknown") is None
 
 
-async def test_a_row_of_somebody_else_can_be_looked_at(filled: Scheduler, pool: asyncpg.Pool) -> None:
+async def test_get_job_returns_no_arguments_when_task_data_has_another_shape(
+    filled: Scheduler, pool: asyncpg.Pool
+) -> None:
     await pool.execute("UPDATE scheduled_jobs SET task_data = '[1]' WHERE job_id = 'a'")
     row = await filled.get_job("a")
     assert row is not None
     assert (row.args, row.kwargs) == ((), {})
 
 
-async def test_a_running_job_shows_its_worker_and_lease(scheduler: Scheduler, gate: Gate) -> None:
+async def test_list_jobs_includes_worker_and_lease_of_a_running_job(scheduler: Scheduler, gate: Gate) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
     await gate.wait_begun()
     (row,) = await scheduler.list_jobs(worker_id=scheduler.worker_id, status="running")
@@ -302,7 +306,7 @@ async def test_a_running_job_shows_its_worker_and_lease(scheduler: Scheduler, ga
     gate.open.set()
 
 
-async def test_a_dead_worker_is_shown_as_such(make: Make) -> None:
+async def test_workers_reports_a_worker_as_dead_when_its_lease_is_over(make: Make) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     await scheduler.start()
@@ -310,36 +314,36 @@ async def test_a_dead_worker_is_shown_as_such(make: Make) -> None:
     assert [worker.is_alive for worker in await scheduler.workers()] == [False]
 
 
-async def test_a_subscription_ends_when_told_and_its_mistakes_stop_nobody(
-    scheduler: Scheduler, seen: Recorder, opened: Gate, caplog: pytest.LogCaptureFixture
+async def test_subscriber_that_raises_is_logged_and_receives_events_until_unsubscribed(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
-    def clumsy(event: object) -> None:
-        heard.append(event)
-        raise ValueError("a mistake of the subscriber")
+    def raising(event: object) -> None:
+        received.append(event)
+        raise ValueError("a bug in the subscriber")
 
-    unsubscribe = scheduler.subscribe(clumsy, JobStarted, JobCompleted)
-    await scheduler.schedule(opened.job, execution_time=now())
+    unsubscribe = scheduler.subscribe(raising, JobStarted, JobCompleted)
+    await scheduler.schedule(open_gate.job, execution_time=now())
     await seen.until(JobCompleted)
-    assert [type(event) for event in heard] == [JobStarted, JobCompleted]
-    assert "a mistake of the subscriber" in caplog.text
+    assert [type(event) for event in received] == [JobStarted, JobCompleted]
+    assert "a bug in the subscriber" in caplog.text
     unsubscribe()
     unsubscribe()
-    await scheduler.schedule(opened.job, execution_time=now())
+    await scheduler.schedule(open_gate.job, execution_time=now())
     await seen.until(JobCompleted, 2)
-    assert len(heard) == 2
+    assert len(received) == 2
 
 
-async def test_events_are_told_after_the_commit(scheduler: Scheduler, opened: Gate, dsn: str) -> None:
+async def test_events_are_published_after_the_commit(scheduler: Scheduler, open_gate: Gate, dsn: str) -> None:
     other = await asyncpg.connect(dsn)
-    looked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    status: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def look(event: object) -> None:
+    def read_status(event: object) -> None:
         query = asyncio.ensure_future(other.fetchval("SELECT status FROM scheduled_jobs"))
-        query.add_done_callback(lambda done: looked.set_result(done.result()))
+        query.add_done_callback(lambda done: status.set_result(done.result()))
 
-    scheduler.subscribe(look, JobCompleted)
-    await scheduler.schedule(opened.job, execution_time=now())
-    assert await asyncio.wait_for(looked, PATIENCE) == "completed"
+    scheduler.subscribe(read_status, JobCompleted)
+    await scheduler.schedule(open_gate.job, execution_time=now())
+    assert await asyncio.wait_for(status, PATIENCE) == "completed"
     await other.close()

@@ -1,6 +1,6 @@
-"""What a Scheduler asks of its database, counted and not timed: statements, transactions, notifications.
+"""The cost of a Scheduler to its database, counted and not timed: statements, transactions, notifications.
 
-A round trip more for each job shows in no test of what comes out, and in a benchmark only if somebody looks.
+Tests of results do not detect one more round trip per job, and benchmarks do not fail.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ async def work(*args: Any) -> None: ...
 
 @pytest.fixture
 def sent() -> Statements:
-    """What the pool's connections send."""
+    """Return the record of what the connections of the pool send."""
     return Statements()
 
 
 @pytest.fixture
 async def pool(dsn: str, sent: Statements) -> AsyncIterator[asyncpg.Pool]:
-    """In the place of the usual pool, one that tells."""
+    """Replace the usual pool by one that records its statements."""
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, init=sent.listen)
     yield pool
     await asyncio.wait_for(pool.close(), PATIENCE)
@@ -45,7 +45,7 @@ async def pool(dsn: str, sent: Statements) -> AsyncIterator[asyncpg.Pool]:
 
 @pytest.fixture
 async def other(dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the pool's."""
+    """Return a connection outside the pool."""
     connection = await asyncpg.connect(dsn)
     yield connection
     await connection.close()
@@ -53,7 +53,7 @@ async def other(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def idle(make: Make, pool: asyncpg.Pool, sent: Statements) -> Scheduler:
-    """One that was not started, and has looked its schema up."""
+    """Return a Scheduler that was not started and has looked up its schema."""
     scheduler = make()
     async with pool.acquire() as connection:
         await scheduler.schedule(work, execution_time=now() + HOUR, connection=connection)
@@ -62,15 +62,15 @@ async def idle(make: Make, pool: asyncpg.Pool, sent: Statements) -> Scheduler:
 
 
 UPKEEP = 12
-"""Exchanges and transactions that are not for a full claim: the first, the last ones, beats and the like."""
+"""Exchanges and transactions that are not for a full claim: the first, the last ones, heartbeats."""
 
 
 @pytest.mark.parametrize(("slots", "batch", "jobs"), [(1000, 500, 10_000), (25, 10, 1_500), (1, 10, 50)])
-async def test_a_backlog_is_run_with_one_transaction_for_each_claim(
+async def test_backlog_takes_one_transaction_per_claim(
     make: Make, sent: Statements, slots: int, batch: int, jobs: int
 ) -> None:
-    """Each claim is full and takes completions along. Nothing else is sent for a job."""
-    asyncio.get_running_loop().set_debug(False)  # its tracebacks make a task ten times as dear
+    """Each claim is full and carries completions. Nothing else is sent for a job."""
+    asyncio.get_running_loop().set_debug(False)  # its tracebacks make a task ten times as expensive
     scheduler = make(max_concurrent_jobs=slots, batch_claim_limit=batch)
     left, drained = jobs, asyncio.Event()
 
@@ -89,20 +89,20 @@ async def test_a_backlog_is_run_with_one_transaction_for_each_claim(
         await drained.wait()
     drain = await sent.take()
     claims = jobs / min(slots, batch)
-    bulk = jobs / 1_000 * 2  # with the pool's resets
+    bulk = jobs / 1_000 * 2  # including the resets by the pool
     assert drain.named["exchange_jobs"] <= claims + UPKEEP
     assert drain.transactions <= bulk + claims + 2 * UPKEEP
 
 
-async def test_one_call_is_one_statement(idle: Scheduler, sent: Statements) -> None:
+async def test_schedule_sends_one_statement_per_call(idle: Scheduler, sent: Statements) -> None:
     for _ in range(20):
         await idle.schedule(work, execution_time=now() + HOUR)
     calls = await sent.take()
     assert calls.named == {"insert_generated_job": 20}
-    assert calls.counts.keys() <= {"insert_generated_job", "RESET"}, "nor any transaction block"
+    assert calls.counts.keys() <= {"insert_generated_job", "RESET"}, "no transaction block either"
 
 
-async def test_calls_that_are_made_at_once_share_statements(idle: Scheduler, sent: Statements) -> None:
+async def test_schedule_calls_share_statements_when_concurrent(idle: Scheduler, sent: Statements) -> None:
     await asyncio.gather(*(idle.schedule(work, execution_time=now() + HOUR) for _ in range(500)))
     calls = await sent.take()
     assert calls.named.keys() <= {"insert_generated_job", "insert_generated_jobs"}
@@ -110,10 +110,10 @@ async def test_calls_that_are_made_at_once_share_statements(idle: Scheduler, sen
 
 
 @pytest.mark.parametrize("starts", [False, True])
-async def test_calls_that_follow_one_another_share_a_notification(
+async def test_schedule_calls_share_a_notification_when_consecutive(
     make: Make, sent: Statements, monkeypatch: pytest.MonkeyPatch, starts: bool
 ) -> None:
-    monkeypatch.setattr(announcer, "GAP", 3600.0)  # so that all of them lie within one
+    monkeypatch.setattr(announcer, "GAP", 3600.0)  # all calls fall into one gap
     scheduler = make()
     if starts:
         await scheduler.start()
@@ -121,30 +121,32 @@ async def test_calls_that_follow_one_another_share_a_notification(
     for _ in range(50):
         await scheduler.schedule(work, execution_time=now())
     calls = await sent.take()
-    assert (calls.named["insert_job"], calls.named["insert_generated_job"]) == (1, 49), "one says so as well"
+    assert (calls.named["insert_job"], calls.named["insert_generated_job"]) == (1, 49), (
+        "the first insert also notifies"
+    )
     assert calls.named["notify"] <= 1
 
 
-async def test_a_bulk_is_a_few_statements_and_one_notification(
+async def test_bulk_sends_at_most_twenty_statements_and_one_notification(
     idle: Scheduler, sent: Statements, other: asyncpg.Connection
 ) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    received: asyncio.Queue[str] = asyncio.Queue()
     channel = await Store(Connections(idle.db_pool)).channel()
-    await other.add_listener(channel, lambda *message: heard.put_nowait(message[3]))
+    await other.add_listener(channel, lambda *message: received.put_nowait(message[3]))
     await sent.take()
 
     await idle.schedule_bulk([JobSpec(work, now(), (n,)) for n in range(10_000)])
     bulk = await sent.take()
-    assert not bulk.named.keys() - {"notify"}, "they are copied, ten times at most"
+    assert not bulk.named.keys() - {"notify"}, "the rows are sent by COPY"
     assert bulk.named["notify"] <= 1
     assert bulk.counts.total() <= 20
 
     await idle.db_pool.execute("SELECT pg_notify($1, 'end')", channel)
     messages = []
     async with asyncio.timeout(PATIENCE):
-        while (message := await heard.get()) != "end":
+        while (message := await received.get()) != "end":
             messages.append(message)
-    assert len(messages) <= 1, "none comes from elsewhere, as from a trigger"
+    assert len(messages) <= 1, "nothing else notifies, such as a trigger"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ async def test_a_bulk_is_a_few_statements_and_one_notification(
         (0 * HOUR, {"insert_job": 1}, {"insert_generated_jobs": 1, "notify": 1}),
     ],
 )
-async def test_a_call_on_the_callers_connection_adds_a_statement_there_and_none_elsewhere(  # noqa: PLR0917 - fixtures
+async def test_schedule_sends_one_statement_on_the_callers_connection_and_none_elsewhere(  # noqa: PLR0917 - fixtures
     idle: Scheduler,
     sent: Statements,
     other: asyncpg.Connection,
@@ -162,7 +164,7 @@ async def test_a_call_on_the_callers_connection_adds_a_statement_there_and_none_
     one: dict[str, int],
     several: dict[str, int],
 ) -> None:
-    await idle.schedule(work, execution_time=now() + HOUR, connection=other)  # asyncpg learns its types
+    await idle.schedule(work, execution_time=now() + HOUR, connection=other)  # asyncpg reads the types once
     own = Statements()
     await own.listen(other)
     async with other.transaction():
@@ -175,7 +177,7 @@ async def test_a_call_on_the_callers_connection_adds_a_statement_there_and_none_
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 1_000])
-async def test_a_heartbeat_is_one_statement_however_many_jobs_are_held(
+async def test_heartbeat_sends_one_statement_for_any_number_of_jobs(
     pool: asyncpg.Pool, sent: Statements, jobs: int
 ) -> None:
     gate = Gate()
@@ -194,4 +196,4 @@ async def test_a_heartbeat_is_one_statement_however_many_jobs_are_held(
     await heartbeat.drain()
     await parts.store.connections.release_held()
     assert beat.named == {"renew_lease": 1}
-    assert beat.transactions <= 2, "its own, and the pool's reset"
+    assert beat.transactions <= 2, "one for the heartbeat, one for the reset by the pool"

@@ -1,4 +1,4 @@
-"""Whatever a caller passes is stored as it is, or refused with a TypeError or a ValueError that says why."""
+"""Any value that a caller passes is stored unchanged or rejected with a TypeError or a ValueError."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ anything = (
     | st.floats()
 )
 offsets = st.sampled_from([0, -23, 23]).map(lambda hours: timezone(timedelta(hours=hours)))
-FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-times = st.datetimes(timezones=st.none() | offsets) | st.sampled_from([FIRST, LAST])
+EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+times = st.datetimes(timezones=st.none() | offsets) | st.sampled_from([EARLIEST, LATEST])
 graces = st.none() | st.sampled_from([0, 1, 2**31 - 1])
 timeouts = st.none() | st.sampled_from([5e-324, 1e308, 10**300, timedelta.max, timedelta.resolution])
 
@@ -95,19 +95,21 @@ CALLS: list[Call] = [
 
 @EXAMPLES
 @given(anything | times)
-async def test_every_call_takes_what_it_is_given_or_refuses_it(pool: asyncpg.Pool, value: object) -> None:
+async def test_calls_accept_any_value_or_raise_type_or_value_errors(
+    pool: asyncpg.Pool, value: object
+) -> None:
     scheduler = Scheduler(pool)
     for call in CALLS:
         try:
             await call(scheduler, value)
         except (TypeError, ValueError) as error:
-            assert str(error)  # noqa: PT017 - most calls are to raise, but not each with each value
+            assert str(error)  # noqa: PT017 - not every call raises for every value
     await scheduler.shutdown()
 
 
 @EXAMPLES
 @given(texts)
-async def test_ids_and_names_come_back_as_they_went(pool: asyncpg.Pool, text: str) -> None:
+async def test_ids_and_names_are_stored_unchanged(pool: asyncpg.Pool, text: str) -> None:
     scheduler = Scheduler(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
     try:
@@ -128,18 +130,18 @@ async def test_ids_and_names_come_back_as_they_went(pool: asyncpg.Pool, text: st
 
 @EXAMPLES
 @given(times, graces, timeouts, st.booleans())
-async def test_the_ends_of_time_and_of_the_columns(
-    pool: asyncpg.Pool, due: datetime, grace: int | None, timeout: Any, alone: bool
+async def test_extreme_times_and_settings_are_stored_or_rejected(
+    pool: asyncpg.Pool, due: datetime, grace: int | None, timeout: Any, single: bool
 ) -> None:
     scheduler = Scheduler(pool)
     settings: dict[str, Any] = {"misfire_grace_time": grace, "timeout": timeout, "max_retries": 2**31 - 1}
     try:
-        if alone:
+        if single:
             job_id: str | None = await scheduler.schedule(work, execution_time=due, **settings)
-        else:  # by COPY
+        else:  # uses COPY
             job_id = (await scheduler.schedule_bulk([JobSpec(work, due, **settings)] * 100))[0]
     except ValueError:
-        in_range = due.tzinfo is not None and timedelta(days=1) < due - FIRST
+        in_range = due.tzinfo is not None and timedelta(days=1) < due - EARLIEST
         assert not in_range or due.year == 9999
         return
     assert job_id
@@ -156,7 +158,7 @@ def size_of(args: tuple[Any, ...]) -> int:
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "🦉", '"'])
 @pytest.mark.parametrize("limit", [1_048_576, 100])
-async def test_arguments_of_the_largest_size_are_taken_and_one_byte_more_is_not(
+async def test_arguments_are_rejected_when_one_byte_above_the_size_limit(
     make: Make, pool: asyncpg.Pool, letter: str, limit: int
 ) -> None:
     scheduler = make() if limit == 1_048_576 else make(max_payload_bytes=limit)
@@ -165,14 +167,14 @@ async def test_arguments_of_the_largest_size_are_taken_and_one_byte_more_is_not(
     fits += "." * (limit - size_of((fits,)))
     assert size_of((fits,)) == limit
     await scheduler.schedule(work, execution_time=LATER, args=(fits,))
-    refused: list[Coroutine[Any, Any, object]] = [
+    rejected: list[Coroutine[Any, Any, object]] = [
         scheduler.schedule(work, execution_time=LATER, args=(fits + ".",)),
         scheduler.schedule_job("x", LATER, {"args": [fits + "."]}),
         scheduler.schedule_bulk(
             [JobSpec(work, LATER, (n,)) for n in range(600)] + [JobSpec(work, LATER, (fits + ".",))]
         ),
     ]
-    for call in refused:
+    for call in rejected:
         with pytest.raises(
             PayloadError, match=f"{limit + 1} bytes .* max_payload_bytes is {limit}. Store"
         ) as raised:
@@ -181,7 +183,7 @@ async def test_arguments_of_the_largest_size_are_taken_and_one_byte_more_is_not(
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1
 
 
-async def test_without_a_limit_any_size_is_taken(make: Make) -> None:
+async def test_arguments_of_any_size_are_accepted_when_there_is_no_limit(make: Make) -> None:
     scheduler = make(max_payload_bytes=None)
     job_id = await scheduler.schedule(work, execution_time=LATER, args=("x" * 3_000_000,))
     job = await scheduler.get_job(job_id)
@@ -189,7 +191,7 @@ async def test_without_a_limit_any_size_is_taken(make: Make) -> None:
     assert len(job.args[0]) == 3_000_000
 
 
-async def test_a_job_without_arguments_always_fits(make: Make) -> None:
+async def test_jobs_without_arguments_are_accepted_with_the_smallest_size_limit(make: Make) -> None:
     scheduler = make(max_payload_bytes=64)
 
     @periodic(every=timedelta(hours=1), dedup_key="k" * 200)
@@ -200,11 +202,11 @@ async def test_a_job_without_arguments_always_fits(make: Make) -> None:
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000, 100_000])
-async def test_what_is_nested_too_deeply_is_refused(make: Make, depth: int) -> None:
+async def test_arguments_are_rejected_when_nested_too_deeply(make: Make, depth: int) -> None:
     value: Any = 1
     for _ in range(depth):
         value = [value]
     with pytest.raises(PayloadError, match="nested deeper"):
         await make().schedule(work, execution_time=LATER, args=(value,))
-    while isinstance(value, list):  # or its end would be as deep
+    while isinstance(value, list):  # otherwise its deallocation would recurse as deeply
         value = value[0]

@@ -1,6 +1,6 @@
-"""Schedules that somebody wrote by hand, with whatever the table takes.
+"""Rows of schedules written by hand, with any values that the table accepts.
 
-None of them may end a Scheduler, keep one from starting, or hold up the other schedules.
+No row may stop a Scheduler, prevent its start or delay the other schedules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from tests.support.hostile import COUNTS, FIRST, INSTANTS, LAST, NAMES, column, instants, write_row
+from tests.support.hostile import COUNTS, EARLIEST, INSTANTS, JOB_NAMES, LATEST, column, instants, write_row
 from tests.support.worker import Recorder
 
 TYPES = {
@@ -40,13 +40,13 @@ TYPES = {
     "updated_at": "timestamptz",
 }
 HOUR = timedelta(hours=1)
-GOOD = "a good one"
-KNOWN = ["by interval", "by cron", "of another function"]
+VALID = "valid"
+KNOWN = ["interval", "cron", "other function"]
 PLAIN: dict[str, str | None] = {
     "dedup_key": KNOWN[0],
     "derived_key": "false",
     "job_name": "x",
-    "function": "nobody.knows",
+    "function": "unknown.function",
     "every": "1 hour",
     "use_advisory_lock": "false",
     "priority": "5",
@@ -78,7 +78,7 @@ CRONS = [
 ZONES = ["", "Mars/Olympus", "../../../../etc/passwd", "/etc/passwd", "Europe", "UTC+25", "x" * 5000, "🦉"]
 
 flags = st.sampled_from(["true", "false"])
-whens = st.fixed_dictionaries(
+timings = st.fixed_dictionaries(
     {"every": st.sampled_from(INTERVALS), "cron": st.none(), "timezone": st.none()}
 ) | st.fixed_dictionaries(
     {
@@ -88,13 +88,13 @@ whens = st.fixed_dictionaries(
     }
 )
 rows = st.builds(
-    lambda row, when: {**row, **when},
+    lambda row, timing: {**row, **timing},
     st.fixed_dictionaries(
         {
             "dedup_key": st.sampled_from([*KNOWN, *KNOWN, "unknown", "", "'", "x" * 5000]),
             "derived_key": flags,
-            "job_name": st.sampled_from(NAMES),
-            "function": st.sampled_from([*NAMES, f"{__name__}.work", f"{__name__}.other_work"]),
+            "job_name": st.sampled_from(JOB_NAMES),
+            "function": st.sampled_from([*JOB_NAMES, f"{__name__}.work", f"{__name__}.other_work"]),
             "use_advisory_lock": flags,
             "priority": st.sampled_from(["1", "3", "5", "8"]),
             "max_retries": st.sampled_from(COUNTS),
@@ -106,11 +106,11 @@ rows = st.builds(
             "updated_at": st.sampled_from(INSTANTS),
         }
     ),
-    whens,
+    timings,
 )
 
 
-async def write(pool: asyncpg.Pool, row: dict[str, str | None]) -> bool:
+async def write_schedule(pool: asyncpg.Pool, row: dict[str, str | None]) -> bool:
     return await write_row(pool, "scheduler_periodic_jobs", "dedup_key", TYPES, row)
 
 
@@ -120,7 +120,7 @@ async def work() -> None: ...
 async def other_work() -> None: ...
 
 
-async def good_work() -> None: ...
+async def valid_work() -> None: ...
 
 
 def decorate() -> None:
@@ -128,14 +128,12 @@ def decorate() -> None:
     periodic(every=HOUR, dedup_key=KNOWN[0])(work)
     periodic(cron="0 * * * *", timezone="Europe/Berlin", dedup_key=KNOWN[1])(work)
     periodic(every=HOUR, dedup_key=KNOWN[2])(other_work)
-    periodic(every=2 * HOUR)(
-        other_work
-    )  # under a derived key, which an abandoned row of its function has had
-    periodic(every=HOUR, dedup_key=GOOD)(good_work)
+    periodic(every=2 * HOUR)(other_work)  # a derived key, as an abandoned row of its function has had
+    periodic(every=HOUR, dedup_key=VALID)(valid_work)
 
 
-class Bystander:
-    """A Scheduler that runs beside such rows, with a good schedule among them."""
+class Harness:
+    """A running Scheduler with a valid schedule among the hostile rows."""
 
     def __init__(self, scheduler: Scheduler, pool: asyncpg.Pool) -> None:
         self.scheduler = scheduler
@@ -143,122 +141,122 @@ class Bystander:
         self.seen = Recorder(scheduler)
 
     async def plan(self) -> None:
-        """One pass, in which a window of the good schedule is due."""
+        """Run one pass and verify that it enqueues a job of the valid schedule, which is due."""
         runtime = self.scheduler._runtime
         assert runtime is not None
-        before = len(self.seen.of(PeriodicJobPlanned, dedup_key=GOOD))
+        before = len(self.seen.of(PeriodicJobPlanned, dedup_key=VALID))
         await self.pool.execute(
-            "UPDATE scheduler_periodic_jobs SET next_fire_at = clock_timestamp() WHERE dedup_key = $1", GOOD
+            "UPDATE scheduler_periodic_jobs SET next_fire_at = clock_timestamp() WHERE dedup_key = $1", VALID
         )
         await runtime.planner.run_once()
-        await self.seen.until(PeriodicJobPlanned, before + 1, dedup_key=GOOD)
+        await self.seen.until(PeriodicJobPlanned, before + 1, dedup_key=VALID)
 
 
 @asynccontextmanager
-async def beside(pool: asyncpg.Pool) -> AsyncIterator[Bystander]:
-    """Start; at the end nothing has stopped it, and everything can be looked at and switched."""
+async def running_harness(pool: asyncpg.Pool) -> AsyncIterator[Harness]:
+    """Start a Scheduler; at the end, verify that it runs and that every schedule can be read and switched."""
     decorate()
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    bystander = Bystander(scheduler, pool)
+    harness = Harness(scheduler, pool)
     async with scheduler:
-        await bystander.plan()
-        yield bystander
-        await bystander.plan()
-        for key in set(scheduler.get_periodic_jobs()) - {GOOD}:
+        await harness.plan()
+        yield harness
+        await harness.plan()
+        for key in set(scheduler.get_periodic_jobs()) - {VALID}:
             assert scheduler.get_periodic_job_status(key)
             for switch in (scheduler.disable_periodic_job, scheduler.enable_periodic_job):
                 assert switch(key)
-                await bystander.plan()
+                await harness.plan()
         assert scheduler.is_running
     assert scheduler._life.fault is None
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(before=st.lists(rows, max_size=12), meanwhile=st.lists(rows, max_size=12))
-async def test_whatever_lies_in_the_table(
-    pool: asyncpg.Pool, before: list[dict[str, str | None]], meanwhile: list[dict[str, str | None]]
+@given(before=st.lists(rows, max_size=12), added_later=st.lists(rows, max_size=12))
+async def test_scheduler_survives_any_rows_of_schedules(
+    pool: asyncpg.Pool, before: list[dict[str, str | None]], added_later: list[dict[str, str | None]]
 ) -> None:
     await pool.execute("TRUNCATE scheduled_jobs, scheduler_workers, scheduler_periodic_jobs")
     for row in before:
-        await write(pool, row)
-    async with beside(pool) as bystander:
-        for row in meanwhile:
-            if await write(pool, row):
-                await bystander.plan()
+        await write_schedule(pool, row)
+    async with running_harness(pool) as harness:
+        for row in added_later:
+            if await write_schedule(pool, row):
+                await harness.plan()
 
 
-async def test_instants(pool: asyncpg.Pool) -> None:
+async def test_schedules_with_extreme_instants_are_not_reported_as_broken(pool: asyncpg.Pool) -> None:
     columns = ("anchor", "last_fire_at", "next_fire_at", "updated_at")
     for instant in INSTANTS:
-        assert await write(pool, PLAIN | dict.fromkeys(columns, instant))
-        async with beside(pool) as bystander:
+        assert await write_schedule(pool, PLAIN | dict.fromkeys(columns, instant))
+        async with running_harness(pool) as harness:
             for column in columns:
-                assert await write(pool, PLAIN | {column: instant})
-                await bystander.plan()
-            assert not bystander.seen.of(PeriodicJobBroken)
+                assert await write_schedule(pool, PLAIN | {column: instant})
+                await harness.plan()
+            assert not harness.seen.of(PeriodicJobBroken)
 
 
-async def test_a_time_long_past_is_due_and_one_that_never_comes_is_not(pool: asyncpg.Pool) -> None:
+async def test_schedule_is_due_when_its_next_fire_time_is_in_the_past_only(pool: asyncpg.Pool) -> None:
     anchor = datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC)
-    async with beside(pool) as bystander:
-        for instant, due in (("-infinity", True), (FIRST, True), ("infinity", False), (LAST, False)):
+    async with running_harness(pool) as harness:
+        for instant, due in (("-infinity", True), (EARLIEST, True), ("infinity", False), (LATEST, False)):
             await pool.execute("DELETE FROM scheduled_jobs")
-            assert await write(pool, PLAIN | {"next_fire_at": instant, "anchor": str(anchor)})
-            await bystander.plan()
-            jobs = await bystander.scheduler.list_jobs(job_name="x")
+            assert await write_schedule(pool, PLAIN | {"next_fire_at": instant, "anchor": str(anchor)})
+            await harness.plan()
+            jobs = await harness.scheduler.list_jobs(job_name="x")
             assert len(jobs) == due
-            for job in jobs:  # the latest window of its rhythm, as after any time without a node
+            for job in jobs:  # the latest fire time, as after a downtime of all nodes
                 assert (job.execution_time - anchor) % HOUR == timedelta(0)
                 assert timedelta(0) < datetime.now(UTC) - job.execution_time < HOUR
 
 
-async def test_a_schedule_that_cannot_be_understood_is_told_once_and_left_alone(pool: asyncpg.Pool) -> None:
-    async with beside(pool) as bystander:
-        odd: list[dict[str, str | None]] = [{"every": every} for every in HUGE]
-        odd += [{"every": None, "cron": cron, "timezone": "UTC"} for cron in CRONS]
-        odd += [{"every": None, "cron": "0 * * * *", "timezone": zone} for zone in ZONES]
-        for number, change in enumerate(odd, 1):
-            assert await write(pool, {**PLAIN, "cron": None, "timezone": None, **change})
-            await bystander.plan()
-            await bystander.plan()
-            broken = bystander.seen.of(PeriodicJobBroken)
+async def test_invalid_schedule_is_reported_once_until_its_row_changes(pool: asyncpg.Pool) -> None:
+    async with running_harness(pool) as harness:
+        invalid: list[dict[str, str | None]] = [{"every": every} for every in HUGE]
+        invalid += [{"every": None, "cron": cron, "timezone": "UTC"} for cron in CRONS]
+        invalid += [{"every": None, "cron": "0 * * * *", "timezone": zone} for zone in ZONES]
+        for number, change in enumerate(invalid, 1):
+            assert await write_schedule(pool, {**PLAIN, "cron": None, "timezone": None, **change})
+            await harness.plan()
+            await harness.plan()
+            broken = harness.seen.of(PeriodicJobBroken)
             assert len(broken) == number, change
             assert isinstance(broken[-1].error, ValueError)
-        assert await write(pool, {**PLAIN, "cron": None, "timezone": None})
-        await bystander.plan()
-        assert bystander.seen.of(PeriodicJobPlanned, dedup_key=KNOWN[0])
-    async with beside(pool):  # and a start writes what the code says
+        assert await write_schedule(pool, {**PLAIN, "cron": None, "timezone": None})
+        await harness.plan()
+        assert harness.seen.of(PeriodicJobPlanned, dedup_key=KNOWN[0])
+    async with running_harness(pool):  # a start writes the schedule of the code
         assert (
             await pool.fetchval("SELECT every FROM scheduler_periodic_jobs WHERE dedup_key = $1", KNOWN[0])
             == HOUR
         )
 
 
-async def test_an_infinite_interval(pool: asyncpg.Pool) -> None:
+async def test_infinite_interval_is_reported_as_broken(pool: asyncpg.Pool) -> None:
     if await pool.fetchval("SELECT current_setting('server_version_num')::int") < 170000:
         pytest.skip("intervals are finite before PostgreSQL 17")
-    async with beside(pool) as bystander:
-        assert await write(pool, PLAIN | {"every": "infinity"})
-        await bystander.plan()
-        assert len(bystander.seen.of(PeriodicJobBroken)) == 1
+    async with running_harness(pool) as harness:
+        assert await write_schedule(pool, PLAIN | {"every": "infinity"})
+        await harness.plan()
+        assert len(harness.seen.of(PeriodicJobBroken)) == 1
 
 
-async def test_two_hundred_broken_ones_do_not_stand_before_a_good_one(pool: asyncpg.Pool) -> None:
+async def test_valid_schedule_fires_behind_two_hundred_broken_ones(pool: asyncpg.Pool) -> None:
     for number in range(200):
         periodic(every=HOUR, dedup_key=f"{number}")(work)
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    bystander = Bystander(scheduler, pool)
-    periodic(every=HOUR, dedup_key=GOOD)(good_work)
+    harness = Harness(scheduler, pool)
+    periodic(every=HOUR, dedup_key=VALID)(valid_work)
     async with scheduler:
         runtime = scheduler._runtime
         assert runtime is not None
         await pool.execute(
             "UPDATE scheduler_periodic_jobs SET every = '20 years', next_fire_at = '-infinity'"
             " WHERE dedup_key <> $1",
-            GOOD,
+            VALID,
         )
         async with asyncio.timeout(20):
-            while len(bystander.seen.of(PeriodicJobBroken)) < 200:
+            while len(harness.seen.of(PeriodicJobBroken)) < 200:
                 await runtime.planner.run_once()
-        await bystander.plan()
+        await harness.plan()
     assert scheduler._life.fault is None

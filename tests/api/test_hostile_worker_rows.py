@@ -1,4 +1,4 @@
-"""Workers that somebody wrote by hand: they are shown, rescued or left alone, and never end a Scheduler."""
+"""Rows of workers written by hand, with any values that the table accepts: no row may stop a Scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
-from tests.support.hostile import INSTANTS, NAME, OTHERS, write_row
+from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
 from tests.support.worker import Recorder, now
 
 TYPES = {
@@ -27,10 +27,10 @@ TYPES = {
     "last_beat": "timestamptz",
     "lease_until": "timestamptz",
 }
-LONG = "🦉" * 2500
-IDS = [*OTHERS, LONG, "\u202e", "set by hand", "due", "a b"]
+LONG_ID = "🦉" * 2500
+IDS = [*OTHER_WORKERS, LONG_ID, "\u202e", "set by hand", "due", "a b"]
 NUMBERS = ["0", "-1", str(-(2**31)), str(2**31 - 1)]
-KEYS = [None, "0", "7", str(-(2**63)), str(2**63 - 1)]
+LIVENESS_KEYS = [None, "0", "7", str(-(2**63)), str(2**63 - 1)]
 
 rows = st.fixed_dictionaries(
     {
@@ -40,7 +40,7 @@ rows = st.fixed_dictionaries(
         "version": st.sampled_from(["", "0.2.3", "not a version", "🦉" * 3000]),
         "max_concurrent_jobs": st.sampled_from(NUMBERS),
         "running_jobs": st.sampled_from(NUMBERS),
-        "liveness_key": st.sampled_from(KEYS),
+        "liveness_key": st.sampled_from(LIVENESS_KEYS),
         "started_at": st.sampled_from(INSTANTS),
         "last_beat": st.sampled_from(INSTANTS),
         "lease_until": st.sampled_from(INSTANTS),
@@ -51,12 +51,12 @@ rows = st.fixed_dictionaries(
 async def work() -> None: ...
 
 
-async def write(pool: asyncpg.Pool, row: Mapping[str, str | None]) -> None:
+async def write_worker(pool: asyncpg.Pool, row: Mapping[str, str | None]) -> None:
     assert await write_row(pool, "scheduler_workers", "worker_id", TYPES, row)
 
 
-async def survives(scheduler: Scheduler, seen: Recorder) -> None:
-    """Every part that reads the table has its turn, and jobs run."""
+async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
+    """Verify that every service that reads the table makes a pass and that jobs run."""
     runtime = scheduler._runtime
     assert runtime is not None
     parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ async def survives(scheduler: Scheduler, seen: Recorder) -> None:
         runtime.rescuer.listen()
         for name in ("heartbeat", "rescuer", "deadline_scanner", "announcer", "heartbeat", "claimer"):
             await parts[name].run_once()
-    job_id = await scheduler.schedule_job(NAME, now(), {})
+    job_id = await scheduler.schedule_job(JOB_NAME, now(), {})
     await seen.until(JobCompleted, job_id=job_id)
     for worker in await scheduler.workers():
         assert all(each.tzinfo for each in (worker.started_at, worker.last_beat, worker.lease_until))
@@ -73,26 +73,26 @@ async def survives(scheduler: Scheduler, seen: Recorder) -> None:
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(rows, min_size=1, max_size=12), st.lists(rows, min_size=1, max_size=12))
-async def test_whatever_lies_in_the_table(
-    pool: asyncpg.Pool, before: list[dict[str, str | None]], meanwhile: list[dict[str, str | None]]
+async def test_scheduler_survives_any_rows_of_workers(
+    pool: asyncpg.Pool, before: list[dict[str, str | None]], added_later: list[dict[str, str | None]]
 ) -> None:
     await pool.execute("TRUNCATE scheduled_jobs, scheduler_workers")
     for row in before:
-        await write(pool, row)
+        await write_worker(pool, row)
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    scheduler.register(work, name=NAME)
+    scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:
-        await survives(scheduler, seen)
-        for row in meanwhile:
-            await write(pool, row)
-        await survives(scheduler, seen)
+        await check_survival(scheduler, seen)
+        for row in added_later:
+            await write_worker(pool, row)
+        await check_survival(scheduler, seen)
     assert scheduler._life.fault is None
 
 
-async def test_a_row_of_ones_own_is_mended_by_the_next_beat(pool: asyncpg.Pool) -> None:
+async def test_heartbeat_repairs_the_workers_own_row_after_a_change_by_hand(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    scheduler.register(work, name=NAME)
+    scheduler.register(work, name=JOB_NAME)
     async with scheduler:
         for instant in INSTANTS:
             await pool.execute(
@@ -100,33 +100,33 @@ async def test_a_row_of_ones_own_is_mended_by_the_next_beat(pool: asyncpg.Pool) 
                 " last_beat = $1::text::timestamptz, started_at = $1::text::timestamptz, running_jobs = -1",
                 instant,
             )
-            await survives(scheduler, Recorder(scheduler))
+            await check_survival(scheduler, Recorder(scheduler))
             (own,) = await scheduler.workers()
             assert own.is_alive
             assert abs((own.last_beat - datetime.now(UTC)).total_seconds()) < 60
             assert own.running_jobs == 0
 
 
-async def test_workers_that_never_were_fall_silent_and_lose_their_jobs(
+async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_free(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their leases never end, but nobody holds the locks that their rows name."""
+    """Their leases never end, but no connection holds the liveness locks in their rows."""
     monkeypatch.setattr("pg_scheduler.store.store.SETTLING", 0.0)
     monkeypatch.setattr("pg_scheduler.worker.maintenance.rescuer.PATIENCE", 0.0)
     for number, worker_id in enumerate(IDS):
         row = dict.fromkeys(("started_at", "last_beat", "lease_until"), INSTANTS[number % 2 * 3])
         row |= {"worker_id": worker_id, "liveness_key": str(number), "hostname": "", "version": ""}
-        await write(pool, row | {"pid": "1", "max_concurrent_jobs": "1"})
+        await write_worker(pool, row | {"pid": "1", "max_concurrent_jobs": "1"})
         await pool.execute(
             "INSERT INTO scheduled_jobs"
             " (job_id, job_name, execution_time, status, attempt, worker_id, lease_until)"
             " VALUES ($1, $2, now(), 'running', 1, $3, 'infinity')",
             str(number),
-            NAME,
+            JOB_NAME,
             worker_id,
         )
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    scheduler.register(work, name=NAME)
+    scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:
         runtime = scheduler._runtime
@@ -140,12 +140,12 @@ async def test_workers_that_never_were_fall_silent_and_lose_their_jobs(
     assert scheduler._life.fault is None
 
 
-async def test_a_job_of_a_worker_of_an_endless_name_can_be_cancelled(pool: asyncpg.Pool) -> None:
+async def test_cancel_job_cancels_a_job_whose_worker_id_exceeds_a_notification(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, worker_id)"
         " VALUES ('odd', 'x', now(), 'running', 1, $1)",
-        LONG,
+        LONG_ID,
     )
     assert await scheduler.cancel_job("odd")
     job = await scheduler.get_job("odd")

@@ -1,4 +1,4 @@
-"""The documented building blocks, and the vacuum by hand."""
+"""The documented building blocks, and the vacuum."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.worker import Gate, Recorder, now
 async def work() -> None: ...
 
 
-async def claimed_by_hand(scheduler: Scheduler, pool: asyncpg.Pool, job_id: str) -> dict[str, Any]:
-    """The row of a job that was claimed for this worker by a statement of the caller's own."""
+async def claim_by_hand(scheduler: Scheduler, pool: asyncpg.Pool, job_id: str) -> dict[str, Any]:
+    """Claim a job for this worker by a statement and return its row."""
     row = await pool.fetchrow(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = $2, attempt = attempt + 1, "
         "lease_until = now() + interval '1 minute' WHERE job_id = $1 RETURNING *",
@@ -32,14 +32,12 @@ async def claimed_by_hand(scheduler: Scheduler, pool: asyncpg.Pool, job_id: str)
 
 
 @pytest.mark.parametrize("call", ["recover_orphaned_jobs", "periodic_orphan_recovery", "monitor_heartbeats"])
-async def test_recovery_gives_back_the_jobs_of_dead_workers(
-    make: Make, pool: asyncpg.Pool, call: str
-) -> None:
+async def test_recovery_reclaims_the_jobs_of_dead_workers(make: Make, pool: asyncpg.Pool, call: str) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     seen = Recorder(scheduler)
     await scheduler.start()
-    job_id = await scheduler.schedule_job("nobody.knows", clock.now, {})
+    job_id = await scheduler.schedule_job("unknown.function", clock.now, {})
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'dead', attempt = 1, lease_until = $1",
         clock.now + timedelta(seconds=10),
@@ -53,12 +51,12 @@ async def test_recovery_gives_back_the_jobs_of_dead_workers(
     assert (row.status, row.worker_id) == (JobStatus.PENDING, None)
 
 
-async def test_listen_for_jobs_claims_now(make: Make, opened: Gate) -> None:
+async def test_listen_for_jobs_claims_due_jobs_at_once(make: Make, open_gate: Gate) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     seen = Recorder(scheduler)
     await scheduler.start()
-    await scheduler.schedule(opened.job, execution_time=clock.now + timedelta(seconds=30))
+    await scheduler.schedule(open_gate.job, execution_time=clock.now + timedelta(seconds=30))
     clock.advance(timedelta(seconds=30))
     await scheduler.listen_for_jobs()
     await seen.until(JobCompleted)
@@ -81,14 +79,16 @@ async def test_send_heartbeat_renews_the_lease_of_the_job(make: Make, gate: Gate
         await scheduler.send_heartbeat(7)  # type: ignore[arg-type]
 
 
-async def test_execute_job_runs_one_claimed_row_now(make: Make, pool: asyncpg.Pool, opened: Gate) -> None:
+async def test_execute_job_runs_one_claimed_row_at_once(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
+) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()
     due = now() + timedelta(hours=1)
-    job_id = await scheduler.schedule(opened.job, execution_time=due, args=(1,))
-    await scheduler.execute_job(await claimed_by_hand(scheduler, pool, job_id))
-    assert opened.calls == [(1,)]
+    job_id = await scheduler.schedule(open_gate.job, execution_time=due, args=(1,))
+    await scheduler.execute_job(await claim_by_hand(scheduler, pool, job_id))
+    assert open_gate.calls == [(1,)]
     await seen.until(JobCompleted, job_id=job_id)
 
 
@@ -101,7 +101,7 @@ async def test_execute_job_with_concurrency_control_waits_for_a_slot(
     await scheduler.schedule(gate.job, execution_time=now(), args=("first",))
     await gate.wait_begun()
     job_id = await scheduler.schedule(gate.job, execution_time=now() + timedelta(hours=1), args=("second",))
-    row = await claimed_by_hand(scheduler, pool, job_id)
+    row = await claim_by_hand(scheduler, pool, job_id)
     waiting = asyncio.create_task(scheduler.execute_job_with_concurrency_control(row))
     done, _ = await asyncio.wait([waiting], timeout=0.05)  # real time: it must wait
     assert not done
@@ -112,17 +112,21 @@ async def test_execute_job_with_concurrency_control_waits_for_a_slot(
     await seen.until(JobCompleted, job_id=job_id)
 
 
-async def test_only_what_this_worker_has_claimed_is_run(scheduler: Scheduler, gate: Gate) -> None:
+async def test_execute_job_rejects_a_job_without_a_claim_of_this_worker(
+    scheduler: Scheduler, gate: Gate
+) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now() + timedelta(hours=1))
     for call in (scheduler.execute_job, scheduler.execute_job_with_concurrency_control):
         with pytest.raises(ValueError, match="is not claimed by worker"):
             await call({"job_id": job_id})
         with pytest.raises(ValueError, match="is not claimed by worker"):
-            await call({"job_id": "nobody"})
+            await call({"job_id": "unknown"})
     assert not gate.calls
 
 
-async def test_what_runs_already_is_not_run_again(scheduler: Scheduler, seen: Recorder, gate: Gate) -> None:
+async def test_execute_job_rejects_a_job_that_is_already_running(
+    scheduler: Scheduler, seen: Recorder, gate: Gate
+) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
     await gate.wait_begun()
     with pytest.raises(ValueError, match="is already running on this worker"):
@@ -132,7 +136,7 @@ async def test_what_runs_already_is_not_run_again(scheduler: Scheduler, seen: Re
     assert (len(gate.calls), gate.cancelled) == (1, 0)
 
 
-async def test_a_job_waiting_for_a_slot_at_shutdown_does_not_run_after_it(
+async def test_execute_job_with_concurrency_control_raises_when_shutdown_precedes_a_free_slot(
     make: Make, pool: asyncpg.Pool, gate: Gate
 ) -> None:
     scheduler = make(max_concurrent_jobs=1)
@@ -140,9 +144,9 @@ async def test_a_job_waiting_for_a_slot_at_shutdown_does_not_run_after_it(
     await scheduler.schedule(gate.job, execution_time=now(), args=("first",))
     await gate.wait_begun()
     job_id = await scheduler.schedule(gate.job, execution_time=now() + timedelta(hours=1), args=("second",))
-    row = await claimed_by_hand(scheduler, pool, job_id)
+    row = await claim_by_hand(scheduler, pool, job_id)
     waiting = asyncio.create_task(scheduler.execute_job_with_concurrency_control(row))
-    await asyncio.wait([waiting], timeout=0.05)  # until it waits
+    await asyncio.wait([waiting], timeout=0.05)  # until it waits for the slot
     await scheduler.shutdown()
     with pytest.raises(NotRunningError, match=job_id):
         await waiting
@@ -152,32 +156,32 @@ async def test_a_job_waiting_for_a_slot_at_shutdown_does_not_run_after_it(
 # -- vacuum --------------------------------------------------------------------------------------------
 
 
-async def ended(scheduler: Scheduler, **counts: int) -> None:
+async def create_finished_jobs(scheduler: Scheduler, **counts: int) -> None:
     for status, count in counts.items():
         for _ in range(count):
             job_id = await scheduler.schedule(work, execution_time=now() + timedelta(hours=1))
             await scheduler.update_job_status(job_id, status)
 
 
-NOW = VacuumPolicy.immediate()
+IMMEDIATE = VacuumPolicy.immediate()
 
 
-async def test_completed_jobs_that_are_not_kept_go_as_they_end_and_are_counted(make: Make) -> None:
-    config = VacuumConfig(completed=NOW, failed=VacuumPolicy.never(), track_metrics=True)
+async def test_vacuum_deletes_and_counts_completed_jobs_at_once_with_the_immediate_policy(make: Make) -> None:
+    config = VacuumConfig(completed=IMMEDIATE, failed=VacuumPolicy.never(), track_metrics=True)
     scheduler = make(vacuum_config=config)
     seen = Recorder(scheduler)
     await scheduler.start()
-    failed = await scheduler.schedule(work, execution_time=now(), args=("one too many",))
-    gone = {await scheduler.schedule(work, execution_time=now()) for _ in range(3)}
-    assert {event.job_id for event in await seen.until(JobCompleted, 3)} == gone
+    failed = await scheduler.schedule(work, execution_time=now(), args=("unexpected",))
+    deleted = {await scheduler.schedule(work, execution_time=now()) for _ in range(3)}
+    assert {event.job_id for event in await seen.until(JobCompleted, 3)} == deleted
     await seen.until(JobFailed)
     assert [job.job_id for job in await scheduler.list_jobs()] == [failed]
-    await scheduler.shutdown()  # what was deleted since the last pass is written down
+    await scheduler.shutdown()  # writes the counts since the last pass
     assert (await scheduler.get_total_vacuum_stats())["total_completed"] == 3
 
 
-async def test_without_the_vacuum_nothing_is_deleted_as_it_ends(make: Make) -> None:
-    scheduler = make(vacuum_config=VacuumConfig(completed=NOW), vacuum_enabled=False)
+async def test_completed_jobs_are_kept_when_the_vacuum_is_disabled(make: Make) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(completed=IMMEDIATE), vacuum_enabled=False)
     seen = Recorder(scheduler)
     await scheduler.start()
     job_id = await scheduler.schedule(work, execution_time=now())
@@ -185,10 +189,10 @@ async def test_without_the_vacuum_nothing_is_deleted_as_it_ends(make: Make) -> N
     assert [job.job_id for job in await scheduler.list_jobs()] == [job_id]
 
 
-async def test_run_vacuum_counts_by_status(make: Make) -> None:
-    scheduler = make(vacuum_config=VacuumConfig(NOW, NOW, NOW, expired=NOW))
+async def test_run_vacuum_deletes_and_counts_by_status(make: Make) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(IMMEDIATE, IMMEDIATE, IMMEDIATE, expired=IMMEDIATE))
     await scheduler.initialize_db()
-    await ended(scheduler, completed=3, failed=2, cancelled=1, expired=4, pending=1)
+    await create_finished_jobs(scheduler, completed=3, failed=2, cancelled=1, expired=4, pending=1)
     assert await scheduler.run_vacuum() == {"completed": 3, "failed": 2, "cancelled": 1, "expired": 4}
     assert await scheduler.run_vacuum() == {"completed": 0, "failed": 0, "cancelled": 0, "expired": 0}
     assert (await scheduler.count_jobs()).total == 1
@@ -196,13 +200,13 @@ async def test_run_vacuum_counts_by_status(make: Make) -> None:
     assert await scheduler.get_total_vacuum_stats() == {}
 
 
-async def test_stats_have_the_documented_keys(make: Make) -> None:
+async def test_vacuum_stats_have_the_documented_keys(make: Make) -> None:
     clock = FakeClock(now())
-    config = VacuumConfig(NOW, NOW, NOW, track_metrics=True, expired=NOW)
+    config = VacuumConfig(IMMEDIATE, IMMEDIATE, IMMEDIATE, track_metrics=True, expired=IMMEDIATE)
     scheduler = make(vacuum_config=config, clock=clock)
     await scheduler.initialize_db()
     for _ in range(3):
-        await ended(scheduler, completed=2, failed=1)
+        await create_finished_jobs(scheduler, completed=2, failed=1)
         await scheduler.run_vacuum()
         clock.advance(timedelta(days=1))
     clock.advance(timedelta(days=-1))
@@ -229,23 +233,23 @@ async def test_stats_have_the_documented_keys(make: Make) -> None:
     }
 
 
-async def test_total_stats_of_nothing_are_zero(make: Make) -> None:
+async def test_total_vacuum_stats_are_zero_when_nothing_was_deleted(make: Make) -> None:
     scheduler = make(vacuum_config=VacuumConfig(track_metrics=True))
     total = await scheduler.get_total_vacuum_stats()
     assert (total["total_completed"], total["last_vacuum_run"]) == (0, None)
 
 
 @pytest.mark.parametrize("days", [0, -1, 1.5, True])
-async def test_days_that_cannot_be_are_refused(make: Make, days: Any) -> None:
+async def test_get_vacuum_stats_rejects_an_invalid_number_of_days(make: Make, days: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         await make().get_vacuum_stats(days)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_the_vacuum_runs_by_itself_unless_switched_off(make: Make, enabled: bool) -> None:
-    scheduler = make(vacuum_config=VacuumConfig(NOW), vacuum_enabled=enabled)
+async def test_vacuum_service_runs_unless_disabled(make: Make, enabled: bool) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(IMMEDIATE), vacuum_enabled=enabled)
     seen = Recorder(scheduler)
-    await ended(scheduler, completed=1)
+    await create_finished_jobs(scheduler, completed=1)
     await scheduler.start()
     assert bool(seen.of(PassFinished, service="vacuum")) is enabled
     if enabled:

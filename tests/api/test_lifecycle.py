@@ -1,4 +1,4 @@
-"""Start and shutdown, in every order and company."""
+"""Start and shutdown: order, concurrency, failures and small pools."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.api.conftest import Make, Pools
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, kill_backends, listening_pid, new_job, now
 
 
-async def test_start_returns_when_jobs_are_being_claimed(make: Make, opened: Gate) -> None:
+async def test_start_returns_when_jobs_are_being_claimed(make: Make, open_gate: Gate) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     assert (scheduler.is_running, scheduler.is_shutting_down) == (False, False)
-    await scheduler.schedule(opened.job, execution_time=now())
+    await scheduler.schedule(open_gate.job, execution_time=now())
     await scheduler.start()
     assert (scheduler.is_running, scheduler.is_shutting_down) == (True, False)
     (row,) = await scheduler.list_jobs()
@@ -52,7 +52,7 @@ async def test_start_returns_when_jobs_are_being_claimed(make: Make, opened: Gat
     assert seen.of(WorkerStarted) == [WorkerStarted(scheduler.worker_id)]
 
 
-async def test_start_and_shutdown_twice_are_no_ops(make: Make) -> None:
+async def test_start_and_shutdown_are_no_ops_when_repeated(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.shutdown()
@@ -65,7 +65,7 @@ async def test_start_and_shutdown_twice_are_no_ops(make: Make) -> None:
     assert await scheduler.workers() == []
 
 
-async def test_start_and_shutdown_at_once_are_one(make: Make) -> None:
+async def test_concurrent_starts_and_shutdowns_act_as_one(make: Make) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     await asyncio.gather(*(scheduler.start() for _ in range(5)))
@@ -73,18 +73,18 @@ async def test_start_and_shutdown_at_once_are_one(make: Make) -> None:
     assert len(seen.of(WorkerStarted)) == len(seen.of(WorkerStopped)) == 1
 
 
-async def test_it_starts_again_after_a_shutdown(make: Make, opened: Gate) -> None:
+async def test_scheduler_starts_again_after_a_shutdown(make: Make, open_gate: Gate) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     for run in range(1, 4):
         await scheduler.start()
-        await scheduler.schedule(opened.job, execution_time=now())
+        await scheduler.schedule(open_gate.job, execution_time=now())
         await seen.until(JobCompleted, run)
         await scheduler.shutdown()
-    assert len(opened.calls) == 3
+    assert len(open_gate.calls) == 3
 
 
-async def test_a_shutdown_during_the_start_comes_after_it(make: Make) -> None:
+async def test_shutdown_waits_for_a_start_in_progress(make: Make) -> None:
     scheduler = make()
     starting = asyncio.create_task(scheduler.start())
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_a_shutdown_during_the_start_comes_after_it(make: Make) -> None:
     assert await scheduler.workers() == []
 
 
-async def test_a_start_during_the_shutdown_comes_after_it(make: Make, gate: Gate) -> None:
+async def test_start_waits_for_a_shutdown_in_progress(make: Make, gate: Gate) -> None:
     scheduler = make()
     await scheduler.start()
     await scheduler.schedule(gate.job, execution_time=now())
@@ -108,7 +108,7 @@ async def test_a_start_during_the_shutdown_comes_after_it(make: Make, gate: Gate
     assert len(await scheduler.workers()) == 1
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing_running(make: Make) -> None:
+async def test_start_leaves_no_tasks_and_no_worker_row_when_cancelled(make: Make) -> None:
     scheduler = make()
     for turns in range(0, 60, 3):
         starting = asyncio.create_task(scheduler.start())
@@ -125,17 +125,17 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(make: Make) -> N
 
 
 @pytest.mark.parametrize("fails_in", ["_until_next", "start"])
-async def test_a_start_that_fails_gives_every_connection_back(
+async def test_start_releases_every_connection_when_it_fails(
     dsn: str, monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:
-    """Even after the first claim, which takes the connection of the hot path for long."""
+    """This includes a failure after the first claim, which keeps the connection of the hot path."""
 
     async def broken_start(self: Claimer) -> None:
         await start(self)
-        raise LookupError("mine")
+        raise LookupError("on purpose")
 
     def broken(*_args: object, **_values: object) -> float:
-        raise LookupError("mine")
+        raise LookupError("on purpose")
 
     start = Claimer.start
     monkeypatch.setattr(Claimer, fails_in, broken_start if fails_in == "start" else broken)
@@ -146,47 +146,49 @@ async def test_a_start_that_fails_gives_every_connection_back(
     await asyncio.wait_for(pool.close(), PATIENCE)
 
 
-async def test_a_shutdown_gives_every_connection_back(dsn: str, gate: Gate) -> None:
-    """Also when the last results were written by others than the claimer."""
+async def test_shutdown_releases_every_connection(dsn: str, gate: Gate) -> None:
+    """This includes the case that another service than the claimer writes the last results."""
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     scheduler = Scheduler(pool, shutdown_timeout=0)
     await scheduler.start()
     await scheduler.schedule(gate.job, execution_time=now())
     await gate.wait_begun()
-    assert pool.get_size() - pool.get_idle_size() >= 2, "LISTEN and the hot path"
+    assert pool.get_size() - pool.get_idle_size() >= 2, "LISTEN and the hot path hold one each"
     await scheduler.shutdown()
     await asyncio.wait_for(pool.close(), PATIENCE)
 
 
-async def test_two_schedulers_share_a_pool_of_four(make: Make, pools: Pools, opened: Gate) -> None:
-    """Each would like to hold two connections; one has to be left to work with."""
+async def test_two_schedulers_run_jobs_on_one_pool_of_four_connections(
+    make: Make, pools: Pools, open_gate: Gate
+) -> None:
+    """Each prefers to hold two connections; one must stay free for work."""
     pool = await pools(4)
     one, two, both = make(pool), make(pool), EventBus()
     seen = Recorder(both)
     for scheduler in (one, two):
         scheduler.subscribe(both.publish)
         await scheduler.start()
-    await one.schedule_bulk([JobSpec(opened.job, now()) for _ in range(50)])
+    await one.schedule_bulk([JobSpec(open_gate.job, now()) for _ in range(50)])
     await seen.until(JobCompleted, 50)
     assert seen.of(ServiceRetrying) == []
 
 
-async def test_what_was_not_heard_while_the_listener_was_away_is_looked_for(
-    make: Make, pool: asyncpg.Pool, opened: Gate
+async def test_due_job_runs_after_the_listener_reconnects_when_its_notification_was_lost(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
 ) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
-    scheduler.register(opened.job, name="app.work")
+    scheduler.register(open_gate.job, name="app.work")
     await scheduler.start()
-    await scheduler._store.insert([new_job("unheard", "app.work")])  # without a word to anybody
+    await scheduler._store.insert([new_job("unannounced", "app.work")])  # without a notification
     assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
-    await seen.until(JobCompleted, job_id="unheard")
+    await seen.until(JobCompleted, job_id="unannounced")
 
 
-async def test_a_new_definition_that_waited_runs_as_soon_as_the_old_run_has_ended(
+async def test_replacement_of_a_running_job_starts_without_a_poll_when_the_old_attempt_ends(
     make: Make, gate: Gate
 ) -> None:
-    """Its row is pending again without a notification, and no poll may be needed to find it."""
+    """The row becomes pending without a notification, and polling is too slow to help."""
     scheduler = make()
     seen = Recorder(scheduler)
     await scheduler.start()
@@ -204,7 +206,7 @@ async def test_a_new_definition_that_waited_runs_as_soon_as_the_old_run_has_ende
     assert gate.calls == [("old",), ("new",)]
 
 
-async def test_a_shutdown_that_is_cancelled_goes_on(make: Make, gate: Gate) -> None:
+async def test_shutdown_continues_in_the_background_when_cancelled(make: Make, gate: Gate) -> None:
     scheduler = make(shutdown_timeout=PATIENCE)
     await scheduler.start()
     job_id = await scheduler.schedule(gate.job, execution_time=now())
@@ -221,7 +223,7 @@ async def test_a_shutdown_that_is_cancelled_goes_on(make: Make, gate: Gate) -> N
     assert row.status is JobStatus.COMPLETED
 
 
-async def test_shutdown_lets_jobs_end_in_time(make: Make, gate: Gate) -> None:
+async def test_shutdown_waits_for_running_jobs_and_claims_no_more(make: Make, gate: Gate) -> None:
     scheduler = make(shutdown_timeout=PATIENCE)
     seen = Recorder(scheduler)
     await scheduler.start()
@@ -230,7 +232,7 @@ async def test_shutdown_lets_jobs_end_in_time(make: Make, gate: Gate) -> None:
     stopping = asyncio.create_task(scheduler.shutdown())
     await asyncio.wait([stopping], timeout=0.02)  # real time: it must wait
     assert not stopping.done()
-    late = await scheduler.schedule(gate.job, execution_time=now())  # not claimed any more
+    late = await scheduler.schedule(gate.job, execution_time=now())  # no longer claimed
     gate.open.set()
     await stopping
     assert len(seen.of(JobCompleted)) == 1
@@ -239,7 +241,7 @@ async def test_shutdown_lets_jobs_end_in_time(make: Make, gate: Gate) -> None:
     assert (row.status, row.attempt) == (JobStatus.PENDING, 0)
 
 
-async def test_shutdown_hands_back_what_does_not_end_in_time(make: Make, gate: Gate) -> None:
+async def test_shutdown_releases_jobs_that_exceed_the_shutdown_timeout(make: Make, gate: Gate) -> None:
     scheduler, other = make(), make()
     seen, others = Recorder(scheduler), Recorder(other)
     await scheduler.start()
@@ -262,9 +264,7 @@ async def test_shutdown_hands_back_what_does_not_end_in_time(make: Make, gate: G
     await others.until(JobCompleted, job_id=job_id, attempt=2)
 
 
-async def test_another_node_takes_what_shutdown_hands_back_without_waiting_for_a_poll(
-    make: Make, gate: Gate
-) -> None:
+async def test_another_worker_claims_jobs_released_by_shutdown_without_a_poll(make: Make, gate: Gate) -> None:
     scheduler, other = make(), make()
     others = Recorder(other)
     await scheduler.start()
@@ -278,26 +278,26 @@ async def test_another_node_takes_what_shutdown_hands_back_without_waiting_for_a
     await others.until(JobCompleted, job_id=job_id)
 
 
-async def test_a_job_may_shut_its_scheduler_down(make: Make) -> None:
-    """It cannot wait for itself; it must neither hang, nor be interrupted and run again."""
+async def test_shutdown_completes_when_called_by_a_job_of_the_scheduler(make: Make) -> None:
+    """The shutdown must not wait for the job that called it, nor interrupt and repeat that job."""
     scheduler = make(shutdown_timeout=PATIENCE)
     seen = Recorder(scheduler)
-    after: list[str] = []
+    completed: list[str] = []
 
-    async def last() -> None:
+    async def shut_down() -> None:
         await scheduler.shutdown()
-        after.append("ended")
+        completed.append("job")
 
     await scheduler.start()
-    job_id = await scheduler.schedule(last, execution_time=now())
+    job_id = await scheduler.schedule(shut_down, execution_time=now())
     async with asyncio.timeout(5):
         await scheduler.wait()
-    assert after == ["ended"]
+    assert completed == ["job"]
     assert [event.job_id for event in seen.of(JobCompleted)] == [job_id]
     assert not holds(scheduler.is_running)
 
 
-async def test_a_job_of_one_scheduler_may_shut_another_one_down(make: Make, gate: Gate) -> None:
+async def test_shutdown_completes_when_called_by_a_job_of_another_scheduler(make: Make, gate: Gate) -> None:
     scheduler, other = make(), make()
     seen = Recorder(scheduler)
 
@@ -307,11 +307,11 @@ async def test_a_job_of_one_scheduler_may_shut_another_one_down(make: Make, gate
 
     await scheduler.start()
     await other.start()
-    scheduler_only = await scheduler.schedule(stop_the_other, execution_time=now())
-    await seen.until(JobCompleted, job_id=scheduler_only)
+    job_id = await scheduler.schedule(stop_the_other, execution_time=now())
+    await seen.until(JobCompleted, job_id=job_id)
 
 
-async def test_the_block_starts_and_shuts_down(pool: asyncpg.Pool) -> None:
+async def test_async_with_block_starts_and_shuts_down(pool: asyncpg.Pool) -> None:
     async with Scheduler(pool) as scheduler:
         assert holds(scheduler.is_running)
         waiting = asyncio.create_task(scheduler.wait())
@@ -322,7 +322,7 @@ async def test_the_block_starts_and_shuts_down(pool: asyncpg.Pool) -> None:
     await scheduler.wait()  # at once
 
 
-async def test_two_schedulers_in_one_process_share_the_work(make: Make, gate: Gate) -> None:
+async def test_two_schedulers_in_one_process_share_the_jobs(make: Make, gate: Gate) -> None:
     first, second = make(max_concurrent_jobs=1), make(max_concurrent_jobs=1)
     started = Recorder(first), Recorder(second)
     assert first.worker_id != second.worker_id
@@ -352,7 +352,7 @@ async def test_twenty_schedulers_start_at_once_on_an_empty_database(empty_dsn: s
         await pool.close()
 
 
-async def test_a_database_of_a_newer_version_is_refused(make: Make, pool: asyncpg.Pool) -> None:
+async def test_start_rejects_a_database_migrated_by_a_newer_version(make: Make, pool: asyncpg.Pool) -> None:
     await pool.execute(
         "INSERT INTO scheduler_migrations (version, name, checksum) VALUES (9999, 'future', 'x')"
     )
@@ -363,7 +363,7 @@ async def test_a_database_of_a_newer_version_is_refused(make: Make, pool: asyncp
     assert not holds(scheduler.is_running)
 
 
-async def test_a_start_without_the_database_fails_and_can_be_tried_again(dsn: str, make: Make) -> None:
+async def test_start_fails_on_a_closed_pool_and_succeeds_later_on_an_open_one(dsn: str, make: Make) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
     scheduler = make(pool)
     await pool.close()
@@ -377,10 +377,10 @@ async def test_a_start_without_the_database_fails_and_can_be_tried_again(dsn: st
     await scheduler._store.connections._pool.close()
 
 
-async def test_it_outlives_the_loss_of_every_connection(
-    make: Make, pools: Pools, dsn: str, opened: Gate
+async def test_scheduler_recovers_when_every_connection_is_lost(
+    make: Make, pools: Pools, dsn: str, open_gate: Gate
 ) -> None:
-    """Real time: a backoff or two of a tenth of a second."""
+    """Real time: one or two backoffs of a tenth of a second."""
     scheduler = make(await pools(5))
     seen = Recorder(scheduler)
     await scheduler.start()
@@ -389,9 +389,9 @@ async def test_it_outlives_the_loss_of_every_connection(
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                job_id = await scheduler.schedule(opened.job, execution_time=now())
+                job_id = await scheduler.schedule(open_gate.job, execution_time=now())
                 break
-            except DatabaseUnavailableError:  # the first use of each broken connection
+            except DatabaseUnavailableError:  # raised by the first use of each broken connection
                 continue
     await seen.until(JobCompleted, job_id=job_id)
 
@@ -400,8 +400,8 @@ async def test_it_outlives_the_loss_of_every_connection(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-async def test_a_small_pool_runs_jobs_and_schedules(
-    make: Make, pools: Pools, opened: Gate, size: int
+async def test_scheduler_runs_jobs_and_schedules_with_a_small_pool(
+    make: Make, pools: Pools, open_gate: Gate, size: int
 ) -> None:
     @periodic(every=timedelta(seconds=0.2), job_name="often")
     async def often() -> None: ...
@@ -410,28 +410,30 @@ async def test_a_small_pool_runs_jobs_and_schedules(
     seen = Recorder(scheduler)
     await scheduler.start()
     for _ in range(50):
-        await scheduler.schedule(opened.job, execution_time=now())
-    await scheduler.schedule(opened.job, execution_time=now() + timedelta(seconds=0.1), job_id="later")
+        await scheduler.schedule(open_gate.job, execution_time=now())
+    await scheduler.schedule(open_gate.job, execution_time=now() + timedelta(seconds=0.1), job_id="later")
     await seen.until(JobCompleted, job_id="later")
     await seen.until(JobCompleted, 2, job_name="often")
     await seen.until(JobCompleted, 53)
     assert len(seen.of(ListenerLost)) == (size < 3)
 
 
-async def test_a_cancel_reaches_a_node_that_hears_nothing(make: Make, pools: Pools, gate: Gate) -> None:
+async def test_cancel_job_cancels_within_a_second_on_a_worker_without_notifications(
+    make: Make, pools: Pools, gate: Gate
+) -> None:
     """Real time: within a second."""
-    deaf, other = make(await pools(1)), make()
-    seen = Recorder(deaf)
-    await deaf.start()
+    without_listen, other = make(await pools(1)), make()
+    seen = Recorder(without_listen)
+    await without_listen.start()
     await other.start()
-    job_id = await deaf.schedule(gate.job, execution_time=now())
+    job_id = await without_listen.schedule(gate.job, execution_time=now())
     await gate.wait_begun()
     async with asyncio.timeout(1.5):
         assert await other.cancel_job(job_id)
         await seen.until(JobCancelled, job_id=job_id)
 
 
-async def test_a_lock_that_the_pool_cannot_hold_is_refused_at_the_start(make: Make, pools: Pools) -> None:
+async def test_start_rejects_an_advisory_lock_with_a_pool_of_one_connection(make: Make, pools: Pools) -> None:
     @periodic(every=timedelta(hours=1), use_advisory_lock=True, dedup_key="locked")
     async def locked() -> None: ...
 
@@ -442,7 +444,7 @@ async def test_a_lock_that_the_pool_cannot_hold_is_refused_at_the_start(make: Ma
     await make(await pools(2)).start()
 
 
-async def test_a_connection_of_its_own_holds_the_lock_of_the_smallest_pool(
+async def test_advisory_lock_uses_the_direct_dsn_with_a_pool_of_one_connection(
     make: Make, pools: Pools, dsn: str
 ) -> None:
     @periodic(every=timedelta(hours=1), use_advisory_lock=True, dedup_key="locked")
@@ -456,7 +458,7 @@ async def test_a_connection_of_its_own_holds_the_lock_of_the_smallest_pool(
     assert not seen.of(ListenerLost)
 
 
-async def test_locked_runs_leave_the_pool_a_connection_to_live_on(make: Make, pools: Pools) -> None:
+async def test_jobs_with_advisory_locks_leave_a_pool_connection_free(make: Make, pools: Pools) -> None:
     gate = Gate()
 
     @periodic(every=timedelta(hours=1), use_advisory_lock=True, dedup_key="one")
@@ -482,32 +484,34 @@ async def test_locked_runs_leave_the_pool_a_connection_to_live_on(make: Make, po
     await seen.until(JobCompleted, 2)
 
 
-# -- parts of it that need a start ---------------------------------------------------------------------
+# -- building blocks and polling -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "call",
     ["recover_orphaned_jobs", "periodic_orphan_recovery", "monitor_heartbeats", "listen_for_jobs"],
 )
-async def test_building_blocks_need_a_start(make: Make, call: str) -> None:
+async def test_building_blocks_raise_before_the_start(make: Make, call: str) -> None:
     with pytest.raises(NotRunningError, match="start"):
         await getattr(make(), call)()
 
 
-async def test_polling_alone_is_enough(make: Make, pools: Pools, opened: Gate) -> None:
-    """Another process schedules, and this one cannot hear it. Real time: a few polls."""
-    deaf = make(await pools(1), polling_config=PollingConfig(max_interval=0.05))
-    seen = Recorder(deaf)
-    deaf.register(opened.job)
-    await deaf.start()
-    await make().schedule(opened.job, execution_time=now())
+async def test_jobs_run_by_polling_when_there_are_no_notifications(
+    make: Make, pools: Pools, open_gate: Gate
+) -> None:
+    """Another process schedules, and this one cannot listen. Real time: a few polls."""
+    without_listen = make(await pools(1), polling_config=PollingConfig(max_interval=0.05))
+    seen = Recorder(without_listen)
+    without_listen.register(open_gate.job)
+    await without_listen.start()
+    await make().schedule(open_gate.job, execution_time=now())
     await seen.until(JobCompleted)
 
 
-async def test_the_length_of_the_worker_id_may_be_set_on_an_instance(pool: asyncpg.Pool) -> None:
+async def test_worker_id_has_the_length_set_on_the_instance(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     assert len(scheduler.worker_id) == 8
-    scheduler.WORKER_ID_LENGTH = 41  # type: ignore[misc] # promised for an instance too
+    scheduler.WORKER_ID_LENGTH = 41  # type: ignore[misc] # documented for instances, too
     async with scheduler:
         assert len(scheduler.worker_id) == 41
         assert [worker.worker_id for worker in await scheduler.workers()] == [scheduler.worker_id]

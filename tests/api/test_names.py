@@ -1,4 +1,4 @@
-"""Which function runs for which name, here and on other nodes."""
+"""Resolving job names to registered functions, on one worker and several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.worker import Recorder, now
 
 
 def function(module: str, name: str, calls: list[Any]) -> Any:
-    """A coroutine function as if another module had defined it."""
+    """Return a coroutine function that appears to be defined in another module."""
 
     async def template(*args: Any) -> None:
         calls.append((module, *args))
@@ -29,27 +29,27 @@ def calls() -> list[Any]:
     return []
 
 
-async def until_seen_waiting(scheduler: Scheduler) -> None:
-    """A claim pass has met what waits, and left it."""
+async def run_claim_pass(scheduler: Scheduler) -> None:
+    """Run a claim pass, which leaves jobs of unknown names pending."""
     await scheduler.listen_for_jobs()
 
 
-async def test_a_job_of_an_unknown_name_waits_until_it_is_registered(
+async def test_job_of_an_unknown_name_stays_pending_until_the_name_is_registered(
     scheduler: Scheduler, seen: Recorder, calls: list[Any]
 ) -> None:
     job_id = await scheduler.schedule_job("app.mail.send", now(), {"args": ["x"]})
-    await until_seen_waiting(scheduler)
+    await run_claim_pass(scheduler)
     row = await scheduler.get_job(job_id)
     assert row is not None
     assert (row.status, row.attempt) == (JobStatus.PENDING, 0)
     assert await scheduler.load_task_functions() == ["app.mail.send"]
-    scheduler.register(function("app.mail", "send", calls))  # while it runs: taken at once
+    scheduler.register(function("app.mail", "send", calls))  # while the Scheduler runs: claimed at once
     await seen.until(JobCompleted, job_id=job_id)
     assert calls == [("app.mail", "x")]
     assert await scheduler.load_task_functions() == []
 
 
-async def test_a_function_that_only_another_node_knows_runs_there(
+async def test_job_runs_on_the_worker_that_registers_its_name(
     scheduler: Scheduler, make: Make, calls: list[Any]
 ) -> None:
     other = make()
@@ -60,7 +60,7 @@ async def test_a_function_that_only_another_node_knows_runs_there(
     await others.until(JobCompleted)
 
 
-async def test_two_functions_of_one_name_in_different_modules_never_meet(
+async def test_functions_of_the_same_name_in_different_modules_do_not_collide(
     scheduler: Scheduler, seen: Recorder, calls: list[Any]
 ) -> None:
     one, two = function("app.one", "send", calls), function("app.two", "send", calls)
@@ -71,7 +71,7 @@ async def test_two_functions_of_one_name_in_different_modules_never_meet(
     assert {each.job_name for each in seen.of(JobCompleted)} == {"app.one.send", "app.two.send"}
 
 
-async def test_a_bare_name_of_0_2_means_the_only_function_that_bears_it(
+async def test_bare_name_resolves_only_when_one_function_has_it(
     scheduler: Scheduler, seen: Recorder, calls: list[Any]
 ) -> None:
     scheduler.register(function("app.one", "send", calls))
@@ -79,7 +79,7 @@ async def test_a_bare_name_of_0_2_means_the_only_function_that_bears_it(
     await seen.until(JobCompleted, job_name="send")
     scheduler.register(function("app.two", "send", calls))
     ambiguous = await scheduler.schedule_job("send", now(), {})
-    await until_seen_waiting(scheduler)
+    await run_claim_pass(scheduler)
     row = await scheduler.get_job(ambiguous)
     assert row is not None
     assert row.status is JobStatus.PENDING
@@ -87,7 +87,7 @@ async def test_a_bare_name_of_0_2_means_the_only_function_that_bears_it(
     assert calls == [("app.one",)]
 
 
-async def test_an_exact_name_goes_before_a_bare_one(
+async def test_exact_name_takes_precedence_over_a_bare_name(
     scheduler: Scheduler, seen: Recorder, calls: list[Any]
 ) -> None:
     scheduler.register(function("app.one", "send", calls))
@@ -97,7 +97,9 @@ async def test_an_exact_name_goes_before_a_bare_one(
     assert calls == [("app.two",)]
 
 
-async def test_aliases_keep_old_names_running(scheduler: Scheduler, seen: Recorder, calls: list[Any]) -> None:
+async def test_alias_resolves_jobs_stored_under_an_old_name(
+    scheduler: Scheduler, seen: Recorder, calls: list[Any]
+) -> None:
     for name in ("mail.send", "old.name", "older.name"):
         await scheduler.schedule_job(name, now(), {"args": [name]})
 
@@ -113,7 +115,7 @@ async def test_aliases_keep_old_names_running(scheduler: Scheduler, seen: Record
     assert row.job_name == "mail.send"
 
 
-async def test_register_gives_the_function_back(make: Make) -> None:
+async def test_register_returns_the_function_and_rejects_others(make: Make) -> None:
     scheduler = make()
 
     async def work() -> None: ...
@@ -125,7 +127,9 @@ async def test_register_gives_the_function_back(make: Make) -> None:
         scheduler.register(print)  # type: ignore[type-var]
 
 
-async def test_two_functions_under_one_explicit_name_are_refused(make: Make, calls: list[Any]) -> None:
+async def test_register_rejects_a_name_or_alias_that_another_function_has(
+    make: Make, calls: list[Any]
+) -> None:
     scheduler = make()
     scheduler.register(function("app.one", "send", calls), name="mail", aliases=["post"])
     taken: list[dict[str, Any]] = [{"name": "mail"}, {"name": "post"}, {"aliases": ["mail"]}]
@@ -133,10 +137,12 @@ async def test_two_functions_under_one_explicit_name_are_refused(make: Make, cal
         with pytest.raises(NameConflictError) as raised:
             scheduler.register(function("app.two", "send", calls), **names)
         assert isinstance(raised.value, ValueError)
-    make().register(function("app.two", "send", calls), name="mail")  # another Scheduler is another matter
+    make().register(
+        function("app.two", "send", calls), name="mail"
+    )  # the names of another Scheduler are independent
 
 
-async def test_what_job_decorates_is_known_to_every_scheduler(make: Make) -> None:
+async def test_job_decorator_registers_with_every_scheduler(make: Make) -> None:
     done: list[str] = []
 
     @job(name=f"{__name__}.everywhere", aliases=[f"{__name__}.formerly"])
@@ -153,10 +159,10 @@ async def test_what_job_decorates_is_known_to_every_scheduler(make: Make) -> Non
     assert done == ["everywhere", "formerly"]
 
 
-async def test_a_name_never_makes_anything_imported(scheduler: Scheduler) -> None:
+async def test_job_name_in_a_row_never_causes_an_import(scheduler: Scheduler) -> None:
     import sys
 
     sys.modules.pop("this", None)
     await scheduler.schedule_job("this.s", now(), {})
-    await until_seen_waiting(scheduler)
+    await run_claim_pass(scheduler)
     assert "this" not in sys.modules

@@ -1,4 +1,4 @@
-"""The periodic jobs of a running Scheduler, through its public face."""
+"""The periodic jobs of a running Scheduler, through the public methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def work() -> None: ...
 
 
 async def until(seen: Recorder, condition: Callable[[], bool]) -> None:
-    """Wait for the planner's pass that makes it true."""
+    """Wait for passes of the planner until the condition is true."""
     passes = len(seen.of(PassFinished, service="planner"))
     while not condition():
         passes += 1
@@ -46,8 +46,8 @@ async def row(pool: asyncpg.Pool, key: str = KEY) -> asyncpg.Record:
     return found
 
 
-async def test_an_interval_fires_again_and_again_without_drift(make: Make) -> None:
-    """Real time: four windows of a tenth of a second."""
+async def test_interval_fires_without_drift(make: Make) -> None:
+    """Real time: four fire times, a tenth of a second apart."""
     periodic(every=timedelta(seconds=0.1))(work)
     scheduler = make()
     seen = Recorder(scheduler)
@@ -58,8 +58,8 @@ async def test_an_interval_fires_again_and_again_without_drift(make: Make) -> No
     assert {(time - times[0]) % timedelta(seconds=0.1) for time in times} == {timedelta(0)}
 
 
-async def test_cron_with_seconds_fires_on_the_second(make: Make) -> None:
-    """Real time: up to a second until the first window."""
+async def test_cron_with_seconds_fires_on_whole_seconds(make: Make) -> None:
+    """Real time: up to a second until the first fire time."""
     periodic(cron="* * * * * *")(work)
     scheduler = make()
     seen = Recorder(scheduler)
@@ -68,8 +68,8 @@ async def test_cron_with_seconds_fires_on_the_second(make: Make) -> None:
     assert started.execution_time.microsecond == 0
 
 
-async def test_each_window_runs_once_across_nodes(make: Make) -> None:
-    """Real time: five windows of a tenth of a second, three nodes."""
+async def test_each_fire_time_runs_once_across_nodes(make: Make) -> None:
+    """Real time: five fire times, a tenth of a second apart, on three nodes."""
     ran: list[str] = []
     enough = asyncio.Event()
 
@@ -92,7 +92,7 @@ async def test_each_window_runs_once_across_nodes(make: Make) -> None:
     assert set(ran) <= set(planned)
 
 
-async def test_after_downtime_one_run_makes_up_for_all_and_the_rhythm_goes_on(
+async def test_schedule_fires_once_for_all_missed_fire_times_after_downtime(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     clock = FakeClock(datetime(2026, 3, 10, 12, tzinfo=UTC))
@@ -103,7 +103,7 @@ async def test_after_downtime_one_run_makes_up_for_all_and_the_rhythm_goes_on(
     await scheduler.shutdown()
     clock.advance(timedelta(days=3, minutes=25))
     await scheduler.start()
-    await seen.until(JobCompleted)  # although it is 25 minutes late and has a minute of grace
+    await seen.until(JobCompleted)  # 25 minutes late, with a misfire grace time of one minute
     (started,) = seen.of(JobStarted)
     assert started.execution_time == datetime(2026, 3, 13, 12, tzinfo=UTC)
     status = scheduler.get_periodic_job_status(KEY)
@@ -112,10 +112,10 @@ async def test_after_downtime_one_run_makes_up_for_all_and_the_rhythm_goes_on(
     assert status["next_fire_at"] == datetime(2026, 3, 13, 13, tzinfo=UTC)
 
 
-# -- looking -------------------------------------------------------------------------------------------
+# -- inspection ----------------------------------------------------------------------------------------
 
 
-async def test_status_tells_all_there_is(make: Make) -> None:
+async def test_periodic_job_status_has_the_documented_keys(make: Make) -> None:
     periodic(
         every=timedelta(minutes=15),
         dedup_key="interval",
@@ -149,10 +149,10 @@ async def test_status_tells_all_there_is(make: Make) -> None:
     utc = scheduler.get_periodic_job_status("utc")
     assert utc is not None
     assert utc["timezone"] == "UTC"
-    assert scheduler.get_periodic_job_status("nobody") is None
+    assert scheduler.get_periodic_job_status("unknown") is None
 
 
-async def test_periodic_jobs_are_listed_by_key(make: Make) -> None:
+async def test_get_periodic_jobs_returns_configs_by_dedup_key(make: Make) -> None:
     periodic(every=HOUR)(work)
     (key,) = periodic_catalogue.configs()
     scheduler = make()
@@ -163,9 +163,11 @@ async def test_periodic_jobs_are_listed_by_key(make: Make) -> None:
     assert set(key) <= set("0123456789abcdef")
 
 
-async def test_the_next_time_is_shown_while_it_is_on(scheduler: Scheduler, seen: Recorder) -> None:
+async def test_periodic_job_status_has_the_next_fire_time_only_while_enabled(
+    scheduler: Scheduler, seen: Recorder
+) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
-    scheduler._runtime.planner.wake()  # type: ignore[union-attr] # written later than the start
+    scheduler._runtime.planner.wake()  # type: ignore[union-attr] # the schedule was declared after the start
     await until(seen, lambda: next_fire(scheduler) is not None)
     shown = next_fire(scheduler)
     assert shown is not None
@@ -176,10 +178,12 @@ async def test_the_next_time_is_shown_while_it_is_on(scheduler: Scheduler, seen:
     assert (status["enabled"], status["next_fire_at"]) == (False, None)
 
 
-# -- switching -----------------------------------------------------------------------------------------
+# -- enabling and disabling ----------------------------------------------------------------------------
 
 
-async def test_switching_counts_here_at_once_and_on_every_node(make: Make, pool: asyncpg.Pool) -> None:
+async def test_enabling_and_disabling_take_effect_on_every_node_within_a_second(
+    make: Make, pool: asyncpg.Pool
+) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
     here, there = make(), make()
     seen_there = Recorder(there)
@@ -193,13 +197,13 @@ async def test_switching_counts_here_at_once_and_on_every_node(make: Make, pool:
         assert (await row(pool))["enabled"] is enabled
 
 
-async def test_an_unknown_key_is_false(scheduler: Scheduler) -> None:
-    assert scheduler.enable_periodic_job("nobody") is False
-    assert scheduler.disable_periodic_job("nobody") is False
-    assert await scheduler.trigger_periodic_job("nobody") is None
+async def test_periodic_job_calls_return_false_or_none_for_an_unknown_key(scheduler: Scheduler) -> None:
+    assert scheduler.enable_periodic_job("unknown") is False
+    assert scheduler.disable_periodic_job("unknown") is False
+    assert await scheduler.trigger_periodic_job("unknown") is None
 
 
-async def test_what_was_switched_is_remembered(make: Make, pool: asyncpg.Pool) -> None:
+async def test_disabled_schedule_stays_disabled_after_a_restart(make: Make, pool: asyncpg.Pool) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
     scheduler = make()
     await scheduler.start()
@@ -211,12 +215,12 @@ async def test_what_was_switched_is_remembered(make: Make, pool: asyncpg.Pool) -
     assert other.get_periodic_jobs()[KEY].enabled is False
 
 
-@pytest.mark.parametrize("tables", ["there", "missing"])
-async def test_switching_before_the_start_counts(
+@pytest.mark.parametrize("tables", ["present", "missing"])
+async def test_disabling_before_the_start_is_kept_with_and_without_tables(
     dsn: str, empty_dsn: str, tables: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
-    async with asyncpg.create_pool(dsn if tables == "there" else empty_dsn, min_size=1, max_size=3) as pool:
+    async with asyncpg.create_pool(dsn if tables == "present" else empty_dsn, min_size=1, max_size=3) as pool:
         scheduler = Scheduler(pool)
         assert scheduler.disable_periodic_job(KEY) is True
         assert scheduler.get_periodic_jobs()[KEY].enabled is False
@@ -225,7 +229,9 @@ async def test_switching_before_the_start_counts(
             assert (await row(pool))["enabled"] is False
 
 
-async def test_a_process_that_never_starts_can_switch(make: Make, pool: asyncpg.Pool) -> None:
+async def test_disabling_takes_effect_when_called_in_a_process_that_never_starts(
+    make: Make, pool: asyncpg.Pool
+) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
     running, other = make(), make()
     seen = Recorder(running)
@@ -234,30 +240,32 @@ async def test_a_process_that_never_starts_can_switch(make: Make, pool: asyncpg.
     await until(seen, lambda: not running.get_periodic_jobs()[KEY].enabled)
 
 
-def test_switching_needs_no_running_loop(dsn: str) -> None:
+def test_disabling_works_without_a_running_event_loop(dsn: str) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
 
-    async def make_one() -> Scheduler:
+    async def create() -> Scheduler:
         return Scheduler(await asyncpg.create_pool(dsn, min_size=0, max_size=3))
 
     with asyncio.Runner() as runner:
-        scheduler = runner.run(make_one())
+        scheduler = runner.run(create())
         assert scheduler.disable_periodic_job(KEY) is True
         assert scheduler.get_periodic_jobs()[KEY].enabled is False
 
-        async def live() -> None:
+        async def start_and_close() -> None:
             async with scheduler:
                 assert (await row(scheduler.db_pool))["enabled"] is False
             await scheduler.db_pool.close()
 
-        runner.run(live())
+        runner.run(start_and_close())
 
 
 # -- trigger -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_a_triggered_run_leaves_the_rhythm_alone(make: Make, pool: asyncpg.Pool, enabled: bool) -> None:
+async def test_trigger_periodic_job_does_not_shift_the_fire_times(
+    make: Make, pool: asyncpg.Pool, enabled: bool
+) -> None:
     periodic(every=HOUR, dedup_key=KEY, enabled=enabled, job_name="periodic.mine")(work)
     scheduler = make()
     seen = Recorder(scheduler)
@@ -272,7 +280,7 @@ async def test_a_triggered_run_leaves_the_rhythm_alone(make: Make, pool: asyncpg
     assert (after["next_fire_at"], after["last_fire_at"]) == (before["next_fire_at"], before["last_fire_at"])
 
 
-async def test_a_trigger_before_the_start_waits_for_it(make: Make) -> None:
+async def test_triggered_job_stays_pending_until_the_start(make: Make) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
     scheduler = make()
     seen = Recorder(scheduler)
@@ -285,9 +293,9 @@ async def test_a_trigger_before_the_start_waits_for_it(make: Make) -> None:
     await seen.until(JobCompleted, job_id=job_id)
 
 
-async def test_a_triggered_run_is_due_by_the_databases_clock(make: Make) -> None:
+async def test_triggered_job_is_due_by_the_clock_of_the_database(make: Make) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
-    clock = FakeClock(datetime(2020, 1, 1, tzinfo=UTC))  # this machine's is years ahead of it
+    clock = FakeClock(datetime(2020, 1, 1, tzinfo=UTC))  # years behind the clock of this machine
     scheduler = make(clock=clock)
     seen = Recorder(scheduler)
     await scheduler.start()
@@ -295,7 +303,7 @@ async def test_a_triggered_run_is_due_by_the_databases_clock(make: Make) -> None
     await seen.until(JobCompleted, job_id=job_id)
 
 
-async def test_a_locked_run_is_skipped_while_another_holds_the_lock(make: Make) -> None:
+async def test_job_with_an_advisory_lock_is_skipped_while_another_holds_the_lock(make: Make) -> None:
     gate = Gate()
 
     @periodic(every=HOUR, dedup_key=KEY, use_advisory_lock=True)
@@ -316,7 +324,7 @@ async def test_a_locked_run_is_skipped_while_another_holds_the_lock(make: Make) 
     assert len(gate.calls) == 1
 
 
-async def test_functions_of_one_name_in_two_modules_both_run(make: Make) -> None:
+async def test_periodic_functions_of_the_same_name_in_two_modules_both_run(make: Make) -> None:
     calls: list[str] = []
 
     def define(module: str) -> Any:
@@ -337,7 +345,9 @@ async def test_functions_of_one_name_in_two_modules_both_run(make: Make) -> None
     assert sorted(calls) == ["app.one", "app.two"]
 
 
-async def test_a_failed_switch_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_disabling_logs_an_error_when_the_database_write_fails(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
     scheduler = make()
     await scheduler.initialize_db()

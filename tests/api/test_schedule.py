@@ -1,4 +1,4 @@
-"""schedule() and schedule_job(): what is stored, what is refused, and that it runs."""
+"""schedule() and schedule_job(): stored values, rejected values, conflicts and execution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def rows(pool: asyncpg.Pool) -> int:
     return count
 
 
-async def test_a_job_runs_once_with_its_arguments(scheduler: Scheduler, seen: Recorder) -> None:
+async def test_job_runs_once_with_its_arguments(scheduler: Scheduler, seen: Recorder) -> None:
     calls: list[Any] = []
 
     async def mine(*args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ async def test_a_job_runs_once_with_its_arguments(scheduler: Scheduler, seen: Re
     assert row.finished_at is not None
 
 
-async def test_the_row_holds_what_was_asked_for(make: Make) -> None:
+async def test_schedule_stores_every_parameter(make: Make) -> None:
     due = datetime(2040, 5, 6, 7, 8, 9, 123456, tzinfo=ZoneInfo("Asia/Tokyo"))
     scheduler = make()
     job_id = await scheduler.schedule(
@@ -81,8 +81,10 @@ async def test_the_row_holds_what_was_asked_for(make: Make) -> None:
     assert (row.status, row.attempt, row.retry_count, row.worker_id) == (JobStatus.PENDING, 0, 0, None)
 
 
-async def test_a_job_of_the_future_is_started_by_a_timer(scheduler: Scheduler, seen: Recorder) -> None:
-    """Real time: that it comes neither early nor, by more than a loaded machine explains, late."""
+async def test_future_job_starts_within_a_quarter_of_a_second_of_its_time(
+    scheduler: Scheduler, seen: Recorder
+) -> None:
+    """Real time: the job starts neither early nor later than a loaded machine explains."""
     due = now() + timedelta(seconds=0.3)
     started: list[datetime] = []
 
@@ -94,28 +96,28 @@ async def test_a_job_of_the_future_is_started_by_a_timer(scheduler: Scheduler, s
     assert timedelta(0) <= started[0] - due < timedelta(seconds=0.25)
 
 
-async def test_one_that_is_due_earlier_moves_the_timer(
-    scheduler: Scheduler, seen: Recorder, opened: Gate
+async def test_earlier_job_starts_on_time_when_scheduled_after_a_later_one(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate
 ) -> None:
-    await scheduler.schedule(opened.job, execution_time=now() + HOUR, job_id="later")
-    await scheduler.schedule(opened.job, execution_time=now() + timedelta(seconds=0.1), job_id="sooner")
+    await scheduler.schedule(open_gate.job, execution_time=now() + HOUR, job_id="later")
+    await scheduler.schedule(open_gate.job, execution_time=now() + timedelta(seconds=0.1), job_id="sooner")
     await seen.until(JobCompleted, job_id="sooner")
 
 
 @pytest.mark.parametrize(
     "due", [datetime(1970, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=timezone(timedelta(hours=5)))]
 )
-async def test_a_time_in_the_past_means_now(
-    scheduler: Scheduler, seen: Recorder, opened: Gate, due: datetime
+async def test_job_runs_at_once_when_its_time_is_in_the_past(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate, due: datetime
 ) -> None:
-    await scheduler.schedule(opened.job, execution_time=due, misfire_grace_time=None)
+    await scheduler.schedule(open_gate.job, execution_time=due, misfire_grace_time=None)
     await seen.until(JobCompleted)
 
 
-# -- refusals ------------------------------------------------------------------------------------------
+# -- invalid values ------------------------------------------------------------------------------------
 
 
-async def test_a_naive_time_is_refused_with_the_remedy(make: Make, pool: asyncpg.Pool) -> None:
+async def test_schedule_rejects_a_naive_time_with_the_remedy(make: Make, pool: asyncpg.Pool) -> None:
     naive = datetime(2030, 1, 1)  # noqa: DTZ001 - the subject
     with pytest.raises(ValueError, match=r"datetime\.now\(UTC\)"):
         await make().schedule(work, execution_time=naive)
@@ -125,7 +127,7 @@ async def test_a_naive_time_is_refused_with_the_remedy(make: Make, pool: asyncpg
 
 
 @pytest.mark.parametrize("func", [print, lambda: None, "work", None, functools.partial(work, 1)])
-async def test_only_async_functions_can_be_scheduled(make: Make, func: Any) -> None:
+async def test_schedule_rejects_anything_but_coroutine_functions(make: Make, func: Any) -> None:
     with pytest.raises(TypeError, match="async function"):
         await make().schedule(func, execution_time=now())
 
@@ -148,7 +150,7 @@ async def test_only_async_functions_can_be_scheduled(make: Make, func: Any) -> N
         ((), [1], "kwargs"),
     ],
 )
-async def test_what_json_cannot_carry_is_refused_with_its_path(
+async def test_schedule_rejects_invalid_arguments_with_their_path(
     make: Make, pool: asyncpg.Pool, args: Any, kwargs: Any, path: str
 ) -> None:
     scheduler = make()
@@ -188,7 +190,7 @@ async def test_what_json_cannot_carry_is_refused_with_its_path(
     ],
     ids=str,
 )
-async def test_values_that_cannot_be_are_refused(
+async def test_schedule_rejects_invalid_values(
     make: Make, pool: asyncpg.Pool, values: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -208,7 +210,7 @@ async def test_values_that_cannot_be_are_refused(
         (("x", now(), {"args": 1}), PayloadError),
     ],
 )
-async def test_schedule_job_refuses_likewise(
+async def test_schedule_job_rejects_invalid_values(
     make: Make, pool: asyncpg.Pool, call: tuple[Any, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -216,7 +218,7 @@ async def test_schedule_job_refuses_likewise(
     assert await rows(pool) == 0
 
 
-async def test_extreme_values_fit(make: Make) -> None:
+async def test_schedule_stores_extreme_values(make: Make) -> None:
     scheduler = make()
     job_id = "ü" * 1000
     await scheduler.schedule(
@@ -232,10 +234,10 @@ async def test_extreme_values_fit(make: Make) -> None:
     assert row is not None
     assert row.args == (2**4000, "\U0010ffff", 5e-324, 1.5e15)
     assert row.misfire_grace_time == 2**31 - 1
-    assert row.expires_at is None  # beyond what a datetime can tell
+    assert row.expires_at is None  # beyond the range of datetime
 
 
-async def test_before_the_tables_exist_the_error_says_what_to_do(empty_dsn: str) -> None:
+async def test_schedule_raises_with_the_remedy_when_the_tables_are_missing(empty_dsn: str) -> None:
     async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=2) as pool:
         scheduler = Scheduler(pool)
         with pytest.raises(SchemaMissingError, match="initialize_db"):
@@ -245,10 +247,10 @@ async def test_before_the_tables_exist_the_error_says_what_to_do(empty_dsn: str)
         assert await rows(pool) == 1
 
 
-# -- ids that are taken --------------------------------------------------------------------------------
+# -- existing ids --------------------------------------------------------------------------------------
 
 
-async def test_raise_names_the_id_and_its_status(make: Make) -> None:
+async def test_schedule_raises_with_id_and_status_when_the_id_exists(make: Make) -> None:
     scheduler = make()
     await scheduler.schedule(work, execution_time=now() + HOUR, job_id="mine")
     with pytest.raises(JobConflictError, match=r"'mine'.*'pending'") as raised:
@@ -260,7 +262,7 @@ async def test_raise_names_the_id_and_its_status(make: Make) -> None:
         await scheduler.schedule_job("x", now(), {}, job_id="mine")
 
 
-async def test_ignore_keeps_the_old_one_and_returns_its_id(make: Make) -> None:
+async def test_schedule_returns_the_id_of_the_existing_job_when_ignoring(make: Make) -> None:
     scheduler = make()
     await scheduler.schedule(work, execution_time=now() + HOUR, job_id="mine", args=("old",))
     again = await scheduler.schedule(
@@ -276,7 +278,7 @@ async def test_ignore_keeps_the_old_one_and_returns_its_id(make: Make) -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status != "running"])
-async def test_replace_gives_a_new_definition_and_new_tries(
+async def test_schedule_stores_a_new_definition_and_resets_retries_when_replacing(
     make: Make, pool: asyncpg.Pool, status: JobStatus
 ) -> None:
     scheduler = make()
@@ -297,15 +299,15 @@ async def test_replace_gives_a_new_definition_and_new_tries(
     assert (row.status, row.args, row.execution_time) == (JobStatus.PENDING, ("new",), due)
     assert (row.retry_count, row.max_retries, row.error_message) == (0, 0, None)
     assert (row.priority, row.finished_at, row.worker_id) == (JobPriority.LOW, None, None)
-    assert row.attempt == 4  # half of the fence: it never goes back
+    assert row.attempt == 4  # part of the fencing token: it never decreases
 
 
-async def test_a_finished_job_that_is_replaced_runs_again(
-    scheduler: Scheduler, seen: Recorder, opened: Gate
+async def test_finished_job_runs_again_when_replaced(
+    scheduler: Scheduler, seen: Recorder, open_gate: Gate
 ) -> None:
     for run in range(1, 4):
         await scheduler.schedule(
-            opened.job,
+            open_gate.job,
             execution_time=now(),
             job_id="mine",
             conflict_resolution=ConflictResolution.REPLACE,
@@ -315,7 +317,7 @@ async def test_a_finished_job_that_is_replaced_runs_again(
 
 
 @pytest.mark.parametrize("how", ["well", "badly", "retry"])
-async def test_a_running_job_that_is_replaced_finishes_undisturbed_and_then_runs_again(
+async def test_running_job_finishes_and_then_runs_the_new_definition_when_replaced(
     scheduler: Scheduler, seen: Recorder, how: str
 ) -> None:
     gate = Gate()
@@ -325,7 +327,7 @@ async def test_a_running_job_that_is_replaced_finishes_undisturbed_and_then_runs
         if which == "old" and how != "well":
             raise ValueError("no")
 
-    async def put(which: str) -> None:
+    async def replace(which: str) -> None:
         await scheduler.schedule(
             mine,
             execution_time=now(),
@@ -335,10 +337,10 @@ async def test_a_running_job_that_is_replaced_finishes_undisturbed_and_then_runs
             conflict_resolution=ConflictResolution.REPLACE,
         )
 
-    await put("old")
+    await replace("old")
     await gate.wait_begun()
-    await put("never seen")
-    await put("new")  # the last definition counts
+    await replace("overwritten")
+    await replace("new")  # the last definition replaces the one before
     row = await scheduler.get_job("mine")
     assert row is not None
     assert (row.status, row.args, row.replacement) == (JobStatus.RUNNING, ("old",), True)
@@ -351,7 +353,7 @@ async def test_a_running_job_that_is_replaced_finishes_undisturbed_and_then_runs
     assert (row.status, row.args, row.replacement) == (JobStatus.COMPLETED, ("new",), False)
 
 
-async def test_a_replaced_running_job_survives_its_workers_shutdown(
+async def test_replacement_of_a_running_job_is_kept_when_its_worker_shuts_down(
     scheduler: Scheduler, make: Make, gate: Gate
 ) -> None:
     await scheduler.schedule(gate.job, execution_time=now(), job_id="mine", args=("old",))
@@ -376,7 +378,7 @@ async def test_a_replaced_running_job_survives_its_workers_shutdown(
     assert gate.calls == [("old",), ("new",)]
 
 
-async def test_cancelling_a_running_job_cancels_what_was_to_replace_it(
+async def test_cancel_job_discards_the_replacement_of_a_running_job(
     scheduler: Scheduler, seen: Recorder, gate: Gate
 ) -> None:
     for _ in range(2):
@@ -394,7 +396,7 @@ async def test_cancelling_a_running_job_cancels_what_was_to_replace_it(
     assert (row.status, row.replacement) == (JobStatus.CANCELLED, False)
 
 
-# -- grace, retries, timeout ---------------------------------------------------------------------------
+# -- misfire grace time, retries, timeout --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -408,7 +410,7 @@ async def test_cancelling_a_running_job_cancels_what_was_to_replace_it(
         (None, {"misfire_grace_time": 5}, 5),
     ],
 )
-async def test_the_grace_is_the_jobs_or_the_schedulers(
+async def test_misfire_grace_time_defaults_to_that_of_the_scheduler(
     make: Make, scheduler_grace: int | None, given: dict[str, int | None], expected: int | None
 ) -> None:
     scheduler = make(misfire_grace_time=scheduler_grace)
@@ -420,41 +422,41 @@ async def test_the_grace_is_the_jobs_or_the_schedulers(
         assert row.misfire_grace_time == expected
 
 
-async def test_the_function_has_a_say_too(make: Make) -> None:
-    @job(name=f"{__name__}.patient", misfire_grace_time=None, timeout=5)
-    async def patient() -> None: ...
+async def test_misfire_grace_time_and_timeout_default_to_those_of_the_job_decorator(make: Make) -> None:
+    @job(name=f"{__name__}.unlimited", misfire_grace_time=None, timeout=5)
+    async def unlimited() -> None: ...
 
     scheduler = make(misfire_grace_time=1)
     for job_id in (
-        await scheduler.schedule(patient, execution_time=now()),
-        await scheduler.schedule_job(f"{__name__}.patient", now(), {}),
+        await scheduler.schedule(unlimited, execution_time=now()),
+        await scheduler.schedule_job(f"{__name__}.unlimited", now(), {}),
     ):
         row = await scheduler.get_job(job_id)
         assert row is not None
         assert (row.misfire_grace_time, row.timeout) == (None, timedelta(seconds=5))
-    job_id = await scheduler.schedule(patient, execution_time=now(), misfire_grace_time=9, timeout=None)
+    job_id = await scheduler.schedule(unlimited, execution_time=now(), misfire_grace_time=9, timeout=None)
     row = await scheduler.get_job(job_id)
     assert row is not None
     assert (row.misfire_grace_time, row.timeout) == (9, None)
 
 
-async def test_a_job_past_its_grace_expires_instead_of_running(make: Make, opened: Gate) -> None:
+async def test_job_expires_when_its_misfire_grace_time_is_over(make: Make, open_gate: Gate) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     late = now() - timedelta(seconds=60)
-    await scheduler.schedule(opened.job, execution_time=late, misfire_grace_time=30, job_id="late")
-    await scheduler.schedule(opened.job, execution_time=late, misfire_grace_time=None, job_id="patient")
+    await scheduler.schedule(open_gate.job, execution_time=late, misfire_grace_time=30, job_id="late")
+    await scheduler.schedule(open_gate.job, execution_time=late, misfire_grace_time=None, job_id="unlimited")
     await scheduler.start()
-    await seen.until(JobCompleted, job_id="patient")
+    await seen.until(JobCompleted, job_id="unlimited")
     await seen.until(JobExpired, job_id="late")
-    assert len(opened.calls) == 1
+    assert len(open_gate.calls) == 1
     row = await scheduler.get_job("late")
     assert row is not None
     assert row.status is JobStatus.EXPIRED
     assert row.finished_at is not None
 
 
-async def test_a_job_fails_when_its_retries_are_used_up(scheduler: Scheduler, seen: Recorder) -> None:
+async def test_job_fails_when_its_retries_are_exhausted(scheduler: Scheduler, seen: Recorder) -> None:
     from pg_scheduler.jobs.retry import RetryPolicy
 
     attempts: list[int] = []
@@ -463,22 +465,24 @@ async def test_a_job_fails_when_its_retries_are_used_up(scheduler: Scheduler, se
         from pg_scheduler import current_job
 
         attempts.append(current_job().attempt)
-        raise ValueError(f"try {len(attempts)}")
+        raise ValueError(f"attempt {len(attempts)}")
 
     scheduler._runtime.executor._policy = RetryPolicy(  # type: ignore[union-attr]
         base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1)
     )
     job_id = await scheduler.schedule(mine, execution_time=now(), max_retries=2)
     (failed,) = await seen.until(JobFailed)
-    assert failed.error == "ValueError: try 3"
+    assert failed.error == "ValueError: attempt 3"
     assert attempts == [1, 2, 3]
     assert len(seen.of(JobRetried)) == 2
     row = await scheduler.get_job(job_id)
     assert row is not None
-    assert (row.status, row.retry_count, row.error_message) == (JobStatus.FAILED, 2, "ValueError: try 3")
+    assert (row.status, row.retry_count, row.error_message) == (JobStatus.FAILED, 2, "ValueError: attempt 3")
 
 
-async def test_the_timeout_strikes(scheduler: Scheduler, seen: Recorder, gate: Gate) -> None:
+async def test_job_fails_when_it_exceeds_its_timeout(
+    scheduler: Scheduler, seen: Recorder, gate: Gate
+) -> None:
     await scheduler.schedule(gate.job, execution_time=now(), timeout=0.02)
     (failed,) = await seen.until(JobFailed)
     assert "longer than its timeout of 0.02 seconds" in failed.error
@@ -488,7 +492,7 @@ async def test_the_timeout_strikes(scheduler: Scheduler, seen: Recorder, gate: G
     ("timeout", "expected"),
     [({}, HOUR), ({"timeout": None}, None), ({"timeout": 2.5}, timedelta(seconds=2.5))],
 )
-async def test_the_timeout_is_an_hour_unless_said_otherwise(
+async def test_timeout_defaults_to_one_hour(
     make: Make, timeout: dict[str, Any], expected: timedelta | None
 ) -> None:
     scheduler = make()
@@ -497,7 +501,7 @@ async def test_the_timeout_is_an_hour_unless_said_otherwise(
     assert row.timeout == expected
 
 
-async def test_jobs_start_in_strict_order(make: Make, opened: Gate) -> None:
+async def test_jobs_start_by_priority_then_time_then_id(make: Make, open_gate: Gate) -> None:
     scheduler = make(max_concurrent_jobs=2, batch_claim_limit=1)
     seen = Recorder(scheduler)
     old = now() - HOUR
@@ -510,36 +514,38 @@ async def test_jobs_start_in_strict_order(make: Make, opened: Gate) -> None:
         ("0", JobPriority.CRITICAL, now()),
     ]:
         await scheduler.schedule(
-            opened.job, execution_time=due, priority=priority, job_id=job_id, misfire_grace_time=None
+            open_gate.job, execution_time=due, priority=priority, job_id=job_id, misfire_grace_time=None
         )
     await scheduler.start()
     await seen.until(JobCompleted, 6)
     assert [event.job_id for event in seen.of(JobStarted)] == ["0", "1", "2", "3", "4", "7"]
 
 
-# -- on the caller's connection ------------------------------------------------------------------------
+# -- the caller's connection, notifications ------------------------------------------------------------
 
 
-async def test_the_job_exists_if_and_only_if_the_callers_transaction_commits(
-    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, opened: Gate
+async def test_job_exists_only_if_the_callers_transaction_commits(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, open_gate: Gate
 ) -> None:
     async with pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
         await scheduler.schedule(
-            opened.job, execution_time=now(), job_id="rolled back", connection=connection
+            open_gate.job, execution_time=now(), job_id="rolled back", connection=connection
         )
         assert await scheduler.get_job("rolled back") is None
         await transaction.rollback()
         async with connection.transaction():
-            await scheduler.schedule(opened.job, execution_time=now(), job_id="kept", connection=connection)
-            assert not opened.calls
-    await seen.until(JobCompleted, job_id="kept")  # woken by the commit
+            await scheduler.schedule(
+                open_gate.job, execution_time=now(), job_id="committed", connection=connection
+            )
+            assert not open_gate.calls
+    await seen.until(JobCompleted, job_id="committed")  # woken by the commit
     assert await scheduler.get_job("rolled back") is None
-    assert len(opened.calls) == 1
+    assert len(open_gate.calls) == 1
 
 
-async def test_a_conflict_leaves_the_callers_transaction_usable(make: Make, pool: asyncpg.Pool) -> None:
+async def test_callers_transaction_stays_usable_after_a_conflict(make: Make, pool: asyncpg.Pool) -> None:
     scheduler = make()
     await scheduler.schedule(work, execution_time=now() + HOUR, job_id="taken")
     async with pool.acquire() as connection, connection.transaction():
@@ -556,8 +562,8 @@ async def test_a_connection_without_a_transaction_commits_at_once(make: Make, po
         assert await scheduler.get_job("mine") is not None
 
 
-async def test_the_only_connection_of_the_pool_may_be_the_callers(make: Make, pools: Pools) -> None:
-    """Nothing else is acquired meanwhile, or this would wait for itself."""
+async def test_schedule_succeeds_on_the_only_connection_of_the_pool(make: Make, pools: Pools) -> None:
+    """The call acquires no second connection, which would block it."""
     pool = await pools(1)
     scheduler = make(pool)
     async with pool.acquire() as connection, connection.transaction():
@@ -565,22 +571,24 @@ async def test_the_only_connection_of_the_pool_may_be_the_callers(make: Make, po
     assert await rows(pool) == 1
 
 
-async def test_a_process_that_never_starts_tells_those_that_run(
-    scheduler: Scheduler, seen: Recorder, make: Make, opened: Gate
+async def test_job_runs_without_a_poll_when_scheduled_by_a_process_that_never_starts(
+    scheduler: Scheduler, seen: Recorder, make: Make, open_gate: Gate
 ) -> None:
     other = make()
-    scheduler.register(opened.job)
-    await other.schedule(opened.job, execution_time=now(), job_id="now")
+    scheduler.register(open_gate.job)
+    await other.schedule(open_gate.job, execution_time=now(), job_id="now")
     await seen.until(JobCompleted, job_id="now")
-    await other.schedule(opened.job, execution_time=now() + timedelta(seconds=0.05), job_id="soon")
+    await other.schedule(open_gate.job, execution_time=now() + timedelta(seconds=0.05), job_id="soon")
     await seen.until(JobCompleted, job_id="soon")
 
 
-async def test_another_node_is_told_too(scheduler: Scheduler, make: Make, opened: Gate) -> None:
-    """This node does not know the function, so the other one has to hear of it."""
+async def test_job_runs_without_a_poll_on_the_other_worker_that_registers_its_name(
+    scheduler: Scheduler, make: Make, open_gate: Gate
+) -> None:
+    """The calling worker does not register the function, so the other one must receive a notification."""
     other = make()
     seen = Recorder(other)
-    other.register(opened.job)
+    other.register(open_gate.job)
     await other.start()
     await scheduler.schedule_job(f"{Gate.__module__}.Gate.job", now(), {})
     await seen.until(JobCompleted)

@@ -1,4 +1,4 @@
-"""What nobody may read in a log or an error: passwords in DSNs, and arguments of jobs."""
+"""Passwords in DSNs and arguments of jobs appear in no log record and no error."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ SECRET = "correct-horse-battery"
 DSN = f"postgresql://me:{SECRET}@127.0.0.1:1/db"
 
 
-def told(error: BaseException) -> str:
-    """Everything that a log would show of it."""
+def logged_text(error: BaseException) -> str:
+    """Return everything that a log record would contain of an error."""
     return f"{error!r} {error} {''.join(traceback.format_exception(error))}"
 
 
 @pytest.mark.parametrize("address", [DSN.encode(), [DSN]])
-async def test_a_dsn_of_the_wrong_kind_is_not_shown(pool: asyncpg.Pool, address: Any) -> None:
+async def test_error_omits_the_password_when_the_dsn_has_the_wrong_type(
+    pool: asyncpg.Pool, address: Any
+) -> None:
     with pytest.raises(ConfigurationError, match="direct_dsn") as raised:
         Scheduler(pool, direct_dsn=address)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -51,21 +53,23 @@ async def test_a_dsn_of_the_wrong_kind_is_not_shown(pool: asyncpg.Pool, address:
     ],
     ids=["port", "bracket", "scheme", "option", "unreachable"],
 )
-async def test_a_dsn_that_cannot_be_used_is_not_shown(pool: asyncpg.Pool, address: str) -> None:
+async def test_error_omits_the_password_when_the_dsn_cannot_be_used(pool: asyncpg.Pool, address: str) -> None:
     held = Connections(pool, address).hold()
     with pytest.raises((ConfigurationError, DatabaseUnavailableError)) as raised:
         await held.__aenter__()
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
 
 
-async def test_a_dsn_in_the_place_of_something_else_is_not_shown(pool: asyncpg.Pool) -> None:
+async def test_error_omits_the_password_when_a_dsn_is_passed_for_another_parameter(
+    pool: asyncpg.Pool,
+) -> None:
     with pytest.raises(TypeError) as raised:
         Scheduler(DSN)  # type: ignore[arg-type]
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     scheduler = Scheduler(pool, direct_dsn=DSN)
     with pytest.raises(TypeError) as raised:
         await scheduler.schedule(work, execution_time=now(), connection=DSN)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     shown = [scheduler, scheduler._config, scheduler._store, scheduler._store.connections]
     assert SECRET not in repr(shown)
 
@@ -74,13 +78,13 @@ async def work(*_args: object, **_kwargs: object) -> None: ...
 
 
 async def fail(*_args: object, **_kwargs: object) -> None:
-    raise RuntimeError("as planned")
+    raise RuntimeError("on purpose")
 
 
-async def narrow() -> None: ...
+async def without_parameters() -> None: ...
 
 
-async def test_arguments_are_in_no_log_and_no_event(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_logs_and_events_contain_no_job_arguments(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     caplog.set_level(logging.DEBUG, logger="asyncio")
     quick = timedelta(milliseconds=1)
@@ -88,17 +92,17 @@ async def test_arguments_are_in_no_log_and_no_event(make: Make, caplog: pytest.L
     seen = Recorder(scheduler)
 
     def broken(_event: object) -> None:
-        raise RuntimeError("a subscriber's mistake")
+        raise RuntimeError("a bug in the subscriber")
 
     scheduler.subscribe(broken)
     await scheduler.start()
-    about: dict[str, Any] = {"args": (SECRET,), "kwargs": {"password": SECRET}}
-    await scheduler.schedule(work, execution_time=now(), **about)
-    await scheduler.schedule(fail, execution_time=now(), max_retries=1, **about)
-    await scheduler.schedule(narrow, execution_time=now(), **about)
-    await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **about)
-    await scheduler.schedule_bulk([JobSpec(work, now(), **about)] * 150)
-    await scheduler.schedule_job("nobody.knows", now(), about, job_id="unknown")
+    arguments: dict[str, Any] = {"args": (SECRET,), "kwargs": {"password": SECRET}}
+    await scheduler.schedule(work, execution_time=now(), **arguments)
+    await scheduler.schedule(fail, execution_time=now(), max_retries=1, **arguments)
+    await scheduler.schedule(without_parameters, execution_time=now(), **arguments)
+    await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **arguments)
+    await scheduler.schedule_bulk([JobSpec(work, now(), **arguments)] * 150)
+    await scheduler.schedule_job("unknown.function", now(), arguments, job_id="unknown")
     await scheduler.load_task_functions()
     await seen.until(JobCompleted, 151)
     await seen.until(JobFailed, 2)
@@ -106,31 +110,31 @@ async def test_arguments_are_in_no_log_and_no_event(make: Make, caplog: pytest.L
     await seen.until(JobExpired)
     await scheduler.cancel_job("unknown")
     await scheduler.shutdown()
-    assert "as planned" in caplog.text
-    assert "a subscriber's mistake" in caplog.text
+    assert "on purpose" in caplog.text
+    assert "a bug in the subscriber" in caplog.text
     assert SECRET not in caplog.text
     assert SECRET not in repr(seen.events)
 
 
-async def test_an_error_of_the_database_shows_no_arguments(pool: asyncpg.Pool) -> None:
-    """Somebody has added a rule of their own to the table; its DETAIL would show the row."""
+async def test_database_errors_contain_no_job_arguments(pool: asyncpg.Pool) -> None:
+    """A constraint added by the user fails; the DETAIL of its error would contain the row."""
     await pool.execute("ALTER TABLE scheduled_jobs ADD CONSTRAINT odd CHECK (job_name <> 'odd')")
     scheduler = Scheduler(pool)
     data = {"args": [SECRET]}
     with pytest.raises(asyncpg.CheckViolationError, match="odd") as raised:
         await scheduler.schedule_job("odd", now(), data)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     with pytest.raises(asyncpg.CheckViolationError) as raised:
         await scheduler.schedule_job("odd", now(), data, conflict_resolution=ConflictResolution.REPLACE)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     scheduler.register(work, name="odd")
     with pytest.raises(asyncpg.CheckViolationError) as raised:
         await scheduler.schedule_bulk([JobSpec(work, now(), (SECRET,))] * 100)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     async with pool.acquire() as connection:
         with pytest.raises(asyncpg.CheckViolationError) as raised:
             await scheduler.schedule(work, execution_time=now(), args=(SECRET,), connection=connection)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     await scheduler.shutdown()
 
 
@@ -146,11 +150,11 @@ async def test_an_error_of_the_database_shows_no_arguments(pool: asyncpg.Pool) -
         {"args": (SECRET * 60_000,)},
     ],
 )
-async def test_a_refusal_shows_no_arguments(pool: asyncpg.Pool, call: dict[str, Any]) -> None:
+async def test_payload_errors_contain_no_job_arguments(pool: asyncpg.Pool, call: dict[str, Any]) -> None:
     scheduler = Scheduler(pool)
     with pytest.raises(PayloadError) as raised:
         await scheduler.schedule(work, execution_time=now(), **call)
-    assert SECRET not in told(raised.value)
+    assert SECRET not in logged_text(raised.value)
     with pytest.raises(TypeError) as wrong:
         await scheduler.schedule_bulk([call])  # type: ignore[list-item]
-    assert SECRET not in told(wrong.value)
+    assert SECRET not in logged_text(wrong.value)

@@ -1,4 +1,4 @@
-"""What a Scheduler accepts, and that making one changes nothing else."""
+"""Settings of a Scheduler, and the absence of global effects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tests.support.worker import Gate, Recorder, holds, now
     ],
     ids=str,
 )
-async def test_a_bad_setting_is_refused_with_the_value_and_the_rule(
+async def test_scheduler_rejects_an_invalid_setting_with_value_and_constraint(
     pool: asyncpg.Pool, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as raised:
@@ -61,17 +61,17 @@ async def test_a_bad_setting_is_refused_with_the_value_and_the_rule(
     assert raised.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("no_pool", [None, "postgresql://x", 3])
-def test_a_pool_is_a_pool(no_pool: Any) -> None:
+@pytest.mark.parametrize("value", [None, "postgresql://x", 3])
+def test_scheduler_rejects_anything_but_a_pool(value: Any) -> None:
     with pytest.raises(TypeError, match=r"asyncpg\.Pool"):
-        Scheduler(no_pool)
+        Scheduler(value)
 
 
-async def test_a_policy_is_a_policy(pool: asyncpg.Pool) -> None:
+async def test_scheduler_rejects_anything_but_a_retry_policy_and_unknown_settings(pool: asyncpg.Pool) -> None:
     with pytest.raises(TypeError, match="retry_policy"):
         Scheduler(pool, retry_policy="often")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        Scheduler(pool, unheard_of=1)  # type: ignore[call-arg]
+        Scheduler(pool, unknown=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_a_policy_is_a_policy(pool: asyncpg.Pool) -> None:
         lambda: PollingConfig(max_interval=0),
         lambda: PollingConfig(min_interval=3, max_interval=2),
         lambda: PollingConfig(backoff_multiplier=0.9),
-        lambda: PollingConfig(unheard_of=1),  # type: ignore[call-arg]
+        lambda: PollingConfig(unknown=1),  # type: ignore[call-arg]
         lambda: VacuumPolicy.after_days(-1),
         lambda: VacuumPolicy.keep_last(-1),
         lambda: VacuumPolicy(VacuumTrigger.TIME_BASED),
@@ -94,12 +94,12 @@ async def test_a_policy_is_a_policy(pool: asyncpg.Pool) -> None:
         lambda: RetryPolicy(jitter=1),
     ],
 )
-def test_parts_of_the_settings_are_checked_where_they_are_made(build: Any) -> None:
+def test_settings_classes_reject_invalid_values_at_construction(build: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         build()
 
 
-async def test_defaults_and_positional_use_are_those_of_0_2(pool: asyncpg.Pool) -> None:
+async def test_scheduler_accepts_the_positional_parameters_of_0_2(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     assert (scheduler.HEARTBEAT_THRESHOLD, scheduler.LEASE_DURATION, scheduler.WORKER_ID_LENGTH) == (
         120,
@@ -113,13 +113,15 @@ async def test_defaults_and_positional_use_are_those_of_0_2(pool: asyncpg.Pool) 
     assert config.batch_claim_limit == 3
 
 
-async def test_the_secret_in_a_dsn_is_not_shown(pool: asyncpg.Pool) -> None:
+async def test_settings_omit_the_password_of_a_dsn_in_their_repr(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool, direct_dsn="postgresql://user:secret@host/db")
     assert "secret" not in repr(scheduler._config)
 
 
 @pytest.mark.parametrize("how", ["subclass", "instance"])
-async def test_the_lease_can_be_set_before_the_start(make: Make, pool: asyncpg.Pool, how: str) -> None:
+async def test_scheduler_uses_class_attributes_set_before_the_start(
+    make: Make, pool: asyncpg.Pool, how: str
+) -> None:
     class Quick(Scheduler):
         LEASE_DURATION = 7
         HEARTBEAT_THRESHOLD = 9
@@ -139,12 +141,12 @@ async def test_the_lease_can_be_set_before_the_start(make: Make, pool: asyncpg.P
         assert scheduler._config.heartbeat_threshold == 9
 
 
-async def test_a_lease_that_cannot_be_is_refused(pool: asyncpg.Pool) -> None:
-    class Odd(Scheduler):
+async def test_scheduler_rejects_an_invalid_lease_duration(pool: asyncpg.Pool) -> None:
+    class Invalid(Scheduler):
         LEASE_DURATION = 0
 
     with pytest.raises(ConfigurationError, match="lease"):
-        Odd(pool)
+        Invalid(pool)
     scheduler = Scheduler(pool)
     scheduler.LEASE_DURATION = -1  # type: ignore[misc]
     with pytest.raises(ConfigurationError, match="lease"):
@@ -152,30 +154,30 @@ async def test_a_lease_that_cannot_be_is_refused(pool: asyncpg.Pool) -> None:
     assert not holds(scheduler.is_running)
 
 
-async def test_retries_follow_the_policy(make: Make) -> None:
+async def test_retries_use_the_retry_policy_of_the_scheduler(make: Make) -> None:
     scheduler = make(retry_policy=RetryPolicy(timedelta(milliseconds=1), 1.0, timedelta(milliseconds=1), 0.0))
     seen = Recorder(scheduler)
-    tries = 0
+    attempts = 0
 
-    async def third_time_lucky() -> None:
-        nonlocal tries
-        tries += 1
-        if tries < 3:
+    async def fail_twice() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
             raise ValueError
 
     await scheduler.start()
-    await scheduler.schedule(third_time_lucky, execution_time=now(), max_retries=2)
+    await scheduler.schedule(fail_twice, execution_time=now(), max_retries=2)
     await seen.until(JobCompleted, attempt=3)
 
 
-async def test_all_tables_live_in_the_schema_that_is_named(
-    make: Make, pool: asyncpg.Pool, opened: Gate
+async def test_scheduler_creates_and_uses_its_tables_in_the_given_schema(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
 ) -> None:
     schema = 'Quite "odd" 1'
     scheduler = make(schema=schema)
     seen = Recorder(scheduler)
     await scheduler.start()
-    await scheduler.schedule(opened.job, execution_time=now())
+    await scheduler.schedule(open_gate.job, execution_time=now())
     await seen.until(JobCompleted)
     assert (await scheduler.run_vacuum())["completed"] == 0
     tables = await pool.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
@@ -184,8 +186,8 @@ async def test_all_tables_live_in_the_schema_that_is_named(
     assert await pool.fetchval("SELECT count(*) FROM public.scheduler_workers") == 0
 
 
-def test_importing_and_building_changes_nothing_global() -> None:
-    """In a process of its own: no handlers, no levels, no signal handlers, no loop, no output."""
+def test_import_and_construction_have_no_global_effects() -> None:
+    """In a separate process: no handlers, levels, signal handlers, event loop or output."""
     code = """
 import asyncio, logging, signal, sys, threading
 root = logging.getLogger()
@@ -211,7 +213,7 @@ assert asyncio._get_running_loop() is None
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-async def test_two_schedulers_have_nothing_to_do_with_each_other(make: Make) -> None:
+async def test_schedulers_do_not_share_registered_functions(make: Make) -> None:
     async def work() -> None: ...
 
     one, two = make(), make()

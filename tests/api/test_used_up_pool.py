@@ -1,4 +1,4 @@
-"""Jobs that take every connection of the pool do not starve the Scheduler."""
+"""A Scheduler keeps working while its jobs hold every connection of the pool."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 SIZE = 5
 CROWD = 3 * SIZE
-"""Jobs that want a connection: others wait for the place of one whose connection broke."""
+"""Jobs that acquire a connection; waiting ones take the place of a broken connection."""
 
 
 @job(name="fails")
 async def fails() -> None:
-    raise LookupError("there is nobody of that name")
+    raise LookupError("on purpose")
 
 
 @job(name="works")
 async def works() -> None: ...
 
 
-async def used_up(scheduler: Scheduler, gate: Gate) -> None:
-    """Start it, and have jobs hold what it leaves of its pool, and wait for more, until the gate opens."""
-    pool, enough = scheduler.db_pool, asyncio.Event()
+async def use_up_pool(scheduler: Scheduler, gate: Gate) -> None:
+    """Start the Scheduler and jobs that hold the rest of its pool until the gate opens."""
+    pool, used_up = scheduler.db_pool, asyncio.Event()
 
     async def hog() -> None:
         async with pool.acquire(timeout=PATIENCE):
             if pool.get_size() == SIZE and pool.get_idle_size() == 0:
-                enough.set()
+                used_up.set()
             await gate.job()
 
     await scheduler.start()
     for _ in range(CROWD):
         await scheduler.schedule(hog, execution_time=now())
-    await asyncio.wait_for(enough.wait(), PATIENCE)
+    await asyncio.wait_for(used_up.wait(), PATIENCE)
 
 
 @pytest.fixture
 async def crowded(make: Make, pools: Pools) -> Scheduler:
-    """Its polling helps: it may have to do without LISTEN."""
+    """Return a Scheduler that polls at the usual rate: it may have no connection for LISTEN."""
     no_wait = RetryPolicy(base=timedelta(milliseconds=1))
     return make(await pools(SIZE), polling_config=PollingConfig(), retry_policy=no_wait)
 
 
-async def test_claims_results_and_heartbeats_go_on(crowded: Scheduler, make: Make, gate: Gate) -> None:
-    await used_up(crowded, gate)
+async def test_scheduler_claims_and_settles_jobs_when_jobs_hold_the_whole_pool(
+    crowded: Scheduler, make: Make, gate: Gate
+) -> None:
+    await use_up_pool(crowded, gate)
     seen, caller = Recorder(crowded), make()
     failing = await caller.schedule(fails, execution_time=now(), max_retries=2)
     for _ in range(3):
@@ -65,10 +67,10 @@ async def test_claims_results_and_heartbeats_go_on(crowded: Scheduler, make: Mak
     await seen.until(JobCompleted, count=3 + CROWD)
 
 
-async def test_so_they_do_after_all_connections_broke(
+async def test_scheduler_recovers_from_lost_connections_when_jobs_hold_the_whole_pool(
     crowded: Scheduler, make: Make, gate: Gate, pool: asyncpg.Pool
 ) -> None:
-    await used_up(crowded, gate)
+    await use_up_pool(crowded, gate)
     seen, caller = Recorder(crowded), make()
     await pool.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
@@ -80,10 +82,10 @@ async def test_so_they_do_after_all_connections_broke(
     gate.open.set()
 
 
-async def test_a_job_that_is_cancelled_elsewhere_is_stopped(
+async def test_job_cancelled_elsewhere_is_stopped_when_jobs_hold_the_whole_pool(
     crowded: Scheduler, make: Make, gate: Gate
 ) -> None:
-    await used_up(crowded, gate)
+    await use_up_pool(crowded, gate)
     seen, caller = Recorder(crowded), make()
     page = await caller.list_jobs(status=JobStatus.RUNNING)
     assert await caller.cancel_job(page[0].job_id)
@@ -91,11 +93,13 @@ async def test_a_job_that_is_cancelled_elsewhere_is_stopped(
     gate.open.set()
 
 
-async def test_windows_are_enqueued(crowded: Scheduler, gate: Gate) -> None:
+async def test_periodic_jobs_are_enqueued_when_jobs_hold_the_whole_pool(
+    crowded: Scheduler, gate: Gate
+) -> None:
     @periodic(every=timedelta(seconds=1), job_name="tick")
     async def tick() -> None: ...
 
-    await used_up(crowded, gate)
+    await use_up_pool(crowded, gate)
     seen = Recorder(crowded)
     await seen.until(JobCompleted, job_name="tick")
     gate.open.set()
