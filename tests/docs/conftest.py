@@ -1,4 +1,4 @@
-"""What the snippets find: catalogues of their own, and a started Scheduler."""
+"""Fixtures for the snippets: empty catalogues and a started Scheduler."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 
 
 @pytest.fixture(autouse=True)
-def own_catalogues() -> Iterator[None]:
-    """Functions that pages decorate are known on that page only."""
+def empty_catalogues() -> Iterator[None]:
+    """Limit the functions that a page decorates to that page."""
     names = [name for name in TaskRegistry().__dict__ if name != "_parent"]
-    before = {name: getattr(catalogue, name) for name in names}
+    saved = {name: getattr(catalogue, name) for name in names}
     for name, value in TaskRegistry().__dict__.items():
         if name != "_parent":
             setattr(catalogue, name, value)
-    catalogue._version = before["_version"] + 1
+    catalogue._version = saved["_version"] + 1
     periodic = periodic_catalogue.configs()
     periodic_catalogue.clear()
     yield
-    for name, value in before.items():
+    for name, value in saved.items():
         setattr(catalogue, name, value)
     catalogue._version += 2
     periodic_catalogue.clear()
@@ -34,6 +34,6 @@ def own_catalogues() -> Iterator[None]:
 
 @pytest.fixture
 async def scheduler(pool: asyncpg.Pool[asyncpg.Record]) -> AsyncIterator[Scheduler]:
-    """A started Scheduler."""
+    """Return a started Scheduler."""
     async with Scheduler(pool, shutdown_timeout=5) as scheduler:
         yield scheduler

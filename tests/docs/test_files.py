@@ -1,4 +1,4 @@
-"""The snippets that are whole files, each run as its page says."""
+"""The snippets that are complete files run as their pages describe."""
 
 from __future__ import annotations
 
@@ -40,19 +40,21 @@ TESTED = {
 
 
 RECIPES = "docs/how-do-i/"
-"""Where the files are that test_recipes.py runs."""
+"""The folder of the files that test_recipes.py runs."""
 
 
-def test_every_file_has_a_test() -> None:
+def test_every_file_snippet_has_a_test() -> None:
     assert {name for name in FILES if not name.startswith(RECIPES)} == TESTED
 
 
-def test_readme_example_is_short() -> None:
+def test_readme_example_has_at_most_ten_lines() -> None:
     assert len(FILES["README.md example.py"].code.splitlines()) <= 10
 
 
-async def application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
+async def load_application(snippet: Snippet, dsn: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    pytest.importorskip(
+        "fastapi", exc_type=ImportError, reason="FastAPI requires a newer pydantic than pg_scheduler"
+    )
     monkeypatch.setenv("DATABASE_URL", dsn)
     module = ModuleType(f"snippets.{uuid.uuid4().hex}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -73,10 +75,10 @@ async def test_readme_example_schedules_a_job(
     assert tuple(row) == (f"{module.__name__}.remind", "pending", module.tomorrow, 3)
 
 
-async def test_quickstart_service(
+async def test_quickstart_service_schedules_runs_and_cancels_reminders(
     dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = await application(FILES["docs/quickstart.md service.py"], dsn, monkeypatch)
+    module = await load_application(FILES["docs/quickstart.md service.py"], dsn, monkeypatch)
     async with asgi.lifespan(module.app), asyncio.timeout(30):
         scheduler: Scheduler = module.app.state.scheduler
         completed: asyncio.Queue[Event] = asyncio.Queue()
@@ -97,14 +99,14 @@ async def test_quickstart_service(
 
 @asynccontextmanager
 async def program(
-    snippet: Snippet, folder: Path, dsn: str, *words: str
+    snippet: Snippet, folder: Path, dsn: str, *arguments: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the snippet as a file in that folder, with these words before its name."""
+    """Run the snippet as a file in a folder, with these arguments before its name."""
     file = folder / (snippet.file or "")
     file.write_text(snippet.code, encoding="utf-8")
     environment = os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, file, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE
+        sys.executable, *arguments, file, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -114,9 +116,9 @@ async def program(
         await process.wait()
 
 
-async def test_quickstart_worker(dsn: str, tmp_path: Path) -> None:
+async def test_quickstart_worker_greets_and_stops_on_sigint(dsn: str, tmp_path: Path) -> None:
     snippet = FILES["docs/quickstart.md worker.py"]
-    # Its jobs are due after a second of real time: that is what a reader sees.
+    # Its jobs are due after a second of real time, as on the page.
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
         assert process.stdout
         lines = [(await process.stdout.readline()).decode() for _ in range(4)]
@@ -138,7 +140,9 @@ async def test_quickstart_worker(dsn: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-async def test_shutdown_worker(dsn: str, tmp_path: Path, signum: signal.Signals) -> None:
+async def test_shutdown_worker_exits_with_zero_on_signals(
+    dsn: str, tmp_path: Path, signum: signal.Signals
+) -> None:
     snippet = FILES["docs/guides/shutdown.md worker.py"]
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
         assert process.stdout
@@ -147,13 +151,13 @@ async def test_shutdown_worker(dsn: str, tmp_path: Path, signum: signal.Signals)
         assert await process.wait() == 0
 
 
-async def test_testing_a_job(dsn: str, tmp_path: Path) -> None:
+async def test_testing_guide_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
     snippet = FILES["docs/guides/testing.md test_reminders.py"]
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
-    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
-    async with program(snippet, tmp_path, dsn, *words) as process, asyncio.timeout(50):
+    arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
+    async with program(snippet, tmp_path, dsn, *arguments) as process, asyncio.timeout(50):
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert b"1 passed" in output

@@ -1,4 +1,4 @@
-"""What Sphinx does not look at: the README's links, and the rules for snippets."""
+"""Checks that Sphinx does not make: links of the README, and the rules for snippets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=page_id)
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_of_top_level_pages_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_block_is_understood(page: Path) -> None:
+def test_every_block_has_a_known_language_and_fits_the_page(page: Path) -> None:
     for snippet in snippets_of(page):
         assert snippet.code.strip(), f"{snippet}: empty"
         width = 120 if snippet.kind in ("sql", "text") else 110
@@ -25,14 +25,14 @@ def test_every_block_is_understood(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_python_is_in_python_blocks(page: Path) -> None:
-    """No way around the tests: what reads like Python and imports something is run."""
+def test_python_code_is_in_python_blocks(page: Path) -> None:
+    """Code that imports something must not avoid the tests by another language."""
     for snippet in snippets_of(page):
         if snippet.kind != "python":
             assert not re.search(r"^(import \w|from \w+ import)", snippet.code, re.MULTILINE), str(snippet)
 
 
-def read(text: str, folder: Path) -> list[Snippet]:
+def snippets_from(text: str, folder: Path) -> list[Snippet]:
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")
     return snippets_of(page)
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_markers_say_what_is_done_with_a_block(folder: Path) -> None:
+def test_markers_set_the_exception_or_the_file_of_a_block(folder: Path) -> None:
     text = """\
 ```python
 one
@@ -58,7 +58,7 @@ two
 three
 ```
 """
-    one, two, three = read(text, folder)
+    one, two, three = snippets_from(text, folder)
     assert (one.code, one.raises, one.file, one.line) == ("one\n", None, None, 2)
     assert (two.code, two.raises, two.file, two.line) == ("two\n", "ValueError", None, 6)
     assert (three.code, three.raises, three.file) == ("three\n", None, "three.py")
@@ -77,6 +77,6 @@ three
         "<!-- snippet: raises ValueError -->\n```console\n1\n```\n",
     ],
 )
-def test_what_no_test_would_run_is_refused(text: str, folder: Path) -> None:
+def test_blocks_are_rejected_when_no_test_would_run_them(text: str, folder: Path) -> None:
     with pytest.raises(ValueError, match=r"page\.md"):
-        read(text, folder)
+        snippets_from(text, folder)

@@ -1,4 +1,4 @@
-"""The roles of the page on the database, made as it says: what each may do, and what not."""
+"""The roles of the database page, created by its statements: what each may and may not do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def work(*args: object) -> None: ...
 
 
 class Roles:
-    """The three roles, under names of the test's own, since roles belong to the server."""
+    """The three roles, under unique names, because roles belong to the whole server."""
 
     def __init__(self, dsn: str, stack: AsyncExitStack) -> None:
         self._dsn = dsn
@@ -51,7 +51,7 @@ class Roles:
         return f"{role}_{self._suffix}"
 
     async def grant(self, connection: asyncpg.Pool, file: str) -> None:
-        """Run a block of the page."""
+        """Run a block of the database page."""
         code = FILES[f"docs/operations/database.md {file}"].code
         database = await connection.fetchval("SELECT current_database()")
         code = code.replace("DATABASE app", f"DATABASE {database}")
@@ -60,7 +60,7 @@ class Roles:
         await connection.execute(code)
 
     async def connect(self, role: str) -> asyncpg.Pool:
-        """A pool of that role's."""
+        """Return a pool that connects as a role."""
         pool = await asyncpg.create_pool(
             self._dsn, min_size=0, max_size=6, user=self.name(role), password=PASSWORD
         )
@@ -70,7 +70,7 @@ class Roles:
 
 @pytest.fixture
 async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
-    """Roles that may connect, and what the page grants them on a database that the owner migrated."""
+    """Create the roles and their grants as the page describes, in a database that the owner migrates."""
     superuser = await asyncpg.create_pool(empty_dsn, min_size=0, max_size=1)
     async with AsyncExitStack() as stack:
         roles = Roles(empty_dsn, stack)
@@ -95,13 +95,13 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def test_the_owner_migrates_also_when_it_is_done(roles: Roles) -> None:
+async def test_owner_can_migrate_an_up_to_date_schema(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     await Scheduler(owner, schema="jobs").initialize_db()
     assert await owner.fetchval("SELECT count(*) FROM jobs.scheduler_migrations") > 0
 
 
-async def test_the_worker_can_do_everything(roles: Roles) -> None:
+async def test_worker_role_can_call_every_method(roles: Roles) -> None:
     pool = await roles.connect(WORKER)
     vacuum = VacuumConfig(track_metrics=True)
     scheduler = Scheduler(pool, schema="jobs", vacuum_config=vacuum, shutdown_timeout=1)
@@ -121,8 +121,8 @@ async def test_the_worker_can_do_everything(roles: Roles) -> None:
             )
             await scheduler.schedule_bulk([JobSpec(work, now()) for _ in range(150)])
         await seen.until(JobCompleted, 450)
-        swept = await scheduler.trigger_periodic_job("sweep")
-        await seen.until(JobCompleted, job_id=swept)
+        job_id = await scheduler.trigger_periodic_job("sweep")
+        await seen.until(JobCompleted, job_id=job_id)
         assert scheduler.disable_periodic_job("sweep")
         assert scheduler.enable_periodic_job("sweep")
         assert await scheduler.update_job_status("later", "pending")
@@ -137,7 +137,7 @@ async def test_the_worker_can_do_everything(roles: Roles) -> None:
         await scheduler.load_task_functions()
 
 
-async def test_the_worker_cannot_change_what_there_is(roles: Roles) -> None:
+async def test_worker_role_cannot_change_the_schema(roles: Roles) -> None:
     pool = await roles.connect(WORKER)
     for statement in (
         "DROP TABLE jobs.scheduled_jobs",
@@ -155,16 +155,16 @@ async def test_the_worker_cannot_change_what_there_is(roles: Roles) -> None:
             await pool.execute(statement)
 
 
-async def test_the_worker_does_not_migrate(roles: Roles) -> None:
+async def test_worker_role_cannot_create_the_tables(roles: Roles) -> None:
     pool = await roles.connect(WORKER)
-    refusal = r"'elsewhere' has no tables .*permission denied for database .* initialize_db\(\) as the role"
-    with pytest.raises(SchemaForbiddenError, match=refusal) as caught:
+    message = r"'elsewhere' has no tables .*permission denied for database .* initialize_db\(\) as the role"
+    with pytest.raises(SchemaForbiddenError, match=message) as caught:
         await Scheduler(pool, schema="elsewhere").start()
     assert isinstance(caught.value.__cause__, DENIED)
-    assert str(caught.value).count("initialize_db()") == 1, "what this role tried in vain is no remedy"
+    assert str(caught.value).count("initialize_db()") == 1, "the call that failed is not the remedy"
 
 
-async def test_the_worker_on_an_older_schema_is_told_whose_turn_it_is(roles: Roles) -> None:
+async def test_worker_role_gets_the_missing_migrations_on_an_older_schema(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     async with owner.acquire() as connection:
         await migrate(connection, schema="jobs", target=5)
@@ -174,7 +174,7 @@ async def test_the_worker_on_an_older_schema_is_told_whose_turn_it_is(roles: Rol
             await call(Scheduler(pool, schema="jobs"))
 
 
-async def test_a_role_without_any_right_is_told_where_to_read(roles: Roles) -> None:
+async def test_role_without_grants_gets_an_error_that_names_the_page(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     await owner.execute(
         f"REVOKE ALL ON jobs.scheduled_jobs, jobs.scheduler_migrations FROM {roles.name(WORKER)}"
@@ -187,7 +187,7 @@ async def test_a_role_without_any_right_is_told_where_to_read(roles: Roles) -> N
         await scheduler.schedule(work, execution_time=now())
 
 
-async def test_a_right_that_is_taken_away_stops_the_worker_with_a_reason(roles: Roles) -> None:
+async def test_scheduler_stops_with_a_reason_when_a_grant_is_revoked(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     pool = await roles.connect(WORKER)
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
@@ -200,33 +200,33 @@ async def test_a_right_that_is_taken_away_stops_the_worker_with_a_reason(roles: 
     assert not scheduler.is_running
 
 
-async def test_the_enqueuer_can_schedule(roles: Roles) -> None:
+async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     pool = await roles.connect(ENQUEUER)
     scheduler = Scheduler(pool, schema="jobs")
     workers = await roles.connect(WORKER)
     listener = await workers.acquire()
-    heard: asyncio.Queue[object] = asyncio.Queue()
+    received: asyncio.Queue[object] = asyncio.Queue()
     channel = await scheduler._store.channel()
 
-    def hear(*message: object) -> None:
-        heard.put_nowait(message)
+    def receive(*message: object) -> None:
+        received.put_nowait(message)
 
-    await listener.add_listener(channel, hear)
+    await listener.add_listener(channel, receive)
 
-    @periodic(every=timedelta(hours=1), dedup_key="swept")
+    @periodic(every=timedelta(hours=1), dedup_key="sweep")
     async def sweep() -> None: ...
 
     async with asyncio.timeout(30):
         await scheduler.schedule(work, execution_time=now(), args=("secret",))
-        await heard.get()
-        about = {"execution_time": now(), "job_id": "own"}
-        assert await scheduler.schedule(work, **about) == "own"  # type: ignore[arg-type]
+        await received.get()
+        job = {"execution_time": now(), "job_id": "own"}
+        assert await scheduler.schedule(work, **job) == "own"  # type: ignore[arg-type]
         with pytest.raises(JobConflictError, match="pending"):
-            await scheduler.schedule(work, **about)  # type: ignore[arg-type]
+            await scheduler.schedule(work, **job)  # type: ignore[arg-type]
         ignore = ConflictResolution.IGNORE
-        assert await scheduler.schedule(work, **about, conflict_resolution=ignore) == "own"  # type: ignore[arg-type]
+        assert await scheduler.schedule(work, **job, conflict_resolution=ignore) == "own"  # type: ignore[arg-type]
         await scheduler.schedule_job("app.work", now(), {"args": [1]}, job_id="by name")
-        assert await scheduler.trigger_periodic_job("swept")
+        assert await scheduler.trigger_periodic_job("sweep")
         for resolution in (ConflictResolution.RAISE, ignore):
             specs = [JobSpec(work, now()) for _ in range(150)]
             specs.append(JobSpec(work, now(), job_id=f"bulk {resolution}"))
@@ -236,12 +236,12 @@ async def test_the_enqueuer_can_schedule(roles: Roles) -> None:
             await scheduler.schedule_bulk([JobSpec(work, now())] * 150, connection=connection)
         await asyncio.gather(*[scheduler.schedule(work, execution_time=now()) for _ in range(10)])
         await scheduler.shutdown()
-    await listener.remove_listener(channel, hear)
+    await listener.remove_listener(channel, receive)
     assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 467
     await workers.release(listener)
 
 
-async def test_enqueuer_can_insert_the_columns_of_the_sqlalchemy_recipe(roles: Roles) -> None:
+async def test_enqueuer_role_can_insert_the_columns_of_the_sqlalchemy_recipe(roles: Roles) -> None:
     pool = await roles.connect(ENQUEUER)
     recipe = FILES["docs/how-do-i/transactions.md sqlalchemy_orders.py"].code
     (columns,) = re.findall(r"INSERT INTO scheduled_jobs (\(.+\))", recipe)
@@ -266,7 +266,7 @@ CALLS: list[Callable[[Scheduler], object]] = [
 ]
 
 
-async def test_the_enqueuer_can_do_nothing_else(roles: Roles) -> None:
+async def test_enqueuer_role_can_only_schedule(roles: Roles) -> None:
     pool = await roles.connect(ENQUEUER)
     scheduler = Scheduler(pool, schema="jobs")
     await scheduler.schedule(work, execution_time=now(), job_id="other", args=("secret",))

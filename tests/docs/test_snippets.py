@@ -1,4 +1,4 @@
-"""Every snippet of README and docs runs."""
+"""Every snippet of README and documentation runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def runnable(page: Path) -> list[Snippet]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=page_id)
-async def test_page(
+async def test_snippets_of_a_page_run(
     page: Path,
     dsn: str,
     pool: asyncpg.Pool[asyncpg.Record],
