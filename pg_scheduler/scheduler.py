@@ -20,6 +20,7 @@ from pg_scheduler.api.retention import RetentionMethods
 from pg_scheduler.api.schedules import ScheduleMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, EventBus, Subscriber
@@ -32,7 +33,6 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig, checked
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 
@@ -141,17 +141,16 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
         self._tasks = TaskRegistry(catalogue)
-        self._announcer = Announcer(
+        self._outbox = Outbox(
             self._store,
             self._events,
-            horizon=2 * self._config.polling.max_interval,
-            on_due=lambda: self._runtime.wake_claimer() if self._runtime else None,
+            horizon_s=2 * self._config.polling.max_interval,
             mark=secrets.token_hex(4),
         )
         self._enqueuer = Enqueuer(
             self._store,
             self._tasks,
-            self._announcer,
+            self._outbox,
             misfire_grace_time=misfire_grace_time,
             max_payload_bytes=max_payload_bytes,
         )
@@ -297,7 +296,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             self._events,
             self._tasks,
             self._periodic,
-            self._announcer,
+            self._outbox,
             self._config,
             self._retry_policy,
             self.worker_id,

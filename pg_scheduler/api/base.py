@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
 
@@ -23,7 +23,7 @@ class SchedulerParts:
     _store: Store
     _events: EventBus
     _tasks: TaskRegistry
-    _announcer: Announcer
+    _outbox: Outbox
     _enqueuer: Enqueuer
     _periodic: ScheduleBook
     _life: Lifecycle

@@ -191,7 +191,7 @@ class JobMethods(SchedulerParts):
         """
         was_finished = await self._store.retry(check_job_id(job_id))
         if was_finished:
-            self._announcer.due_soon()
+            await self._outbox.notify_due(datetime.now(UTC))
         return was_finished
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
@@ -215,7 +215,7 @@ class JobMethods(SchedulerParts):
         change = await self._store.set_status(check_job_id(job_id), new, self._config.lease_seconds)
         await self._notify_owner(change.worker_id)
         if new is JobStatus.PENDING:
-            await self._announcer.due(datetime.now(UTC))
+            await self._outbox.notify_due(datetime.now(UTC))
         return change.changed
 
     async def _notify_owner(self, worker_id: str | None) -> None:
@@ -224,4 +224,4 @@ class JobMethods(SchedulerParts):
         if worker_id == self._life.worker_id and self._runtime is not None:
             self._runtime.heartbeat.wake()
         else:
-            await self._announcer.check(worker_id)
+            await self._outbox.notify_worker(worker_id)

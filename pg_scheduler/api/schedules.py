@@ -78,4 +78,4 @@ class ScheduleMethods(SchedulerParts):
 
     async def _write_switches(self) -> None:
         if await self._periodic.write_wishes():
-            await self._announcer.periodic()
+            await self._outbox.notify_schedules()

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, ConflictResolution, JobPriority, JobSpec, Unset
@@ -26,7 +27,6 @@ from pg_scheduler.jobs.validation import (
 from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.pool import PoolConnection, check_connection
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.announcer import Announcer
 
 __all__ = ["Enqueuer"]
 
@@ -52,14 +52,14 @@ class Enqueuer:
         self,
         store: Store,
         tasks: TaskRegistry,
-        announcer: Announcer,
+        outbox: Outbox,
         *,
         misfire_grace_time: int | None,
         max_payload_bytes: int | None,
     ) -> None:
         self._store = store
         self._tasks = tasks
-        self._announcer = announcer
+        self._outbox = outbox
         self._coalescer = InsertBatcher(self._insert_together)
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
@@ -172,19 +172,19 @@ class Enqueuer:
     async def _inserted(self, job: NewJob, connection: PoolConnection | None) -> bool:
         if connection is None:
             return await self._coalescer.insert(job)
-        message = DUE if self._announcer.is_near(job.execution_time) else None
+        message = DUE if self._outbox.is_near(job.execution_time) else None
         return bool(await self._store.insert([job], message=message, connection=connection))
 
     async def _insert_together(self, jobs: Sequence[NewJob]) -> set[str]:
         """Insert jobs of single calls; the ids that were free. Word of them goes along, or later."""
-        near = self._announcer.is_near(min([job.execution_time for job in jobs]))
-        message = self._announcer.due_message if near and self._announcer.has_room() else None
+        near = self._outbox.is_near(min([job.execution_time for job in jobs]))
+        message = self._outbox.due_message if near and self._outbox.may_carry() else None
         began = time.monotonic()
         inserted = await self._store.insert_small(jobs, message=message)
         if inserted and message:
-            self._announcer.said(began)
+            self._outbox.carried(began)
         elif inserted and near:
-            self._announcer.unsaid()
+            self._outbox.notify_due_later()
         return inserted
 
     async def insert_all(
@@ -257,8 +257,8 @@ class Enqueuer:
 
     async def _announce(self, due: datetime, connection: PoolConnection | None) -> None:
         if connection is None:
-            await self._announcer.due(due)
-        elif self._announcer.is_near(due):  # sent by the caller's commit, or never
+            await self._outbox.notify_due(due)
+        elif self._outbox.is_near(due):  # sent by the caller's commit, or never
             await self._store.notify([DUE], connection=connection)
 
 

@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, KeeperLost, ServiceFaulted
 from pg_scheduler.jobs.context import current
@@ -22,7 +23,6 @@ from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
@@ -34,6 +34,7 @@ from pg_scheduler.worker.maintenance.expirer import Expirer
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -56,7 +57,7 @@ class Runtime:
         events: EventBus,
         tasks: TaskRegistry,
         periodic: ScheduleBook,
-        announcer: Announcer,
+        outbox: Outbox,
         config: SchedulerConfig,
         policy: RetryPolicy,
         worker_id: str,
@@ -66,7 +67,8 @@ class Runtime:
         self._worker_id = worker_id
         self._store = store
         self._events = events
-        self._announcer = announcer
+        self._outbox = outbox
+        self.notifier = Notifier(events, outbox, on_due=self.wake_claimer)
         lease = Lease(config.lease_seconds)
         now = datetime.now(UTC)  # the table's instants are the database's; these are never read
         worker = Worker(
@@ -132,7 +134,7 @@ class Runtime:
             lease,
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
-            ask=announcer.ask,
+            ask=outbox.request_heartbeats,
             on_rescued=self.wake_claimer,
         )
         expirer = Expirer(store, events)
@@ -149,8 +151,8 @@ class Runtime:
             events,
             periodic,
             hears=lambda: self.listener.hears,
-            on_planned=announcer.due_soon,
-            on_switched=announcer.periodic_soon,
+            on_planned=outbox.add_due,
+            on_switched=outbox.add_schedules,
         )
         self.claimer = Claimer(
             store,
@@ -175,7 +177,7 @@ class Runtime:
             *([vacuum] if config.vacuum_enabled else []),
             self.completer,
             self.executor,
-            announcer,
+            self.notifier,
             self.listener,
             self.rescuer,
             expirer,
@@ -202,7 +204,7 @@ class Runtime:
         """Stop every part, with every result written, and tell other workers of what was handed back."""
         try:
             await self._supervisor.stop()
-            await self._announcer.drain()
+            await self._outbox.flush()
         finally:
             await self._store.connections.release_held()
 
@@ -225,7 +227,7 @@ class Runtime:
 
     def _written(self, handed_back: bool) -> None:
         if handed_back:
-            self._announcer.due_soon()
+            self._outbox.add_due()
         self.claimer.rescan()
 
     def _slot_freed(self) -> None:
@@ -237,7 +239,7 @@ class Runtime:
 
     def _received(self, message: str) -> None:
         kind, _, about = message.partition(" ")
-        if kind == DUE and about != self._announcer.mark:
+        if kind == DUE and about != self._outbox.mark:
             self.claimer.rescan()
         elif kind == CHECK and about == self._worker_id:
             self.heartbeat.wake()

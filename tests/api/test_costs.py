@@ -14,10 +14,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.enqueue.outbox import OutboxOptions
 from pg_scheduler.events import EventBus, JobCompleted
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker import announcer
 from tests.api.conftest import Make
 from tests.support.parts import Parts
 from tests.support.statements import Statements
@@ -111,10 +111,10 @@ async def test_schedule_calls_share_statements_when_concurrent(idle: Scheduler, 
 
 @pytest.mark.parametrize("starts", [False, True])
 async def test_schedule_calls_share_a_notification_when_consecutive(
-    make: Make, sent: Statements, monkeypatch: pytest.MonkeyPatch, starts: bool
+    make: Make, sent: Statements, starts: bool
 ) -> None:
-    monkeypatch.setattr(announcer, "GAP", 3600.0)  # all calls fall into one gap
     scheduler = make()
+    scheduler._outbox.options = OutboxOptions(gap_s=3600.0)  # all calls fall into one gap
     if starts:
         await scheduler.start()
     await sent.take()

@@ -62,7 +62,7 @@ async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
         runtime.rescuer.listen()
-        for name in ("heartbeat", "rescuer", "deadline_scanner", "announcer", "heartbeat", "claimer"):
+        for name in ("heartbeat", "rescuer", "deadline_scanner", "notifier", "heartbeat", "claimer"):
             await parts[name].run_once()
     job_id = await scheduler.schedule_job(JOB_NAME, now(), {})
     await seen.until(JobCompleted, job_id=job_id)

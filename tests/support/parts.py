@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
+from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -14,7 +15,6 @@ from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, VacuumConfig
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.announcer import Announcer
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.lease import Lease
@@ -24,6 +24,7 @@ from pg_scheduler.worker.maintenance.expirer import Expirer
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -55,8 +56,11 @@ class Parts:
     def _notes(self, what: str) -> Callable[[], None]:
         return lambda: self.calls.append(what)
 
-    def announcer(self, *, horizon: float = 4.0) -> Announcer:
-        return Announcer(self.store, self.bus, horizon=horizon, on_due=self._notes("due"))
+    def outbox(self, *, horizon_s: float = 4.0, options: OutboxOptions | None = None) -> Outbox:
+        return Outbox(self.store, self.bus, horizon_s=horizon_s, options=options or OutboxOptions())
+
+    def notifier(self, outbox: Outbox | None = None) -> Notifier:
+        return Notifier(self.bus, outbox or self.outbox(), on_due=self._notes("due"))
 
     def completer(
         self,

@@ -17,7 +17,7 @@ from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 
 BUILDERS: dict[str, Callable[[Parts], Service]] = {
-    "announcer": Parts.announcer,
+    "notifier": Parts.notifier,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
     "expirer": Parts.expirer,

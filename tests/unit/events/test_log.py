@@ -143,9 +143,9 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {},
     ),
     (
-        ServiceRetrying("announcer", UNAVAILABLE, next_in=float("inf")),
+        ServiceRetrying("notifier", UNAVAILABLE, next_in=float("inf")),
         "WARNING",
-        "announcer: database unavailable, no retry: DatabaseUnavailableError: connection refused",
+        "notifier: database unavailable, no retry: DatabaseUnavailableError: connection refused",
         {},
     ),
     (

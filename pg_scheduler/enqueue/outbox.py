@@ -1,0 +1,210 @@
+"""Collects notifications for other nodes and sends them: few, each about much.
+
+A notification makes the commit that carries it take a database-wide lock, so there is none per insert. What
+gathers within a few milliseconds goes out as one, and only jobs that are due soon are announced; other nodes
+find the rest by their own timers. A notification alone is a commit of its own, as dear as an insert, so an
+insert carries it whenever one comes at the right time.
+
+An outbox needs no running Scheduler. While a service is attached, that service sends; otherwise the outbox
+sends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus, ServiceRetrying
+from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC
+from pg_scheduler.store.store import Store
+
+__all__ = ["Outbox", "OutboxOptions"]
+
+MAX_NOTIFICATION_BYTES: Final = 7000
+"""PostgreSQL takes less than 8,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxOptions:
+    """How often notifications are sent."""
+
+    gap_s: float = 0.005
+    """Seconds between two notifications."""
+    carrier_wait_s: float = 0.003
+    """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
+
+
+class Outbox:
+    """Send notifications to other nodes.
+
+    Args:
+        horizon_s: Seconds; a job that is due later is not announced.
+        mark: Tells this process's own notifications about due jobs from others'.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        *,
+        horizon_s: float,
+        mark: str = "",
+        options: OutboxOptions = OutboxOptions(),
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._horizon_s = horizon_s
+        self.options = options
+        self.mark = mark
+        self.due_message = f"{DUE} {mark}".strip()
+        self._messages: dict[str, float] = {}  # when each was last added
+        self._next_send = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._on_due: Callable[[], None] | None = None
+        self._on_message: Callable[[], None] | None = None
+
+    def attach(self, *, on_due: Callable[[], None], on_message: Callable[[], None]) -> None:
+        """Leave sending to a service, which calls ``flush()``, until ``detach()``.
+
+        Args:
+            on_due: Called at once when a job is due within the horizon, for this process.
+            on_message: Called when there is a message to send.
+        """
+        self._on_due, self._on_message = on_due, on_message
+
+    def detach(self) -> None:
+        """Send without a service again."""
+        self._on_due = self._on_message = None
+
+    @property
+    def flush_in(self) -> float | None:
+        """Seconds until the messages may be sent; None if there are none."""
+        return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
+
+    def is_near(self, due: datetime) -> bool:
+        """Return whether a job due then is announced. Both clocks need only agree within the horizon."""
+        return (due - datetime.now(UTC)).total_seconds() <= self._horizon_s
+
+    def may_carry(self) -> bool:
+        """Return whether an insert of a job that is due soon shall carry the notification."""
+        return time.monotonic() >= self._next_send
+
+    def carried(self, since: float) -> None:
+        """Record that an insert carried the notification.
+
+        It counts for everything that was committed before that monotonic time.
+        """
+        self._next_send = time.monotonic() + self.options.gap_s
+        if self._messages.get(self.due_message, since) < since:
+            del self._messages[self.due_message]
+        if not self._messages:
+            self._cancel_timer()
+        self._due_here()
+
+    def notify_due_later(self) -> None:
+        """Announce a due job with the next insert, or alone if none comes in time."""
+        self._due_here()
+        self._messages[self.due_message] = time.monotonic()
+        self._set_timer()
+
+    async def notify_due(self, due: datetime) -> None:
+        """Announce a job that is due then."""
+        if not self.is_near(due):
+            return
+        if self.may_carry():
+            self._due_here()
+            await self._send(self.due_message)
+        else:
+            self.notify_due_later()
+
+    def add_due(self) -> None:
+        """Announce a due job, soon."""
+        self._due_here()
+        self._add(self.due_message)
+
+    async def notify_worker(self, worker_id: str) -> None:
+        """Tell a worker that a job which it runs was changed."""
+        for message in _checks([worker_id]):
+            await self._send(message)
+
+    async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
+        """Request heartbeats now: the time in which the workers must answer counts from the return."""
+        if messages := _checks(worker_ids):
+            await self._store.notify(messages)
+
+    async def notify_schedules(self) -> None:
+        """Announce that a schedule was enabled or disabled."""
+        await self._send(PERIODIC)
+
+    def add_schedules(self) -> None:
+        """Announce that a schedule was enabled or disabled, soon."""
+        self._add(PERIODIC)
+
+    async def flush(self) -> None:
+        """Send all messages now.
+
+        Raises:
+            DatabaseUnavailableError: They were not sent, and go with the next ones.
+        """
+        self._cancel_timer()
+        messages, self._messages = self._messages, {}
+        if messages:
+            try:
+                await self._store.notify(list(messages))
+            except BaseException:  # not sent
+                self._messages = messages | self._messages
+                raise
+            self._next_send = time.monotonic() + self.options.gap_s
+
+    def _due_here(self) -> None:
+        if self._on_due is not None:
+            self._on_due()
+
+    def _add(self, message: str) -> None:
+        self._messages[message] = time.monotonic()
+        if self._on_message is not None:
+            self._on_message()
+        else:
+            self._set_timer()
+
+    async def _send(self, message: str) -> None:
+        self._messages[message] = time.monotonic()
+        await self._send_all()
+
+    async def _send_all(self) -> None:
+        if self._on_message is not None:
+            self._on_message()
+            return
+        try:
+            await self.flush()
+        except DatabaseUnavailableError as fault:  # the job is committed; others find it by polling
+            self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
+
+    def _set_timer(self) -> None:
+        if self._timer is None:
+            wait = (self.flush_in or 0.0) + self.options.carrier_wait_s
+            self._timer = asyncio.get_running_loop().call_later(wait, self._timer_fired)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        if self._on_message is not None:
+            self._on_message()
+        else:
+            self._sending = asyncio.create_task(self._send_all(), name="pg_scheduler notify")
+
+
+def _checks(worker_ids: Collection[str]) -> list[str]:
+    messages = (f"{CHECK} {worker_id}" for worker_id in worker_ids)
+    # A longer id was written by hand: no worker listens for it.
+    return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]

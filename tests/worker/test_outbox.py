@@ -1,0 +1,317 @@
+"""Few notifications, each sent at the right time, none forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
+from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
+from pg_scheduler.events import EventBus, ServiceRetrying
+from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Recorder, new_job, now
+
+NEVER_AGAIN = OutboxOptions(gap_s=1e9)
+"""The first notification is the last one."""
+
+
+class Ear:
+    """A session that listens on the schedulers' channel."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self._changed = asyncio.Event()
+
+    def hear(self, _connection: object, _pid: int, _channel: str, message: object) -> None:
+        self.heard.append(str(message))
+        self._changed.set()
+
+    async def until(self, count: int) -> list[str]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.heard) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.heard
+
+
+@pytest.fixture
+async def ear(dsn: str, store: Store) -> AsyncIterator[Ear]:
+    ear = Ear()
+    connection = await asyncpg.connect(dsn)
+    await connection.add_listener(await store.channel(), ear.hear)
+    yield ear
+    await connection.close()
+
+
+async def spent(parts: Parts, ear: Ear, options: OutboxOptions = NEVER_AGAIN) -> Outbox:
+    """An outbox that has just sent a notification, and must wait before the next."""
+    outbox = parts.outbox(options=options)
+    await outbox.notify_schedules()
+    assert await ear.until(1) == ["periodic"]
+    ear.heard.clear()
+    return outbox
+
+
+# -- with a notifier -----------------------------------------------------------------------------------
+
+
+async def test_notifier_sends_each_message_once_when_many_gather(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox()
+    notifier = parts.notifier(outbox)
+    await notifier.prepare()
+    for _ in range(50):
+        outbox.add_due()
+        outbox.add_schedules()
+    assert await notifier.run_once() > 0
+    assert await notifier.run_once() == NEVER
+    await parts.store.notify(["end"])
+    assert await ear.until(3) == ["due", "periodic", "end"]
+    assert parts.calls == ["due"] * 50, "this process is woken every time, and at once"
+
+
+async def test_notifier_waits_for_the_gap_between_two_notifications(parts: Parts, ear: Ear) -> None:
+    outbox = await spent(parts, ear, OutboxOptions(gap_s=60))
+    notifier = parts.notifier(outbox)
+    await notifier.prepare()
+    outbox.add_due()
+    assert 59 < await notifier.run_once() <= 60
+    assert ear.heard == []
+
+
+async def test_outbox_announces_only_jobs_within_its_horizon(parts: Parts) -> None:
+    outbox = parts.outbox(horizon_s=4)
+    notifier = parts.notifier(outbox)
+    await notifier.start()
+    await outbox.notify_due(now() + timedelta(seconds=10))
+    assert parts.calls == []
+    assert outbox.flush_in is None
+    await outbox.notify_due(now() + timedelta(seconds=2))
+    assert parts.calls == ["due"]
+    await notifier.stop()
+
+
+async def test_notifier_sends_by_itself_and_the_rest_when_it_stops(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox(options=NEVER_AGAIN)
+    notifier = parts.notifier(outbox)
+    await notifier.start()
+    await outbox.notify_worker("other")
+    assert await ear.until(1) == ["check other"]
+    await outbox.notify_worker("another")
+    await notifier.stop()
+    assert await ear.until(2) == ["check other", "check another"]
+
+
+async def test_outbox_requests_heartbeats_at_once(parts: Parts, ear: Ear) -> None:
+    outbox = await spent(parts, ear)
+    notifier = parts.notifier(outbox)
+    await notifier.start()
+    await outbox.request_heartbeats(["one", "x" * 8000, "two"])
+    assert await ear.until(2) == ["check one", "check two"]
+    await outbox.request_heartbeats(["x" * 8000])
+    await notifier.stop()
+
+
+async def test_notifier_keeps_a_message_that_it_could_not_send(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = parts.outbox()
+    notifier = parts.notifier(outbox)
+    await notifier.prepare()
+    outbox.add_due()
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.store, "notify", unavailable)
+        with pytest.raises(DatabaseUnavailableError):
+            await notifier.run_once()
+    outbox.add_schedules()
+    await notifier.run_once()
+    assert await ear.until(2) == ["due", "periodic"]
+
+
+async def test_notifier_sends_a_message_that_comes_while_its_like_is_being_sent(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other nodes may have acted on the first one before the second one's cause was committed."""
+    real = parts.store.notify
+
+    async def slow_answer(messages: Sequence[str], **rest: Any) -> None:
+        await real(messages, **rest)
+        if not sent.is_set():
+            sent.set()
+            await answer.wait()
+
+    sent, answer = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(parts.store, "notify", slow_answer)
+    outbox = parts.outbox()
+    notifier = parts.notifier(outbox)
+    await notifier.start()
+    await outbox.notify_worker("other")
+    await sent.wait()
+    await outbox.notify_worker("other")
+    answer.set()
+    assert await ear.until(2) == ["check other", "check other"]
+    await notifier.stop()
+
+
+# -- alone ---------------------------------------------------------------------------------------------
+
+
+async def unavailable(_messages: Sequence[str]) -> None:
+    raise DatabaseUnavailableError("away")
+
+
+async def test_outbox_sends_at_once_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox()
+    await outbox.notify_due(now())
+    await outbox.notify_worker("other")
+    await outbox.notify_schedules()
+    assert outbox.flush_in is None
+    assert await ear.until(3) == ["due", "check other", "periodic"]
+
+
+async def test_outbox_sends_what_was_added_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
+    """It used to wait for the pass of a service that was never started."""
+    outbox = parts.outbox()
+    outbox.add_due()
+    outbox.add_schedules()
+    assert await ear.until(2) == ["due", "periodic"]
+    assert outbox.flush_in is None
+
+
+async def test_outbox_sends_what_is_added_after_its_notifier_stopped(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox()
+    notifier = parts.notifier(outbox)
+    await notifier.start()
+    await notifier.stop()
+    outbox.add_due()
+    assert await ear.until(1) == ["due"]
+    assert parts.calls == [], "the claimer has stopped before the notifier"
+
+
+async def test_retry_job_is_announced_when_the_scheduler_was_not_started(
+    pool: asyncpg.Pool, store: Store, ear: Ear
+) -> None:
+    await store.insert([new_job("a")])
+    await store.set_status("a", JobStatus.FAILED, 60)
+    assert await Scheduler(pool).retry_job("a")
+    (message,) = await ear.until(1)
+    assert message.startswith("due ")
+
+
+async def test_outbox_reports_no_error_when_only_the_notification_failed(
+    parts: Parts, seen: Recorder, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that got an error for a committed job would schedule it again."""
+    outbox = parts.outbox()
+    with monkeypatch.context() as patched:
+        patched.setattr(parts.store, "notify", unavailable)
+        await outbox.notify_due(now())
+    assert len(seen.of(ServiceRetrying, service="notifier")) == 1
+    await outbox.notify_worker("other")
+    assert await ear.until(2) == ["due", "check other"]
+
+
+async def test_outbox_keeps_its_messages_when_the_pool_was_closed(bus: EventBus, dsn: str) -> None:
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
+    outbox = Parts(Store(Connections(pool), schema="public"), bus).outbox()
+    outbox.add_due()
+    await pool.close()
+    with pytest.raises(DatabaseUnavailableError):
+        await outbox.flush()
+    assert outbox.flush_in is not None
+
+
+async def test_outbox_sends_one_notification_for_many_calls(parts: Parts, ear: Ear) -> None:
+    """Real time: what comes in before the gap is over goes out then."""
+    outbox = await spent(parts, ear, OutboxOptions(gap_s=0.05))
+    for _ in range(100):
+        await outbox.notify_due(now())
+    assert ear.heard == []
+    assert await ear.until(1) == ["due"]
+    assert outbox.flush_in is None
+
+
+# -- carried by inserts --------------------------------------------------------------------------------
+
+
+def generated(**values: Any) -> GeneratedIdJob:
+    return GeneratedIdJob(*new_job(new_job_id(), **values))
+
+
+async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
+    """Insert jobs as single calls do."""
+    enqueuer = Enqueuer(parts.store, parts.tasks, outbox, misfire_grace_time=None, max_payload_bytes=None)
+    await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
+
+
+async def test_insert_carries_the_notification(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = parts.outbox(options=OutboxOptions(gap_s=0))
+    await parts.notifier(outbox).prepare()
+    with monkeypatch.context() as patched:
+        patched.delattr(Store, "notify")  # nothing else is sent
+        await insert(parts, outbox, generated())
+        await insert(parts, outbox, new_job("named"))
+    assert outbox.flush_in is None
+    assert parts.calls == ["due"] * 2
+    assert await ear.until(2) == ["due"] * 2
+
+
+async def test_insert_carries_no_notification_when_it_inserts_nothing_that_is_due_soon(
+    parts: Parts, ear: Ear
+) -> None:
+    outbox = parts.outbox()
+    await parts.notifier(outbox).prepare()
+    await parts.store.insert([new_job("a")])
+    await insert(parts, outbox, new_job("a"))
+    await insert(parts, outbox, generated(execution_time=now() + timedelta(days=1)))
+    await parts.store.notify(["end"])
+    assert await ear.until(1) == ["end"]
+    assert parts.calls == []
+
+
+async def test_insert_carries_what_gathered(parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox = await spent(parts, ear)
+    await insert(parts, outbox, generated(), generated())
+    assert outbox.flush_in is not None
+    outbox._next_send = 0  # as when the gap is over
+    with monkeypatch.context() as patched:
+        patched.delattr(Store, "notify")
+        await insert(parts, outbox, generated())
+    assert (outbox.flush_in, outbox._timer) == (None, None)
+    assert await ear.until(1) == ["due"]
+
+
+async def test_outbox_sends_what_was_committed_while_an_insert_carried_the_notification(
+    parts: Parts, ear: Ear
+) -> None:
+    """Other nodes may have acted on the insert's notification before that."""
+    outbox = parts.outbox()
+    outbox.notify_due_later()
+    outbox.carried(since=0)
+    assert outbox.flush_in is not None
+    assert await ear.until(1) == ["due"]
+
+
+async def test_outbox_sends_what_no_insert_carries(parts: Parts, ear: Ear) -> None:
+    outbox = parts.outbox()
+    notifier = parts.notifier(outbox)
+    await insert(parts, outbox, generated())
+    await insert(parts, outbox, generated())
+    assert await ear.until(2) == ["due", "due"]
+    await notifier.start()
+    outbox.notify_due_later()
+    assert await ear.until(3) == ["due"] * 3
+    await notifier.stop()
