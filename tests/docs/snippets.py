@@ -10,8 +10,8 @@ any other treatment; it is visible in the source and not on the built page.
     The block is a complete file; the test named in ``test_files.py`` runs it.
 
 ``sql`` blocks are run too, with the schema's tables in the search path. ``<!-- snippet: file worker.sql -->``
-works for them likewise. The generated parts of the reference pages are not snippets: they repeat docstrings,
-whose examples with a ``>>>`` prompt are run by ``test_docstrings.py``.
+works for them likewise. The generated parts of the reference pages are not snippets: the examples in them are
+run by ``test_docstrings.py`` and ``test_reference.py``.
 """
 
 from __future__ import annotations

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
+import asyncpg
 import pytest
 
-from tests.docs.snippets import PAGES, page_id
+from pg_scheduler import Scheduler
+from tests.docs.snippets import PAGES, Snippet, page_id, run_python
 from tools.reference import __main__ as command
 from tools.reference.docstrings import parse_docstring
 from tools.reference.pages import PART, parts, rendered
@@ -42,9 +47,56 @@ def test_reference_describes_every_public_name_of_a_module_once(module: str) -> 
 def test_reference_describes_every_public_method_and_property() -> None:
     text = "\n".join(REFERENCE.values())
     for module, name in DESCRIBED:
-        for method in find(module, name).functions():
+        definition = find(module, name)
+        methods = [each for owner in (definition, *definition.mixins()) for each in owner.functions()]
+        for method in methods:
             if not method.startswith("_"):
                 assert re.search(rf"^(#+ `{method}\(\)`|- `{method}: .*)$", text, re.MULTILINE), method
+
+
+EXAMPLES = {
+    heading: code
+    for text in REFERENCE.values()
+    for heading, code in re.findall(
+        r"^#+ `([^`]+)`$(?:(?!^#).)*?^\*\*Example\*\*\n\n```python\n(.*?)^```$",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+}
+"""The examples without a prompt, by the heading above them."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_example_without_a_prompt_runs(
+    name: str, dsn: str, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs of the examples are due at once, and shut their Scheduler down."""
+    module = ModuleType("reference_example")
+
+    async def send_mail(_address: str = "") -> None:
+        await module.scheduler.shutdown()
+
+    send_mail.__module__, send_mail.__qualname__ = module.__name__, "send_mail"
+    module.__dict__.update(
+        {
+            "asyncpg": asyncpg,
+            "Scheduler": Scheduler,
+            "datetime": datetime,
+            "UTC": UTC,
+            "send_mail": send_mail,
+        },
+        timedelta=lambda **_values: timedelta(0),
+        dsn=dsn,
+        scheduler=scheduler,
+    )
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    failed = await scheduler.schedule_job("unknown", datetime.now(UTC) + timedelta(hours=1), {})
+    await scheduler.update_job_status(failed, "failed")
+    await run_python(Snippet(Path(f"example of {name}"), 1, "python", EXAMPLES[name]), module)
+
+
+def test_examples_without_a_prompt_are_found() -> None:
+    assert {"Scheduler", "register()", "schedule()", "list_jobs()"} <= EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -63,6 +115,29 @@ def test_generated_parts_have_no_markup_of_docstrings_left() -> None:
         for part in PART.finditer(text):
             prose = re.sub(r"^```.*?^```$", "", part["text"], flags=re.MULTILINE | re.DOTALL)
             assert not re.search(r"``|::|:\w+:`|^(Args|Returns|Raises|Attributes|Example):", prose), page
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("config.md", "    min_interval: float = 0.05\n"),  # without Annotated
+        ("config.md", "    _: KW_ONLY\n    expired: VacuumPolicy = VacuumPolicy.after_days(7)\n"),
+        ("errors.md", "class PayloadError(SchedulerError, TypeError, ValueError)\n"),
+        ("scheduler.md", "    retry_policy: RetryPolicy = RetryPolicy(),\n"),  # not the name of the constant
+        ("scheduler.md", ") -> Callable[[F], F]\n"),  # the second overload of register()
+        ("scheduler.md", "- `LEASE_DURATION: float = 60`: "),
+        ("scheduler.md", "- `is_running: bool`: "),
+        (
+            "scheduler.md",
+            "| [`get_vacuum_stats()`](#get_vacuum_stats) | ",
+        ),  # from a base class that is not public
+        ("values.md", "    kwargs: dict[str, Any] = {}\n"),
+        ("values.md", "@classmethod\ndef from_db_value(db_value: int) -> JobPriority\n"),
+        ("values.md", '    CRITICAL = "critical"\n'),
+    ],
+)
+def test_reference_renders_declarations_as_users_need_them(page: str, text: str) -> None:
+    assert text in REFERENCE[command.PAGES / page]
 
 
 def test_check_reports_a_stale_page_and_writing_renews_it(
