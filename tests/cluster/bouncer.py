@@ -1,4 +1,4 @@
-"""A PgBouncer of the tests' own, in transaction mode."""
+"""Run a PgBouncer in transaction mode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.debian import component
 
-SERVERS = 3
-"""Connections to PostgreSQL, which all clients share."""
+SERVER_CONNECTIONS = 3
+"""Connections to PostgreSQL, shared by all clients."""
 
 SETTINGS = """\
 [databases]
@@ -34,8 +34,8 @@ log_stats = 0
 """
 
 
-def program(suite: str) -> list[str] | None:
-    """How to start the one from that release of Debian, with its own libraries, if it could be had."""
+def find_program(suite: str) -> list[str] | None:
+    """Return the command of the PgBouncer of a Debian release, with its own libraries; None if missing."""
     root = component(f"pgbouncer-{suite}")
     if root is None:
         return None
@@ -46,24 +46,26 @@ def program(suite: str) -> list[str] | None:
 
 
 @contextmanager
-def bouncer(program: list[str], dsn: str, more: str = "") -> Iterator[str]:
-    """Run one in front of a database; yields the address of the database through it."""
+def bouncer(program: list[str], dsn: str, settings: str = "") -> Iterator[str]:
+    """Run PgBouncer in front of a database and yield the DSN of the database through it."""
     is_root = os.geteuid() == 0
     with tempfile.TemporaryDirectory(prefix="pgbouncer-") as folder:
         if is_root:  # it refuses to run as root
             os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
-        settings = Path(folder, "pgbouncer.ini")
-        settings.write_text(SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVERS, more=more))
-        command = [*program, *(["-u", "nobody"] if is_root else []), str(settings)]
+        file = Path(folder, "pgbouncer.ini")
+        file.write_text(
+            SETTINGS.format(target=_target(dsn), folder=folder, servers=SERVER_CONNECTIONS, more=settings)
+        )
+        command = [*program, *(["-u", "nobody"] if is_root else []), str(file)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
-            said = ""
+            output = ""
             for line in process.stderr:
-                said += line
+                output += line
                 if "process up" in line:
                     break
             else:
-                raise AssertionError(f"PgBouncer did not start: {said}")
+                raise AssertionError(f"PgBouncer did not start: {output}")
             try:
                 name = urlsplit(dsn).path
                 yield f"postgresql://nobody@{name}?host={folder}&port=6432"

@@ -1,5 +1,5 @@
-"""Real processes on a real server, in real time: what these tests are about are leases that run out, signals
-and words that travel between nodes. They wait for what the nodes say, never for a time to pass."""
+"""Real processes on a real server, in real time: the subjects are leases that expire, signals, and
+notifications between nodes. Tests wait for records of the nodes, not for a time to pass."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ async def fleet(dsn: str) -> AsyncIterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def no_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers of this process know none, whatever other tests have decorated."""
+    """Hide the schedules that other tests have decorated from Schedulers of this process."""
     monkeypatch.setattr("pg_scheduler.scheduler.periodic_catalogue", PeriodicCatalogue())
 
 
 @pytest.fixture
 def client(pool: asyncpg.Pool) -> Scheduler:
-    """A Scheduler that only enqueues and looks."""
+    """A Scheduler that is not started: it only enqueues and reads."""
     return Scheduler(pool)
 
 
 @pytest.fixture(scope="module")
-def victim(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
-    """A server that things may be done to."""
+def private_server(scratch: Path | None) -> Iterator[EmbeddedPostgres]:
+    """A server that tests may stop, freeze and kill."""
     if server_dsn() is not None:
-        pytest.skip("the server is not ours to break")
+        pytest.skip("tests must not break an external server")
     with EmbeddedPostgres(settings=FAST | {"max_connections": "80"}, scratch=scratch) as server:
         yield server
 
 
 @pytest.fixture
-def address(victim: EmbeddedPostgres) -> Iterator[str]:
-    """An empty database there."""
-    with database(victim) as name:
-        yield victim.dsn(name)
-        victim.thaw()
-        victim.start()
+def private_dsn(private_server: EmbeddedPostgres) -> Iterator[str]:
+    """The DSN of an empty database on the private server."""
+    with database(private_server) as name:
+        yield private_server.dsn(name)
+        private_server.thaw()
+        private_server.start()

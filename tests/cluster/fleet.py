@@ -1,4 +1,4 @@
-"""The test's side of the worker processes: starts them, hears them, and ends them."""
+"""Start worker processes, read their records, and stop them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 TICK = "tests.cluster.tick"
 TOCK = "tests.cluster.tock"
-PATIENCE = 20.0
-"""Seconds after which a test gives up waiting; nothing here takes that long."""
+TIMEOUT_S = 20.0
+"""A test fails after this wait; nothing here takes that long."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Something a node said."""
+class Record:
+    """An event that a node reported."""
 
     node: Node
     event: str
-    about: dict[str, Any]
+    details: dict[str, Any]
 
     @property
     def job_id(self) -> str:
-        return str(self.about["job_id"])
+        return str(self.details["job_id"])
 
 
 class Node:
@@ -42,16 +42,16 @@ class Node:
         self.process = process
         self.worker_id = ""
 
-    def say(self, command: str) -> None:
-        """Give an order; ``done`` says when it has been obeyed."""
+    def send(self, command: str) -> None:
+        """Send a command; the node reports ``done`` after executing it."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n".encode())
 
     async def stop(self) -> None:
-        """End it in peace."""
+        """Let the node shut down gracefully."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             assert await self.process.wait() == 0
 
     async def kill(self) -> None:
@@ -63,24 +63,30 @@ class Node:
 
 
 def environment(library: Path) -> dict[str, str]:
-    """Of a process that imports the library from a folder, and everything else from here."""
+    """Return the environment of a process that imports the library from a folder, the rest from this one."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, dict.fromkeys([library, ROOT])))}
 
 
 class Fleet:
-    """All worker processes of a test, and all they said, in the order in which it was heard."""
+    """All worker processes of a test, and their records in the order of arrival."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        self.heard: list[Seen] = []
+        self.received: list[Record] = []
         self._nodes: list[Node] = []
-        self._ears: list[asyncio.Task[None]] = []
-        self._news = asyncio.Condition()
+        self._readers: list[asyncio.Task[None]] = []
+        self._arrived = asyncio.Condition()
 
     async def start(
         self, *options: str, library: Path = ROOT, variables: Mapping[str, str] | None = None
     ) -> Node:
-        """Start a node, with the library of that folder and these variables; returns when it claims jobs."""
+        """Start a node and wait until it claims jobs.
+
+        Args:
+            options: Options of ``node.py``.
+            library: The folder from which the node imports the library.
+            variables: Additional environment variables.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "tests.cluster.node", self.dsn, *options),
             cwd=ROOT,
@@ -90,46 +96,48 @@ class Fleet:
         )
         node = Node(process)
         self._nodes.append(node)
-        self._ears.append(asyncio.create_task(self._hear(node)))
-        [started] = await self.sees("WorkerStarted", node=node)
-        node.worker_id = started.about["worker_id"]
+        self._readers.append(asyncio.create_task(self._read(node)))
+        [started] = await self.wait_for("WorkerStarted", node=node)
+        node.worker_id = started.details["worker_id"]
         return node
 
-    def seen(self, event: str, *, node: Node | None = None, **about: Any) -> list[Seen]:
-        """What was heard so far of this event."""
+    def records(self, event: str, *, node: Node | None = None, **details: Any) -> list[Record]:
+        """Return the records of an event, optionally of one node and with these details."""
         return [
-            seen
-            for seen in self.heard
-            if seen.event == event
-            and node in (None, seen.node)
-            and all(seen.about.get(name) == value for name, value in about.items())
+            record
+            for record in self.received
+            if record.event == event
+            and node in (None, record.node)
+            and all(record.details.get(name) == value for name, value in details.items())
         ]
 
-    async def sees(self, event: str, *, node: Node | None = None, count: int = 1, **about: Any) -> list[Seen]:
-        """Wait until this was heard, so many times."""
+    async def wait_for(
+        self, event: str, *, node: Node | None = None, count: int = 1, **details: Any
+    ) -> list[Record]:
+        """Wait until there are ``count`` such records, and return them."""
 
-        def enough() -> list[Seen]:
-            seen = self.seen(event, node=node, **about)
-            return seen if len(seen) >= count else []
+        def found() -> list[Record]:
+            records = self.records(event, node=node, **details)
+            return records if len(records) >= count else []
 
-        return await self.hears(enough)
+        return await self.wait_until(found)
 
-    async def hears(self, enough: Callable[[], T]) -> T:
-        """Wait until what was heard is enough."""
-        async with asyncio.timeout(PATIENCE), self._news:
-            return await self._news.wait_for(enough)
+    async def wait_until(self, condition: Callable[[], T]) -> T:
+        """Wait until the condition, checked after each record, is true; return its value."""
+        async with asyncio.timeout(TIMEOUT_S), self._arrived:
+            return await self._arrived.wait_for(condition)
 
     async def close(self) -> None:
-        """End what still runs."""
+        """Kill the nodes that still run."""
         for node in self._nodes:
             if node.process.returncode is None:
                 await node.kill()
-        await asyncio.gather(*self._ears)
+        await asyncio.gather(*self._readers)
 
-    async def _hear(self, node: Node) -> None:
+    async def _read(self, node: Node) -> None:
         assert node.process.stdout is not None
         async for line in node.process.stdout:
-            about = json.loads(line)
-            self.heard.append(Seen(node, about.pop("event"), about))
-            async with self._news:
-                self._news.notify_all()
+            details = json.loads(line)
+            self.received.append(Record(node, details.pop("event"), details))
+            async with self._arrived:
+                self._arrived.notify_all()

@@ -1,8 +1,8 @@
-"""A process under guard: with all that it starts it ends when we end, in whatever way, or when we say so.
+"""Run a command and kill it with all of its descendants when standard input closes. Linux only.
 
-Patroni's PostgreSQL is no child of Patroni's: it is made to outlive it. The guard adopts what is left by its
-parents (PR_SET_CHILD_SUBREAPER), reaps it, and kills all of it, as the loss of a machine would, when its
-standard input closes. Linux only.
+The pipe closes when the parent closes it or ends for any reason. Patroni's PostgreSQL is not a child of
+Patroni, so that it can outlive it; the guard therefore adopts orphaned descendants (PR_SET_CHILD_SUBREAPER)
+and reaps them. Killing all of them at once resembles the loss of a machine.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import sys
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-REAP_EVERY = 0.1
+REAP_INTERVAL_S = 0.1
 
 
 def descendants() -> list[int]:
-    """All processes below this one."""
+    """Return the pids of all descendants of this process."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -34,7 +34,7 @@ def descendants() -> list[int]:
 
 
 def kill_all() -> None:
-    """SIGKILL to everything below, until there is nothing: what was stopped first gives birth to nothing."""
+    """Kill all descendants until none is left; they are stopped first, so that they cannot fork meanwhile."""
     while pids := descendants():
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
@@ -44,7 +44,7 @@ def kill_all() -> None:
 
 
 def reap() -> None:
-    """Take note of the deaths so far."""
+    """Reap the children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -54,11 +54,11 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL) as process:
         try:
-            while not select.select([0], [], [], REAP_EVERY)[0]:
+            while not select.select([0], [], [], REAP_INTERVAL_S)[0]:
                 reap()
         finally:
             kill_all()
-            process.returncode = -signal.SIGKILL  # it was reaped with the others
+            process.returncode = -signal.SIGKILL  # kill_all() has reaped it
 
 
 if __name__ == "__main__":

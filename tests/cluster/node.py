@@ -1,8 +1,8 @@
-"""A real worker process for the tests of this folder.
+"""A worker process for the tests of this folder.
 
-It says what happens in lines of JSON on its standard output, takes commands (see ``Orders``) on its standard
-input, and ends in peace when that is closed: it cannot outlive the test. It also runs with the library as it
-was (see ``previous.py``), so it asks for what is new only when an option says so.
+It reports events as lines of JSON on its standard output and executes commands (see ``Commands``) from its
+standard input. When that closes it shuts down gracefully, so it cannot outlive the test. It also runs with
+the previous library (see ``previous.py``), so it uses new features only if an option requires them.
 """
 
 from __future__ import annotations
@@ -34,116 +34,116 @@ from pg_scheduler.events import Event, PassFinished
 from tests.cluster.fleet import TICK, TOCK
 
 FORMER_NAMES = {"JobsRescued": "JobsReclaimed"}
-"""Events as the previous library names them, by the names that tests wait for."""
+"""Event names of the previous library, and the present names."""
 
-NOTHING: dict[str, Any] = {"args": [], "kwargs": {}}
+NO_ARGUMENTS: dict[str, Any] = {"args": [], "kwargs": {}}
 SOON = RetryPolicy(base=timedelta(milliseconds=50), maximum=timedelta(milliseconds=50))
 
 
-def say(event: str, **about: Any) -> None:
-    """One line; it is on its way when this returns, whatever happens to the process then."""
-    sys.stdout.write(json.dumps({"event": event, **about}, default=str) + "\n")
+def report(event: str, **details: Any) -> None:
+    """Print one line and flush it, so that the test receives it even if the process ends then."""
+    sys.stdout.write(json.dumps({"event": event, **details}, default=str) + "\n")
     sys.stdout.flush()
 
 
-def say_of_job(event: str) -> None:
+def report_job(event: str) -> None:
     current = current_job()
-    say(event, job_id=current.job_id, attempt=current.attempt, due=current.execution_time)
+    report(event, job_id=current.job_id, attempt=current.attempt, due=current.execution_time)
 
 
 @job(name="cluster.note")
 async def note() -> None:
-    """Runs in no time."""
-    say_of_job("ran")
+    """Complete immediately."""
+    report_job("ran")
 
 
 @job(name="cluster.hold")
 async def hold() -> None:
-    """The first try never ends by itself; later ones run in no time."""
+    """Run until cancelled at the first attempt; complete immediately at later ones."""
     if current_job().attempt == 1:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            say_of_job("cancelled")
+            report_job("cancelled")
             raise
-    say_of_job("ran")
+    report_job("ran")
 
 
 @job(name="cluster.freeze")
 async def freeze() -> None:
-    """The first try halts its whole process in the middle; whoever wakes that lets it go on to its end."""
+    """Stop its whole process (SIGSTOP) at the first attempt; complete after SIGCONT."""
     if current_job().attempt == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
-    say_of_job("ran")
+    report_job("ran")
 
 
 @job(name="cluster.block")
 async def block() -> None:
-    """Blocks the event loop for five seconds, as a long computation would."""
-    say_of_job("blocks")
-    time.sleep(5)  # noqa: ASYNC251 - that is what it is about
-    say_of_job("ran")
+    """Block the event loop for five seconds, as a long computation would."""
+    report_job("blocks")
+    time.sleep(5)  # noqa: ASYNC251 - blocking is its purpose
+    report_job("ran")
 
 
 @job(name="cluster.stumble")
 async def stumble() -> None:
-    """Fails at the first try."""
-    say_of_job("ran")
+    """Fail at the first attempt."""
+    report_job("ran")
     if current_job().attempt == 1:
-        raise RuntimeError("the first try fails")
+        raise RuntimeError("the first attempt always fails")
 
 
 @job(name="cluster.die")
 async def die() -> None:
-    """Takes its process with it, each time."""
-    say_of_job("dies")
+    """Kill its process at every attempt."""
+    report_job("dies")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def tick() -> None:
-    say_of_job("ticked")
+    report_job("ticked")
 
 
 async def tock() -> None:
-    say_of_job("tocked")
+    report_job("tocked")
 
 
-class Mouth:
-    """Tells every event, and the state of each schedule whenever the planner finds it changed."""
+class Reporter:
+    """Reports every event, and the state of each schedule when the planner has read a change."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._enabled: dict[str, bool] = {}
 
-    def tell(self, event: Event) -> None:
+    def report_event(self, event: Event) -> None:
         if not isinstance(event, PassFinished):
-            say(FORMER_NAMES.get(type(event).__name__, type(event).__name__), **asdict(event))
+            report(FORMER_NAMES.get(type(event).__name__, type(event).__name__), **asdict(event))
         elif event.service == "planner":
             configs = self._scheduler.get_periodic_jobs()
             for key, config in configs.items():
-                self._tell_switch(key, config)
+                self._report_switch(key, config)
 
-    def _tell_switch(self, key: str, config: PeriodicJobConfig) -> None:
+    def _report_switch(self, key: str, config: PeriodicJobConfig) -> None:
         if self._enabled.get(key) is not config.enabled:
             self._enabled[key] = config.enabled
-            say("switched", key=key, enabled=config.enabled)
+            report("switched", key=key, enabled=config.enabled)
 
 
-class Orders:
-    """The commands: ``COMMAND ARGUMENT...`` each."""
+class Commands:
+    """Executes commands, lines of the form ``COMMAND ARGUMENT...``."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
-    async def obey(self) -> None:
-        """Do what comes on the standard input until its end."""
+    async def run(self) -> None:
+        """Execute the commands from the standard input until it closes."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         while line := (await reader.readline()).decode().split():
             command, *arguments = line
             await getattr(self, command)(*arguments)
-            say("done", line=" ".join(line))
+            report("done", line=" ".join(line))
         transport.close()
 
     async def enable(self, key: str) -> None:
@@ -153,12 +153,12 @@ class Orders:
         assert self._scheduler.disable_periodic_job(key), key
 
     async def enqueue(self, name: str, prefix: str, first: str, end: str) -> None:
-        """One by one, with a retry each."""
+        """Enqueue jobs one by one, with one retry each."""
         for number in range(int(first), int(end)):
-            await self._put(name, f"{prefix}-{number}", ConflictResolution.RAISE)
+            await self._schedule(name, f"{prefix}-{number}", ConflictResolution.RAISE)
 
     async def replace(self, name: str, job_id: str) -> None:
-        await self._put(name, job_id, ConflictResolution.REPLACE)
+        await self._schedule(name, job_id, ConflictResolution.REPLACE)
 
     async def cancel(self, job_id: str) -> None:
         assert await self._scheduler.cancel_job(job_id), job_id
@@ -166,12 +166,12 @@ class Orders:
     async def vacuum(self) -> None:
         await self._scheduler.run_vacuum()
 
-    async def rescue(self) -> None:
+    async def reclaim(self) -> None:
         await self._scheduler.recover_orphaned_jobs()
 
-    async def _put(self, name: str, job_id: str, resolution: ConflictResolution) -> None:
+    async def _schedule(self, name: str, job_id: str, resolution: ConflictResolution) -> None:
         await self._scheduler.schedule_job(
-            name, datetime.now(UTC), NOTHING, JobPriority.NORMAL, 1, job_id, resolution
+            name, datetime.now(UTC), NO_ARGUMENTS, JobPriority.NORMAL, 1, job_id, resolution
         )
 
 
@@ -201,9 +201,9 @@ async def main() -> None:
             retry_policy=SOON,
             **settings,
         )
-        scheduler.subscribe(Mouth(scheduler).tell)
+        scheduler.subscribe(Reporter(scheduler).report_event)
         async with scheduler:
-            await Orders(scheduler).obey()
+            await Commands(scheduler).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Scheduler with work on it while its database fails, and what it must have come through."""
+"""A Scheduler with jobs while its database fails, and the assertions on its recovery."""
 
 from __future__ import annotations
 
@@ -24,84 +24,84 @@ from tests.support.worker import Recorder
 from tools.chaos.proxy import Proxy
 from tools.chaos.unhandled import listen
 
-PATIENCE = 30.0
-"""Seconds after which a test gives up waiting; the longest backoff is ten."""
+TIMEOUT_S = 30.0
+"""A test fails after this wait; the longest backoff is ten seconds."""
 
 
-class Outage:
-    """One started Scheduler and its jobs: some run when the fault comes, one is due in its middle."""
+class Workload:
+    """A started Scheduler and its jobs: some run when the fault starts, others become due during it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.seen = Recorder(scheduler)
-        self.open = asyncio.Event()
-        self.begun: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
+        self.recorder = Recorder(scheduler)
+        self.may_end = asyncio.Event()
+        self.started: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
         self.held: list[str] = []
         self.due: list[str] = []
         self.unhandled: list[str] = []
-        self.end = asyncio.ensure_future(scheduler.wait())
-        self._begin = asyncio.Condition()
+        self.stopped = asyncio.ensure_future(scheduler.wait())
+        self._started_one = asyncio.Condition()
 
     async def hold(self) -> None:
-        """Runs until the test lets it end."""
+        """Run until `finish_held_jobs` is called."""
         job_id = current_job().job_id
-        self.begun[job_id] += 1
-        async with self._begin:
-            self._begin.notify_all()
-        await self.open.wait()
-        self.ended[job_id] += 1
+        self.started[job_id] += 1
+        async with self._started_one:
+            self._started_one.notify_all()
+        await self.may_end.wait()
+        self.finished[job_id] += 1
 
     async def note(self) -> None:
-        """Runs in no time."""
+        """Complete immediately."""
         job_id = current_job().job_id
-        self.begun[job_id] += 1
-        self.ended[job_id] += 1
+        self.started[job_id] += 1
+        self.finished[job_id] += 1
 
-    async def before(self, count: int = 3, due: float = 0.3) -> None:
-        """Work that the fault meets: some jobs run, others are due soon."""
+    async def schedule_jobs(self, count: int = 3, due: float = 0.3) -> None:
+        """Start some jobs, and schedule others that become due in so many seconds."""
         self.held = [await self._schedule(self.hold) for _ in range(count)]
         self.due = [await self._schedule(self.note, due) for _ in range(count)]
-        async with asyncio.timeout(PATIENCE), self._begin:
-            await self._begin.wait_for(lambda: all(self.begun[each] for each in self.held))
+        async with asyncio.timeout(TIMEOUT_S), self._started_one:
+            await self._started_one.wait_for(lambda: all(self.started[each] for each in self.held))
 
-    def let_end(self) -> None:
-        """Jobs end while the fault lasts; their results have to wait."""
-        self.open.set()
+    def finish_held_jobs(self) -> None:
+        """Let the running jobs end; their results wait until the database is available."""
+        self.may_end.set()
 
-    async def trouble(self, *services: str) -> list[ServiceRetrying]:
-        """Wait until the fault is told."""
+    async def wait_for_retries(self, *services: str) -> list[ServiceRetrying]:
+        """Wait until these services, or any, have reported that they retry."""
         for service in services:
-            await self.seen.until(ServiceRetrying, service=service)
-        return await self.seen.until(ServiceRetrying)
+            await self.recorder.until(ServiceRetrying, service=service)
+        return await self.recorder.until(ServiceRetrying)
 
-    async def survived(self, *, lost: bool = False) -> None:
-        """Everything came to its end, once, and the Scheduler goes on. Held ones may be lost to the lease."""
-        self.open.set()
-        async with asyncio.timeout(PATIENCE):
+    async def assert_recovered(self, *, lost: bool = False) -> None:
+        """Assert that the Scheduler runs and completed every job, once unless their lease was lost."""
+        self.may_end.set()
+        async with asyncio.timeout(TIMEOUT_S):
             for job_id in [*self.held, *self.due]:
-                await self.seen.until(JobCompleted, job_id=job_id)
-            after = await self.afterwards()
-            await self.seen.until(JobCompleted, job_id=after)
+                await self.recorder.until(JobCompleted, job_id=job_id)
+            after = await self.schedule_with_retries()
+            await self.recorder.until(JobCompleted, job_id=after)
         assert self.scheduler.is_running
-        assert not self.end.done()
+        assert not self.stopped.done()
         for job_id in [*self.held, *self.due, after]:
             row = await self.scheduler.get_job(job_id)
             assert row is not None
             assert row.status is JobStatus.COMPLETED
-            assert self.ended[job_id] == 1, job_id
+            assert self.finished[job_id] == 1, job_id
             if not lost:
-                assert (row.attempt, self.begun[job_id]) == (1, 1), job_id
-        assert bool(self.seen.of(LeaseLost)) is lost
-        assert bool(self.seen.of(JobLost)) is lost
-        assert not self.seen.of(ServiceFaulted)
+                assert (row.attempt, self.started[job_id]) == (1, 1), job_id
+        assert bool(self.recorder.of(LeaseLost)) is lost
+        assert bool(self.recorder.of(JobLost)) is lost
+        assert not self.recorder.of(ServiceFaulted)
 
-    async def afterwards(self) -> str:
-        """Schedule one more, as a caller would that tries again."""
+    async def schedule_with_retries(self) -> str:
+        """Schedule a job, with retries while the database is unavailable."""
         while True:
             try:
                 return await self._schedule(self.note)
-            except DatabaseUnavailableError:  # the first use of each broken connection
+            except DatabaseUnavailableError:  # on the first use of each broken connection
                 await asyncio.sleep(0.05)
 
     async def _schedule(self, func: Callable[[], Any], seconds: float = 0.0) -> str:
@@ -110,12 +110,12 @@ class Outage:
 
 
 @asynccontextmanager
-async def outage(
-    dsn: str, *, lease: float = 60, size: int = 5, ends: bool = False, **settings: Any
-) -> AsyncIterator[Outage]:
-    """A Scheduler on a pool of its own; at the end nothing may be left, and nothing that nobody handled.
+async def start_workload(
+    dsn: str, *, lease: float = 60, size: int = 5, stops: bool = False, **settings: Any
+) -> AsyncIterator[Workload]:
+    """Start a Scheduler on its own pool; at the end assert that no task and no unhandled error is left.
 
-    With ``ends`` it is the fault that ends it.
+    With ``stops`` the fault stops the Scheduler.
     """
 
     class Node(Scheduler):
@@ -128,12 +128,12 @@ async def outage(
     scheduler = Node(pool, **({"shutdown_timeout": 0.5} | settings))
     try:
         await scheduler.start()
-        one = Outage(scheduler)
-        yield one
-        if not ends:
-            await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
-            await one.end
-            await asyncio.wait_for(pool.close(), PATIENCE)
+        workload = Workload(scheduler)
+        yield workload
+        if not stops:
+            await asyncio.wait_for(scheduler.shutdown(), TIMEOUT_S)
+            await workload.stopped
+            await asyncio.wait_for(pool.close(), TIMEOUT_S)
         left = asyncio.all_tasks() - before
         assert not left, left
         gc.collect()
@@ -142,26 +142,26 @@ async def outage(
         pool.terminate()
 
 
-async def afar(dsn: str, query: str, *args: Any) -> Any:
-    """Ask something on a connection of its own."""
-    connection = await asyncpg.connect(dsn, timeout=PATIENCE)
+async def fetch_value(dsn: str, query: str, *args: Any) -> Any:
+    """Run a query on a new connection and return its first value."""
+    connection = await asyncpg.connect(dsn, timeout=TIMEOUT_S)
     try:
         return await connection.fetchval(query, *args)
     finally:
         await connection.close()
 
 
-def vanish(proxy: Proxy, connection: Any) -> None:
-    """Lose everything on this one connection from now on, without a word to either end."""
+def drop_connection(proxy: Proxy, connection: Any) -> None:
+    """Drop all data of one connection from now on, without closing it on either side."""
     _, port = connection._transport.get_extra_info("sockname")
     (ours,) = [side for side in proxy.sides if side.peer_port == port]
     ours.vanish()
 
 
 @contextmanager
-def tiny_disk(server: EmbeddedPostgres, megabytes: int) -> Iterator[Path | None]:
-    """A file system of so many megabytes with a folder for a server; None where there can be none."""
-    folder = Path(tempfile.mkdtemp(prefix="pgs-tiny-", dir="/tmp"))  # where 'nobody' may go
+def small_disk(server: EmbeddedPostgres, megabytes: int) -> Iterator[Path | None]:
+    """Mount a small file system with a folder for the server; yield None without the privilege to mount."""
+    folder = Path(tempfile.mkdtemp(prefix="pgs-small-", dir="/tmp"))  # the server's user can enter it
     folder.chmod(0o755)
     size = f"size={megabytes}m"
     try:
@@ -180,8 +180,8 @@ def tiny_disk(server: EmbeddedPostgres, megabytes: int) -> Iterator[Path | None]
         folder.rmdir()
 
 
-def fill(folder: Path) -> Path:
-    """Use all of a disk up; the file that does."""
+def fill_disk(folder: Path) -> Path:
+    """Use up a disk and return the file that does so."""
     ballast = folder / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(65536)):
@@ -194,7 +194,7 @@ def fill(folder: Path) -> Path:
 
 @contextmanager
 def primary_and_standby(settings: dict[str, str], scratch: Path | None) -> Iterator[tuple[Any, Any]]:
-    """Two servers, of which the second one follows the first one and has what that one has committed."""
+    """Start a primary and a standby that replicates from it."""
     with tempfile.TemporaryDirectory(prefix="pgs-ha-", dir=scratch) as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -202,7 +202,7 @@ def primary_and_standby(settings: dict[str, str], scratch: Path | None) -> Itera
         with EmbeddedPostgres(folder / "one", settings=settings) as primary:
             home = primary.dsn().partition("host=")[2].partition("&")[0]
             primary.stop()
-            # A data folder of a server that was stopped in order is as good as a base backup.
+            # The data folder of a stopped server serves as a base backup.
             subprocess.run(["cp", "-a", folder / "one", folder / "two"], check=True)
             (folder / "two" / "standby.signal").touch()
             to_primary = {"primary_conninfo": f"host={home} port=5432 user=postgres"}
@@ -211,7 +211,7 @@ def primary_and_standby(settings: dict[str, str], scratch: Path | None) -> Itera
                 yield primary, standby
 
 
-def either(first: str, second: str) -> str:
-    """The DSN of whichever of two servers can be written to."""
+def writable_dsn(first: str, second: str) -> str:
+    """Return a DSN that leads to the writable one of two servers."""
     hosts = [dsn.partition("host=")[2].partition("&")[0] for dsn in (first, second)]
     return f"{first.partition('?')[0]}?host={','.join(hosts)}&port=5432,5432&target_session_attrs=read-write"

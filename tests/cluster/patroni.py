@@ -1,7 +1,8 @@
-"""A cluster of PostgreSQL that fails over: two nodes under Patroni, with one etcd.
+"""A PostgreSQL cluster with failover: two nodes under Patroni, and one etcd.
 
-Every process of the tests has an address of its own in 127.0.0.0/8, so ports are fixed. PostgreSQL refuses to
-run as root; then its nodes run as nobody, with the right to read what is root's: Python, and the programs.
+Each test process uses its own address in 127.0.0.0/8, so ports are fixed. PostgreSQL refuses to run as root;
+for root the nodes run as the user ``nobody``, with the capability to read root's files (Python and the
+programs).
 """
 
 from __future__ import annotations
@@ -28,48 +29,48 @@ import asyncpg
 from pg_scheduler.embedded import EmbeddedError, find_binaries
 from tests.support.debian import component
 
-TTL: Final = 20
-"""Seconds after which a leader that is silent is not one any more; Patroni takes no less."""
+TTL_S: Final = 20
+"""A leader that does not renew its key for so long loses it; Patroni's minimum."""
 
-FAILS_OVER: Final = (0, 32)
-"""The first asyncpg that goes on to the next host when one is starting."""
+MIN_ASYNCPG: Final = (0, 32)
+"""The first version that tries the next host when one is starting."""
 
-PATIENCE: Final = 60.0
-STOP: Final = 5.0
+TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 5.0
 GUARD: Final = Path(__file__).with_name("guard.py")
-NOBODY: Final = 65534
+NOBODY_UID: Final = 65534
 AS_NOBODY: Final = (
     "setpriv",
-    *(f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *(f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups"),
     *("--inh-caps=+dac_override", "--ambient-caps=+dac_override"),
 )
 SYNCHRONOUS: Final = "SELECT bool_or(sync_state = 'sync' AND state = 'streaming') FROM pg_stat_replication"
 POSTGRES: Final = {
     "max_connections": 60,
     "wal_keep_size": "256MB",
-    "wal_retrieve_retry_interval": "500ms",  # a standby is back sooner
+    "wal_retrieve_retry_interval": "500ms",  # a standby reconnects sooner
     "fsync": "off",
 }
 
 
-def missing() -> str | None:
-    """Why there can be no cluster here; None when there can."""
-    return next(_reasons(), None)
+def find_obstacle() -> str | None:
+    """Return why this machine cannot run a cluster; None if it can."""
+    return next(_obstacles(), None)
 
 
-def _reasons() -> Iterator[str]:
+def _obstacles() -> Iterator[str]:
     if sys.platform != "linux":
-        yield "a cluster's processes are guarded by means of Linux"
-    if tuple(map(int, asyncpg.__version__.split(".")[:2])) < FAILS_OVER:
-        yield f"asyncpg {asyncpg.__version__} does not look past a host that is starting"
+        yield "the guard of the cluster's processes needs Linux"
+    if tuple(map(int, asyncpg.__version__.split(".")[:2])) < MIN_ASYNCPG:
+        yield f"asyncpg {asyncpg.__version__} does not skip a host that is starting"
     for name in ("etcd", "patroni"):
         if component(name) is None:
-            yield f"there is no {name}: dev.py test fetches it where apt knows Debian's archive"
+            yield f"{name} is missing; dev.py test fetches it if apt can read Debian's archive"
     for module in ("psutil", "psycopg2", "yaml"):
         if importlib.util.find_spec(module) is None:
-            yield f"Patroni needs {module}, which is in the lock of dev.py"
+            yield f"Patroni needs {module}, which dev.py installs"
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        yield "root runs PostgreSQL as nobody by means of setpriv, which is not here"
+        yield "root needs setpriv to run PostgreSQL as the user nobody, but it is not installed"
     try:
         programs = find_binaries()
     except EmbeddedError as error:
@@ -77,11 +78,11 @@ def _reasons() -> Iterator[str]:
         return
     for name in ("pg_basebackup", "pg_rewind"):
         if not (programs / name).exists():
-            yield f"there is no {name} in {programs}"
+            yield f"{name} is missing in {programs}"
 
 
 class Node:
-    """A machine, as it were: Patroni and the PostgreSQL that it looks after."""
+    """A node, like a machine of its own: Patroni and its PostgreSQL."""
 
     def __init__(self, name: str, host: str, number: int, folder: Path) -> None:
         self.name = name
@@ -97,45 +98,49 @@ class Node:
 
     @property
     def postmaster(self) -> int:
-        """The process id of its PostgreSQL."""
+        """The process id of its postmaster."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def start(self) -> None:
-        """Switch it on."""
+        """Start Patroni, which starts PostgreSQL."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        words = [sys.executable, "-m", "patroni", str(self.folder / "patroni.json")]
+        command = [sys.executable, "-m", "patroni", str(self.folder / "patroni.json")]
         (self.folder / "patroni.json").write_text(json.dumps(self._settings()))
         if os.geteuid() == 0:
-            os.chown(self.folder, NOBODY, NOBODY)
-            words = [*AS_NOBODY, *words]
-        found = component("patroni")
-        assert found is not None
-        environment = {"PYTHONPATH": str(found / "usr/lib/python3/dist-packages"), "LC_ALL": "C", "TZ": "UTC"}
-        self._guard = guarded(words, self.folder / "log", environment)
+            os.chown(self.folder, NOBODY_UID, NOBODY_UID)
+            command = [*AS_NOBODY, *command]
+        package = component("patroni")
+        assert package is not None
+        environment = {
+            "PYTHONPATH": str(package / "usr/lib/python3/dist-packages"),
+            "LC_ALL": "C",
+            "TZ": "UTC",
+        }
+        self._guard = start_guarded(command, self.folder / "log", environment)
 
-    def lose(self) -> None:
-        """Switch it off: SIGKILL to all that it runs, at once."""
+    def kill(self) -> None:
+        """Kill all of its processes at once, as the loss of the machine would."""
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.communicate()
 
     def stop(self) -> None:
-        """Switch it off so that nothing is left of it, shared memory included."""
+        """Stop PostgreSQL, so that it removes its shared memory, then kill the rest."""
         if self._guard is not None:
             with suppress(OSError):
                 os.kill(self.postmaster, signal.SIGQUIT)
-                deadline = time.monotonic() + STOP
+                deadline = time.monotonic() + STOP_TIMEOUT_S
                 while Path(f"/proc/{self.postmaster}").exists() and time.monotonic() < deadline:
                     time.sleep(0.01)
-            self.lose()
+            self.kill()
 
-    async def ask(self, path: str, content: dict[str, Any] | None = None) -> Any:
-        """Ask its Patroni something, or for something; None when it cannot be had."""
+    async def request(self, path: str, content: dict[str, Any] | None = None) -> Any:
+        """Send a request to the REST API of Patroni; return the answer, None if it is unavailable."""
         data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(f"http://{self.host}:{self.rest}{path}", data)
+        http_request = urllib.request.Request(f"http://{self.host}:{self.rest}{path}", data)
 
         def answer() -> Any:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(http_request, timeout=30) as response:
                 text = response.read().decode()
                 return json.loads(text) if text.startswith("{") else text
 
@@ -154,7 +159,7 @@ class Node:
             "etcd3": {"host": f"{self.host}:2379"},
             "bootstrap": {
                 "dcs": {
-                    "ttl": TTL,
+                    "ttl": TTL_S,
                     "loop_wait": 1,
                     "retry_timeout": 5,
                     "synchronous_mode": True,
@@ -182,7 +187,7 @@ class Node:
 
 
 class Cluster:
-    """Both nodes and the etcd; use it as an asynchronous context manager."""
+    """Two nodes and etcd; use it as an asynchronous context manager."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="patroni-", dir=scratch))
@@ -196,7 +201,7 @@ class Cluster:
 
     @property
     def dsn(self) -> str:
-        """Leads to the node that is the primary, whichever that is."""
+        """The DSN that leads to the current primary."""
         hosts = ",".join(f"{node.host}:{node.port}" for node in self.nodes)
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=primary"
 
@@ -205,7 +210,7 @@ class Cluster:
             self._etcd = self._start_etcd()
             for node in self.nodes:
                 node.start()
-            await self.settled()
+            await self.wait_until_settled()
         except BaseException:
             self.close()
             raise
@@ -215,7 +220,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Stop all processes and remove their files."""
         for node in self.nodes:
             node.stop()
         if self._etcd is not None:
@@ -223,26 +228,26 @@ class Cluster:
         shutil.rmtree(self.folder)
 
     async def members(self) -> dict[str, str]:
-        """What the nodes are to each other, by name, as far as they run: leader, sync_standby, replica."""
+        """Return the roles of the running nodes by name: leader, sync_standby or replica."""
         for node in self.nodes:
-            if node.is_up and (told := await node.ask("/cluster")) is not None:
+            if node.is_up and (status := await node.request("/cluster")) is not None:
                 running = ("running", "streaming")
-                return {each["name"]: each["role"] for each in told["members"] if each["state"] in running}
+                return {each["name"]: each["role"] for each in status["members"] if each["state"] in running}
         return {}
 
-    async def settled(self) -> None:
-        """Wait until there is a primary, and a standby that has all that was promised and may take over."""
-        deadline = time.monotonic() + PATIENCE
+    async def wait_until_settled(self) -> None:
+        """Wait until there is a primary with a synchronous standby."""
+        deadline = time.monotonic() + TIMEOUT_S
         while not await self._is_settled():
             if time.monotonic() > deadline:
                 logs = "\n".join(file.read_text()[-3000:] for file in self.folder.glob("*/log"))
-                raise AssertionError(f"the cluster is {await self.members()} after {PATIENCE:g} s\n{logs}")
+                raise AssertionError(f"the cluster is {await self.members()} after {TIMEOUT_S:g} s\n{logs}")
             await asyncio.sleep(0.1)
 
     async def _is_settled(self) -> bool:
         if sorted((await self.members()).values()) != ["leader", "sync_standby"]:
             return False
-        # Patroni may not know yet what has just happened.
+        # The state that Patroni reports may be older than a failover.
         try:
             connection = await asyncpg.connect(self.dsn, timeout=5)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InternalClientError):
@@ -253,20 +258,20 @@ class Cluster:
             await connection.close()
 
     async def primary(self) -> Node:
-        """Who it is."""
+        """Return the node that is the primary."""
         members = await self.members()
         [found] = [node for node in self.nodes if members.get(node.name) == "leader"]
         return found
 
     async def switch_over(self) -> None:
-        """Swap the roles on purpose; returns when Patroni says that it is done."""
+        """Swap the roles of the nodes, and wait until Patroni reports the end."""
         primary = await self.primary()
         [other] = [node for node in self.nodes if node is not primary]
-        await primary.ask("/switchover", {"leader": primary.name, "candidate": other.name})
+        await primary.request("/switchover", {"leader": primary.name, "candidate": other.name})
 
     def _start_etcd(self) -> subprocess.Popen[bytes]:
-        found = component("etcd")
-        assert found is not None
+        package = component("etcd")
+        assert package is not None
         clients, peers = f"http://{self.host}:2379", f"http://{self.host}:2380"
         settings = {
             "data-dir": str(self.folder / "etcd"),
@@ -276,16 +281,16 @@ class Cluster:
             "initial-advertise-peer-urls": peers,
             "initial-cluster": f"default={peers}",
         }
-        words = [str(found / "usr/bin/etcd"), *(f"--{name}={value}" for name, value in settings.items())]
+        command = [str(package / "usr/bin/etcd"), *(f"--{name}={value}" for name, value in settings.items())]
         (self.folder / "etcd").mkdir(mode=0o700)
-        return guarded(words, self.folder / "etcd" / "log", {})
+        return start_guarded(command, self.folder / "etcd" / "log", {})
 
 
-def guarded(words: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program that ends, with all that it starts, when its standard input closes."""
+def start_guarded(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command under the guard, which kills it when its standard input closes."""
     with log.open("ab") as file:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(GUARD), *words],
+            [sys.executable, "-I", "-S", str(GUARD), *command],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

@@ -1,8 +1,8 @@
-"""The library as it was before a migration, to be run beside the present one.
+"""The previous version of the library, to run beside the present one.
 
-``previous.tar.gz`` holds the code and the migrations of a commit, in a file because a fresh clone may have no
-history. Until there is a release it is the last commit of schema version 3; with each release it becomes
-that release, so that the next one is tested against it::
+``previous.tar.gz`` contains the code and the migrations of a commit, because a fresh clone may have no
+history. Until the first release it is the last commit of schema version 3. Each release replaces it, so that
+the next one is tested against it::
 
     git archive --format=tar COMMIT pg_scheduler migrations | gzip -9n > tests/cluster/previous.tar.gz
 
@@ -19,7 +19,7 @@ ARCHIVE = Path(__file__).with_name("previous.tar.gz")
 
 
 def unpack(folder: Path) -> Path:
-    """Unpack it; the folder to import from."""
+    """Unpack the archive and return the folder to import from."""
     with tarfile.open(ARCHIVE) as archive:
         for member in archive.getmembers():
             assert member.isdir() or member.isfile(), member.name
@@ -30,7 +30,7 @@ def unpack(folder: Path) -> Path:
 
 
 def head(folder: Path) -> int:
-    """The schema version that it makes."""
+    """Return the newest schema version of a folder of migrations."""
     return max(
         int(match[1]) for file in folder.iterdir() if (match := re.match(r"(\d+)_.*\.up\.sql", file.name))
     )

@@ -1,4 +1,4 @@
-"""Every call to the database ends, whatever the server does: here it is frozen, and says nothing at all."""
+"""Every call to the database ends within its time limit, here while the server is frozen."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, new_job, worker
 from tests.support.worker import now
 
-BOUND = 0.3
-"""Seconds that a call may take here, instead of thirty."""
-MOST = 10 * BOUND
-"""A call may wait for a connection, for one statement or a few, and for others of its kind."""
+LIMIT_S = 0.3
+"""Replaces every timeout of the library, which are up to an hour."""
+MAX_CALL_S = 10 * LIMIT_S
+"""A call may wait for a connection, for several statements, and for concurrent calls of its kind."""
 TIMEOUTS = {
     "CALL_TIMEOUT",
     "HOT_TIMEOUT",
@@ -43,11 +43,11 @@ Call = Callable[[Any, Any], Awaitable[object]]
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every bound there is, wherever it is used."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set every timeout of the library to the limit."""
     for module in [each for name, each in sys.modules.items() if name.startswith("pg_scheduler.")]:
         for name in TIMEOUTS & set(vars(module)):
-            monkeypatch.setattr(module, name, BOUND)
+            monkeypatch.setattr(module, name, LIMIT_S)
 
 
 @asynccontextmanager
@@ -59,10 +59,12 @@ async def frozen(server: EmbeddedPostgres) -> AsyncIterator[None]:
         await asyncio.to_thread(server.thaw)
 
 
-async def all_end(calls: dict[str, Call], subject: Any, address: str, server: EmbeddedPostgres) -> None:
-    """Make all calls at once, each with a connection that it may use."""
+async def assert_all_end(
+    calls: dict[str, Call], subject: Any, private_dsn: str, server: EmbeddedPostgres
+) -> None:
+    """Make all calls concurrently on a frozen server, each with a connection that it may use."""
     async with AsyncExitStack() as stack:
-        connections = [await asyncpg.connect(address) for _ in calls]
+        connections = [await asyncpg.connect(private_dsn) for _ in calls]
         for each in connections:
             stack.callback(each.terminate)
         async with frozen(server):
@@ -70,19 +72,21 @@ async def all_end(calls: dict[str, Call], subject: Any, address: str, server: Em
                 name: asyncio.ensure_future(call(subject, connection))
                 for (name, call), connection in zip(calls.items(), connections, strict=True)
             }
-            await asyncio.wait(tasks.values(), timeout=MOST)
-            ends = {name: task.exception() if task.done() else "is not back" for name, task in tasks.items()}
+            await asyncio.wait(tasks.values(), timeout=MAX_CALL_S)
+            ends = {
+                name: task.exception() if task.done() else "still waiting" for name, task in tasks.items()
+            }
     for task in tasks.values():
         task.cancel()
     await asyncio.wait(tasks.values())
     assert {name: end for name, end in ends.items() if not isinstance(end, DatabaseUnavailableError)} == {}
 
 
-def due(**about: Any) -> dict[str, Any]:
-    return {"execution_time": now(), **about}
+def due(**arguments: Any) -> dict[str, Any]:
+    return {"execution_time": now(), **arguments}
 
 
-FACE: dict[str, Call] = {
+SCHEDULER_CALLS: dict[str, Call] = {
     "schedule": lambda it, _: it.schedule(work, **due()),
     "schedule, replacing": lambda it, _: it.schedule(
         work, **due(job_id="a", conflict_resolution=ConflictResolution.REPLACE)
@@ -123,7 +127,9 @@ FACE: dict[str, Call] = {
 async def work() -> None: ...
 
 
-async def test_every_call_of_the_scheduler_ends(victim: EmbeddedPostgres, address: str, short: None) -> None:
+async def test_scheduler_methods_raise_within_the_limit_when_the_server_is_frozen(
+    private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None
+) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="hourly")
     async def hourly() -> None: ...
 
@@ -132,30 +138,47 @@ async def test_every_call_of_the_scheduler_ends(victim: EmbeddedPostgres, addres
         for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
         if not name.startswith("_")
     }
-    assert {name.partition(",")[0] for name in FACE} == public - {"wait", "shutdown"}
-    async with asyncpg.create_pool(address, min_size=32, max_size=32) as pool:
-        scheduler = Scheduler(pool, vacuum_config=VacuumConfig(track_metrics=True), shutdown_timeout=BOUND)
+    assert {name.partition(",")[0] for name in SCHEDULER_CALLS} == public - {"wait", "shutdown"}
+    async with asyncpg.create_pool(private_dsn, min_size=32, max_size=32) as pool:
+        scheduler = Scheduler(pool, vacuum_config=VacuumConfig(track_metrics=True), shutdown_timeout=LIMIT_S)
         await scheduler.start()
-        await all_end(FACE, scheduler, address, victim)
-        async with frozen(victim):
-            await asyncio.wait_for(scheduler.shutdown(), 2 * MOST)  # there is no result to be lost
+        await assert_all_end(SCHEDULER_CALLS, scheduler, private_dsn, private_server)
+        async with frozen(private_server):
+            await asyncio.wait_for(scheduler.shutdown(), 2 * MAX_CALL_S)  # no result is unwritten
         assert not scheduler.is_running
 
 
-AT_ONCE = {"schedule", "get_job", "list_jobs", "cancel_job", "retry_job", "run_vacuum", "initialize_db"}
-AT_ONCE |= {"schedule, replacing", "schedule_bulk", "schedule_bulk, by COPY", "update_job_status", "workers"}
+CANCELLED_CALLS = {
+    "schedule",
+    "get_job",
+    "list_jobs",
+    "cancel_job",
+    "retry_job",
+    "run_vacuum",
+    "initialize_db",
+}
+CANCELLED_CALLS |= {
+    "schedule, replacing",
+    "schedule_bulk",
+    "schedule_bulk, by COPY",
+    "update_job_status",
+    "workers",
+}
 
 
-async def test_a_call_that_is_cancelled_does_not_wait_for_the_server(
-    victim: EmbeddedPostgres, address: str
+async def test_cancelled_call_ends_at_once_when_the_server_is_frozen(
+    private_server: EmbeddedPostgres, private_dsn: str
 ) -> None:
-    """With the bounds as they are, which are longer than the test."""
-    async with asyncpg.create_pool(address, min_size=16, max_size=16) as pool:
+    """The timeouts are the real ones, which are longer than the test."""
+    async with asyncpg.create_pool(private_dsn, min_size=16, max_size=16) as pool:
         scheduler = Scheduler(pool)
         await scheduler.initialize_db()
-        async with frozen(victim):
-            calls = {name: asyncio.ensure_future(FACE[name](scheduler, None)) for name in AT_ONCE}
-            await asyncio.wait(calls.values(), timeout=0.3)  # real time: all have asked
+        async with frozen(private_server):
+            calls = {
+                name: asyncio.ensure_future(SCHEDULER_CALLS[name](scheduler, None))
+                for name in CANCELLED_CALLS
+            }
+            await asyncio.wait(calls.values(), timeout=0.3)  # real time: until all have sent their query
             for call in calls.values():
                 call.cancel()
             await asyncio.wait(calls.values(), timeout=10)
@@ -165,14 +188,14 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_the_server(
 
 async def enter(block: AbstractAsyncContextManager[object]) -> None:
     async with block:
-        raise AssertionError("that was an answer")
+        raise AssertionError("the frozen server answered")
 
 
 def claimed() -> list[Claim]:
     return [Claim("a", NAME, NAME, 1, now(), "{}", 5, 0, 0, None, None)]
 
 
-STORE: dict[str, Call] = {
+STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
     "channel": lambda it, _: Store(it.connections).channel(),
@@ -229,16 +252,16 @@ STORE: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("part", range(3))
-async def test_every_method_of_the_store_ends(
-    part: int, victim: EmbeddedPostgres, address: str, short: None
+async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
+    part: int, private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None
 ) -> None:
     public = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
-    assert {name.partition(",")[0] for name in STORE} == public
-    async with asyncpg.create_pool(address, min_size=20, max_size=20) as pool:
+    assert {name.partition(",")[0] for name in STORE_CALLS} == public
+    async with asyncpg.create_pool(private_dsn, min_size=20, max_size=20) as pool:
         await Scheduler(pool).initialize_db()
         connections = Connections(pool)
         try:
-            calls = dict(list(STORE.items())[part::3])
-            await all_end(calls, Store(connections, schema="public"), address, victim)
+            calls = dict(list(STORE_CALLS.items())[part::3])
+            await assert_all_end(calls, Store(connections, schema="public"), private_dsn, private_server)
         finally:
             await connections.release_held()

@@ -1,6 +1,6 @@
-"""Clocks that are set while everything runs: the server's, by ten minutes, and a worker's own.
+"""Clocks that are set by ten minutes while jobs run: the server's, and a worker's own.
 
-Real servers and processes under libfaketime, which moves their time of day and leaves the monotonic clock be.
+The servers and processes run under libfaketime, which changes their time of day but not the monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import pytest
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
-from tests.cluster.fleet import PATIENCE, Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.conftest import FAST, run_on
 from tests.conftest import _migrate as migrate_on
 from tools.chaos.clock import Clock, find_library
 
 LIBRARY = find_library()
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not here")
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
 
-STEP = 600.0
+STEP_S = 600.0
 MINUTE = timedelta(minutes=1)
 LEASE = ("--lease", "6")
-NOTHING: dict[str, object] = {"args": [], "kwargs": {}}
+NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
 
-both_ways = pytest.mark.parametrize("step", [STEP, -STEP], ids=["forward", "back"])
+both_ways = pytest.mark.parametrize("step", [STEP_S, -STEP_S], ids=["forward", "back"])
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def clock() -> Iterator[Clock]:
 
 
 @pytest.fixture(scope="module")
-def servers_clock() -> Iterator[Clock]:
+def server_clock() -> Iterator[Clock]:
     assert LIBRARY is not None
     clock = Clock(LIBRARY)
     yield clock
@@ -50,36 +50,36 @@ def servers_clock() -> Iterator[Clock]:
 
 
 @pytest.fixture(scope="module")
-def moved_server(servers_clock: Clock, scratch: Path | None) -> Iterator[EmbeddedPostgres]:
+def server_with_clock(server_clock: Clock, scratch: Path | None) -> Iterator[EmbeddedPostgres]:
     """A server whose clock can be set."""
-    with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=servers_clock.environment) as server:
+    with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=server_clock.environment) as server:
         yield server
 
 
 @pytest.fixture
-def dsn(moved_server: EmbeddedPostgres, servers_clock: Clock) -> Iterator[str]:
+def dsn(server_with_clock: EmbeddedPostgres, server_clock: Clock) -> Iterator[str]:
     from tests.conftest import database
 
-    servers_clock.set(0)
-    with database(moved_server) as name:
-        run_on(moved_server.dsn(name), migrate_on)
-        yield moved_server.dsn(name)
-        servers_clock.set(0)
+    server_clock.set(0)
+    with database(server_with_clock) as name:
+        run_on(server_with_clock.dsn(name), migrate_on)
+        yield server_with_clock.dsn(name)
+        server_clock.set(0)
 
 
 async def enqueue(client: Scheduler, name: str, due: datetime | None = None) -> str:
-    return await client.schedule_job(f"cluster.{name}", due or datetime.now(UTC), NOTHING)
+    return await client.schedule_job(f"cluster.{name}", due or datetime.now(UTC), NO_ARGUMENTS)
 
 
-async def servers_time(pool: asyncpg.Pool) -> datetime:
+async def server_time(pool: asyncpg.Pool) -> datetime:
     now: datetime = await pool.fetchval("SELECT now()")
     return now
 
 
-async def all_renewed(pool: asyncpg.Pool, workers: int) -> None:
-    """Every worker has a lease again, neither over nor longer than it should be."""
-    async with asyncio.timeout(PATIENCE):
-        while workers > await pool.fetchval(  # noqa: ASYNC110 - nobody tells
+async def wait_for_renewed_leases(pool: asyncpg.Pool, workers: int) -> None:
+    """Wait until every worker has a valid lease of the configured length."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while workers > await pool.fetchval(  # noqa: ASYNC110 - nothing reports it
             "SELECT count(*) FROM scheduler_workers WHERE now() BETWEEN last_beat AND lease_until"
             " AND lease_until = last_beat + '6 s'"
         ):
@@ -87,114 +87,118 @@ async def all_renewed(pool: asyncpg.Pool, workers: int) -> None:
 
 
 @both_ways
-async def test_a_step_of_the_servers_clock_costs_nobody_a_job(
-    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, servers_clock: Clock, step: float
+async def test_server_clock_step_costs_no_worker_its_jobs(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, server_clock: Clock, step: float
 ) -> None:
     nodes = [await fleet.start(*LEASE), await fleet.start(*LEASE)]
     held = [await enqueue(client, "hold") for _ in range(4)]
-    await fleet.sees("JobStarted", count=len(held))
+    await fleet.wait_for("JobStarted", count=len(held))
 
     for offset in (step, 0):
-        servers_clock.set(offset)
-        fresh = [await enqueue(client, "note", await servers_time(pool)) for _ in range(20)]
-        for job_id in fresh:
-            await fleet.sees("JobCompleted", job_id=job_id)
-        await all_renewed(pool, len(nodes))
+        server_clock.set(offset)
+        new = [await enqueue(client, "note", await server_time(pool)) for _ in range(20)]
+        for job_id in new:
+            await fleet.wait_for("JobCompleted", job_id=job_id)
+        await wait_for_renewed_leases(pool, len(nodes))
 
-    assert not fleet.seen("LeaseLost")
-    assert not fleet.seen("JobsReclaimed")
-    assert not fleet.seen("JobLost")
-    assert not fleet.seen("cancelled")
+    assert not fleet.records("LeaseLost")
+    assert not fleet.records("JobsReclaimed")
+    assert not fleet.records("JobLost")
+    assert not fleet.records("cancelled")
     for job_id in held:
         row = await client.get_job(job_id)
         assert row is not None
         assert (row.status, row.attempt) == (JobStatus.RUNNING, 1)
-    assert set(Counter(seen.job_id for seen in fleet.seen("ran")).values()) == {1}
+    assert set(Counter(record.job_id for record in fleet.records("ran")).values()) == {1}
 
 
-async def test_a_job_waits_for_its_time_by_the_servers_clock(
-    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, servers_clock: Clock
+async def test_job_starts_at_its_time_by_the_server_clock(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, server_clock: Clock
 ) -> None:
     await fleet.start(*LEASE)
-    due = datetime.now(UTC) + timedelta(seconds=STEP) - MINUTE
+    due = datetime.now(UTC) + timedelta(seconds=STEP_S) - MINUTE
     later = await enqueue(client, "note", due)
-    servers_clock.set(-STEP)
-    now = await enqueue(client, "note", await servers_time(pool))
-    await fleet.sees("JobCompleted", job_id=now)
-    assert not fleet.seen("JobStarted", job_id=later)
-    servers_clock.set(STEP)
-    await fleet.sees("JobCompleted", job_id=later)
+    server_clock.set(-STEP_S)
+    now = await enqueue(client, "note", await server_time(pool))
+    await fleet.wait_for("JobCompleted", job_id=now)
+    assert not fleet.records("JobStarted", job_id=later)
+    server_clock.set(STEP_S)
+    await fleet.wait_for("JobCompleted", job_id=later)
     started = await pool.fetchval("SELECT started_at FROM scheduled_jobs WHERE job_id = $1", later)
     assert started >= due
 
 
-async def test_no_window_comes_twice_when_the_clock_passes_it_again(
-    fleet: Fleet, client: Scheduler, servers_clock: Clock
+async def test_fire_time_runs_once_when_the_server_clock_repeats_it(
+    fleet: Fleet, client: Scheduler, server_clock: Clock
 ) -> None:
     nodes = [await fleet.start(*LEASE, "--tick", "1", "--tock") for _ in range(2)]
 
-    async def two_more() -> None:
-        counts = {event: len(fleet.seen(event)) for event in ("ticked", "tocked")}
-        await fleet.hears(lambda: all(len(fleet.seen(event)) >= count + 2 for event, count in counts.items()))
+    async def run_two_more() -> None:
+        counts = {event: len(fleet.records(event)) for event in ("ticked", "tocked")}
+        await fleet.wait_until(
+            lambda: all(len(fleet.records(event)) >= count + 2 for event, count in counts.items())
+        )
 
-    await two_more()
-    servers_clock.set(STEP)
-    await two_more()
-    servers_clock.set(STEP - 3)  # three seconds come again: their windows have been
-    await two_more()
+    await run_two_more()
+    server_clock.set(STEP_S)
+    await run_two_more()
+    server_clock.set(STEP_S - 3)  # three seconds repeat, whose fire times have run
+    await run_two_more()
     for node in nodes:
         await node.stop()
 
     for event in ("ticked", "tocked"):
-        windows = Counter(seen.about["due"] for seen in fleet.seen(event))
-        assert set(windows.values()) == {1}
-        instants = sorted(map(datetime.fromisoformat, windows))
+        fire_times = Counter(record.details["due"] for record in fleet.records(event))
+        assert set(fire_times.values()) == {1}
+        instants = sorted(map(datetime.fromisoformat, fire_times))
         gaps = [later - earlier for earlier, later in pairwise(instants)]
-        assert sum(gap > MINUTE for gap in gaps) == 1  # those between are one
-    assert set(Counter(seen.job_id for seen in fleet.seen("PeriodicJobPlanned")).values()) == {1}
+        assert sum(gap > MINUTE for gap in gaps) == 1  # the fire times of the step are merged
+    assert set(Counter(record.job_id for record in fleet.records("PeriodicJobPlanned")).values()) == {1}
     counts = await client.count_jobs()
     assert counts.completed == counts.total
 
 
-async def test_a_lease_of_the_future_does_not_outlive_its_worker(
-    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, servers_clock: Clock
+async def test_jobs_are_reclaimed_when_a_dead_worker_has_a_lease_in_the_future(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, server_clock: Clock
 ) -> None:
-    """The clock was ahead when the worker was killed. Without its liveness lock, as behind a pooler."""
+    """The clock was ahead when the worker died; there is no liveness lock, as behind a pooler."""
     victim, other = await fleet.start(*LEASE), await fleet.start(*LEASE)
     held = [await enqueue(client, "hold") for _ in range(20)]
-    await fleet.sees("JobStarted", count=len(held))
-    hers = [seen.job_id for seen in fleet.seen("JobStarted", node=victim)]
-    servers_clock.set(STEP)
-    await all_renewed(pool, 2)
+    await fleet.wait_for("JobStarted", count=len(held))
+    orphans = [record.job_id for record in fleet.records("JobStarted", node=victim)]
+    server_clock.set(STEP_S)
+    await wait_for_renewed_leases(pool, 2)
     await victim.kill()
     await pool.execute(
         "UPDATE scheduler_workers SET liveness_key = NULL WHERE worker_id = $1", victim.worker_id
     )
-    servers_clock.set(0)
-    for job_id in hers:
-        await fleet.sees("JobCompleted", node=other, job_id=job_id)
-    assert {job_id for seen in fleet.seen("JobsReclaimed") for job_id in seen.about["job_ids"]} == set(hers)
+    server_clock.set(0)
+    for job_id in orphans:
+        await fleet.wait_for("JobCompleted", node=other, job_id=job_id)
+    assert {
+        job_id for record in fleet.records("JobsReclaimed") for job_id in record.details["job_ids"]
+    } == set(orphans)
 
 
 @both_ways
-async def test_a_workers_own_clock_decides_nothing(
+async def test_worker_clock_step_has_no_effect(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, clock: Clock, step: float
 ) -> None:
     node = await fleet.start(*LEASE, "--tick", "1", variables=clock.environment)
     held = await enqueue(client, "hold")
-    await fleet.sees("JobStarted", job_id=held)
+    await fleet.wait_for("JobStarted", job_id=held)
     for offset in (step, 0):
         clock.set(offset)
         job_id = await enqueue(client, "note")
-        await fleet.sees("JobCompleted", node=node, job_id=job_id)
-        await fleet.sees("ticked", count=len(fleet.seen("ticked")) + 2)
-        await all_renewed(pool, 1)
-    assert not fleet.seen("LeaseLost")
-    assert not fleet.seen("JobsReclaimed")
-    windows = sorted(datetime.fromisoformat(seen.about["due"]) for seen in fleet.seen("ticked"))
+        await fleet.wait_for("JobCompleted", node=node, job_id=job_id)
+        await fleet.wait_for("ticked", count=len(fleet.records("ticked")) + 2)
+        await wait_for_renewed_leases(pool, 1)
+    assert not fleet.records("LeaseLost")
+    assert not fleet.records("JobsReclaimed")
+    fire_times = sorted(datetime.fromisoformat(record.details["due"]) for record in fleet.records("ticked"))
     second = timedelta(seconds=1)
-    assert windows == [windows[0] + number * second for number in range(len(windows))]
-    assert set(Counter(seen.job_id for seen in fleet.seen("ran")).values()) == {1}
+    assert fire_times == [fire_times[0] + number * second for number in range(len(fire_times))]
+    assert set(Counter(record.job_id for record in fleet.records("ran")).values()) == {1}
     row = await client.get_job(held)
     assert row is not None
     assert (row.status, row.attempt) == (JobStatus.RUNNING, 1)

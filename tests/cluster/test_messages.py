@@ -1,4 +1,4 @@
-"""Words that travel between nodes, and many nodes at once."""
+"""Notifications between nodes, and many nodes at once."""
 
 from __future__ import annotations
 
@@ -19,30 +19,28 @@ NEVER_POLLS = PollingConfig(min_interval=60, max_interval=60, idle_start_interva
 
 
 async def ping() -> None:
-    """A job that only this process knows."""
+    """Do nothing; only this process registers it."""
 
 
-async def test_a_running_job_is_cancelled_on_another_worker_within_a_second(
-    fleet: Fleet, pool: asyncpg.Pool
-) -> None:
+async def test_cancel_job_reaches_another_worker_within_a_second(fleet: Fleet, pool: asyncpg.Pool) -> None:
     runner = await fleet.start()
     async with Scheduler(pool) as other:
         job_id = await other.schedule_job("cluster.hold", datetime.now(UTC), {"args": [], "kwargs": {}})
-        await fleet.sees("JobStarted", node=runner, job_id=job_id)
-        asked = time.monotonic()
+        await fleet.wait_for("JobStarted", node=runner, job_id=job_id)
+        began = time.monotonic()
         assert await other.cancel_job(job_id)
-        await fleet.sees("cancelled", node=runner, job_id=job_id)
-        assert time.monotonic() - asked < 1
-        await fleet.sees("JobCancelled", node=runner, job_id=job_id)
+        await fleet.wait_for("cancelled", node=runner, job_id=job_id)
+        assert time.monotonic() - began < 1
+        await fleet.wait_for("JobCancelled", node=runner, job_id=job_id)
         row = await other.get_job(job_id)
         assert row is not None
         assert row.status is JobStatus.CANCELLED
         assert not await other.cancel_job(job_id)
     await runner.stop()
-    assert not fleet.seen("ran")
+    assert not fleet.records("ran")
 
 
-async def test_twenty_nodes_start_at_once_on_an_empty_database(empty_dsn: str) -> None:
+async def test_twenty_nodes_start_concurrently_on_an_empty_database(empty_dsn: str) -> None:
     async with AsyncExitStack() as stack:
         pools = [
             await stack.enter_async_context(asyncpg.create_pool(empty_dsn, min_size=1, max_size=4))
@@ -63,11 +61,11 @@ async def test_twenty_nodes_start_at_once_on_an_empty_database(empty_dsn: str) -
                 await done.get()
         finally:
             await asyncio.gather(*(node.shutdown() for node in nodes))
-        assert done.empty()  # one job, one run, twenty nodes
+        assert done.empty()  # twenty nodes ran the job once
         assert await pools[0].fetchval("SELECT count(*) FROM scheduler_workers") == 0
 
 
-async def test_a_listener_whose_connection_is_killed_connects_again(
+async def test_listener_reconnects_when_its_connection_is_killed(
     pool: asyncpg.Pool, client: Scheduler
 ) -> None:
     lost, connected, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -82,7 +80,7 @@ async def test_a_listener_whose_connection_is_killed_connects_again(
             await lost.wait()
             await connected.wait()
         assert listening_pid(node) != listening
-        # This node would not look for a minute: only a word from elsewhere makes it.
+        # This node polls once a minute, so only a notification starts the job in time.
         await client.schedule(ping, execution_time=datetime.now(UTC))
         async with asyncio.timeout(5):
             await done.wait()

@@ -1,7 +1,8 @@
-"""One Scheduler, and what may befall its database, one fault after the other.
+"""One Scheduler while its database fails; one test for each fault.
 
-Each fault is made for real, on a server of these tests' own, and takes real time. Some jobs run when it comes
-and end while it lasts, some are due then, more come afterwards: ``Outage.survived()`` says what is promised.
+Each fault is real, on a private server, and takes real time. Some jobs run when the fault starts and end
+during it, some become due during it, and one is scheduled afterwards. ``Workload.assert_recovered()``
+contains the assertions.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.events import JobCompleted, ListenerConnected, ListenerLost, ServiceRetrying
 from tests.cluster.outages import (
-    PATIENCE,
-    Outage,
-    afar,
-    either,
-    fill,
-    outage,
+    TIMEOUT_S,
+    Workload,
+    drop_connection,
+    fetch_value,
+    fill_disk,
     primary_and_standby,
-    tiny_disk,
-    vanish,
+    small_disk,
+    start_workload,
+    writable_dsn,
 )
 from tests.conftest import FAST
 from tests.support.worker import holds, now
@@ -44,221 +45,229 @@ from tools.chaos.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(90)
 
-BESIDES: Final = {"application_name": "besides"}
-"""A connection of the test, not of the Scheduler."""
+TEST_CONNECTION: Final = {"application_name": "test"}
+"""The server settings of a connection that `TERMINATE` spares."""
 
 TERMINATE: Final = """
     SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> 'besides'
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> 'test'
 """
-REFUSE: Final = """
-    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN RAISE 'it is %', TG_ARGV[0] USING ERRCODE = TG_ARGV[0]; END $$;
-    CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON scheduled_jobs
-    FOR EACH STATEMENT EXECUTE FUNCTION refuse('{}')
+FAIL_WRITES: Final = """
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE 'SQLSTATE %', TG_ARGV[0] USING ERRCODE = TG_ARGV[0]; END $$;
+    CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON scheduled_jobs
+    FOR EACH STATEMENT EXECUTE FUNCTION fail('{}')
 """
 
 
-# -- a server that is away -----------------------------------------------------------------------------
+# -- server outages ------------------------------------------------------------------------------------
 
 
-async def stop_and_start(server: EmbeddedPostgres, how: StopMode | None) -> None:
+async def restart(server: EmbeddedPostgres, how: StopMode | None) -> None:
     await asyncio.to_thread(server.kill if how is None else lambda: server.stop(how))
     await asyncio.to_thread(server.start)
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", None], ids=["fast", "immediate", "killed"])
-async def test_a_restart(victim: EmbeddedPostgres, address: str, how: StopMode | None) -> None:
-    async with outage(address) as one:
-        await one.before()
-        restart = asyncio.create_task(stop_and_start(victim, how))
-        await one.trouble()
-        one.let_end()
-        await restart
-        await one.survived()
+async def test_scheduler_recovers_from_a_restart(
+    private_server: EmbeddedPostgres, private_dsn: str, how: StopMode | None
+) -> None:
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        restarting = asyncio.create_task(restart(private_server, how))
+        await workload.wait_for_retries()
+        workload.finish_held_jobs()
+        await restarting
+        await workload.assert_recovered()
 
 
-async def test_half_a_minute_without_a_server(victim: EmbeddedPostgres, address: str) -> None:
-    async with outage(address) as one:
-        await one.before(due=5)
-        await asyncio.to_thread(victim.stop, "fast")
-        left = time.monotonic()
-        await one.trouble("claimer")
-        one.let_end()
+async def test_scheduler_recovers_from_an_outage_of_30_seconds(
+    private_server: EmbeddedPostgres, private_dsn: str
+) -> None:
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs(due=5)
+        await asyncio.to_thread(private_server.stop, "fast")
+        began = time.monotonic()
+        await workload.wait_for_retries("claimer")
+        workload.finish_held_jobs()
         with pytest.raises(DatabaseUnavailableError):
-            await one.scheduler.schedule(one.note, execution_time=now())
-        await one.trouble("completer")
-        await asyncio.sleep(left + 30 - time.monotonic())
-        waits = [event.next_in for event in one.seen.of(ServiceRetrying, service="claimer")]
+            await workload.scheduler.schedule(workload.note, execution_time=now())
+        await workload.wait_for_retries("completer")
+        await asyncio.sleep(began + 30 - time.monotonic())
+        waits = [event.next_in for event in workload.recorder.of(ServiceRetrying, service="claimer")]
         assert 2 < max(waits) <= 10
-        await asyncio.to_thread(victim.start)
-        await one.survived()
+        await asyncio.to_thread(private_server.start)
+        await workload.assert_recovered()
 
 
-async def test_all_its_backends_are_terminated_again_and_again(address: str) -> None:
-    async with outage(address) as one:
-        await one.before()
-        for times in range(1, 6):
-            await afar(address, TERMINATE)
-            await one.seen.until(ListenerLost, times)
-            await one.seen.until(ListenerConnected, times)
-        await one.survived()
+async def test_listener_reconnects_each_time_all_backends_are_terminated(private_dsn: str) -> None:
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        for count in range(1, 6):
+            await fetch_value(private_dsn, TERMINATE)
+            await workload.recorder.until(ListenerLost, count)
+            await workload.recorder.until(ListenerConnected, count)
+        await workload.assert_recovered()
 
 
-async def test_a_frozen_server_costs_the_lease_and_no_more(victim: EmbeddedPostgres, address: str) -> None:
-    async with outage(address, lease=2) as one:
-        await one.before()
-        await asyncio.to_thread(victim.freeze)
+async def test_scheduler_loses_only_its_lease_when_the_server_is_frozen(
+    private_server: EmbeddedPostgres, private_dsn: str
+) -> None:
+    async with start_workload(private_dsn, lease=2) as workload:
+        await workload.schedule_jobs()
+        await asyncio.to_thread(private_server.freeze)
         await asyncio.sleep(3)
-        await asyncio.to_thread(victim.thaw)
-        await one.survived(lost=True)
+        await asyncio.to_thread(private_server.thaw)
+        await workload.assert_recovered(lost=True)
 
 
-# -- connections that lead nowhere ---------------------------------------------------------------------
+# -- half-open connections -----------------------------------------------------------------------------
 
 
 @pytest.fixture
-async def through(address: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy to the database, and the DSN that leads through it."""
-    proxy = Proxy(address)
+async def proxied_dsn(private_dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy to the database, and the DSN through it."""
+    proxy = Proxy(private_dsn)
     yield proxy, await proxy.start()
     proxy.close()
 
 
-async def test_the_connection_of_the_hot_path_is_half_open(
-    through: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
+    proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than a lease, which heartbeats keep on another connection, that of finished jobs too."""
+    """Longer than the lease, which heartbeats renew on another connection, also for unwritten results."""
     monkeypatch.setattr("pg_scheduler.store.store.HOT_TIMEOUT", 3.5)
-    proxy, dsn = through
-    async with outage(dsn, lease=2) as one:
-        await one.before()
-        vanish(proxy, one.scheduler._store.connections._steady)
-        one.let_end()
-        await one.trouble("claimer")
-        await one.survived()
+    proxy, dsn = proxied_dsn
+    async with start_workload(dsn, lease=2) as workload:
+        await workload.schedule_jobs()
+        drop_connection(proxy, workload.scheduler._store.connections._steady)
+        workload.finish_held_jobs()
+        await workload.wait_for_retries("claimer")
+        await workload.assert_recovered()
 
 
-async def test_the_connection_that_listens_is_half_open(
-    through: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+async def test_listener_reconnects_when_its_connection_is_half_open(
+    proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.store.connections.shared.ANSWER_TIMEOUT", 1)
-    proxy, dsn = through
-    async with outage(dsn) as one:
-        await one.before()
-        vanish(proxy, one.scheduler._store.shared._connection)
-        await one.scheduler.send_heartbeat(one.held[0])  # as it is made every twenty seconds
-        await one.seen.until(ListenerLost)
-        await one.seen.until(ListenerConnected)
-        await one.survived()
+    proxy, dsn = proxied_dsn
+    async with start_workload(dsn) as workload:
+        await workload.schedule_jobs()
+        drop_connection(proxy, workload.scheduler._store.shared._connection)
+        await workload.scheduler.send_heartbeat(workload.held[0])  # as every twenty seconds
+        await workload.recorder.until(ListenerLost)
+        await workload.recorder.until(ListenerConnected)
+        await workload.assert_recovered()
 
 
-async def test_all_connections_are_half_open(
-    through: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+async def test_scheduler_recovers_when_all_connections_are_half_open(
+    proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bound in ("HOT_TIMEOUT", "CALL_TIMEOUT", "ANSWER_TIMEOUT"):
         for module in ("connections.pool", "store", "connections.shared"):
             monkeypatch.setattr(f"pg_scheduler.store.{module}.{bound}", 1, raising=False)
-    proxy, dsn = through
-    async with outage(dsn) as one:
-        await one.before()
+    proxy, dsn = proxied_dsn
+    async with start_workload(dsn) as workload:
+        await workload.schedule_jobs()
         proxy.drop()
         proxy.heal()
-        one.let_end()
-        await one.scheduler.send_heartbeat(one.held[0])
-        await one.trouble("claimer")
-        await one.survived()
+        workload.finish_held_jobs()
+        await workload.scheduler.send_heartbeat(workload.held[0])
+        await workload.wait_for_retries("claimer")
+        await workload.assert_recovered()
 
 
-# -- a server that does not write ----------------------------------------------------------------------
+# -- rejected writes -----------------------------------------------------------------------------------
 
 
-async def test_a_server_that_only_reads(address: str) -> None:
-    """As the old primary does after a failover: 25006."""
-    parts = urlsplit(address)
+async def test_scheduler_recovers_from_a_read_only_server(private_dsn: str) -> None:
+    """SQLSTATE 25006, as of an old primary after a failover."""
+    parts = urlsplit(private_dsn)
     elsewhere = parts._replace(path="/postgres").geturl()
     read_only = f'ALTER DATABASE "{parts.path[1:]}" {{}} default_transaction_read_only'
-    async with outage(address) as one:
-        await one.before()
-        await afar(elsewhere, read_only.format("SET") + " = on")
-        await afar(address, TERMINATE)
-        one.let_end()
-        await one.trouble("claimer", "completer", "heartbeat")
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        await fetch_value(elsewhere, read_only.format("SET") + " = on")
+        await fetch_value(private_dsn, TERMINATE)
+        workload.finish_held_jobs()
+        await workload.wait_for_retries("claimer", "completer", "heartbeat")
         with pytest.raises(DatabaseUnavailableError, match="ReadOnlySQLTransactionError"):
-            await one.scheduler.schedule(one.note, execution_time=now())
-        await afar(elsewhere, read_only.format("RESET"))
-        await afar(address, TERMINATE)
-        await one.survived()
+            await workload.scheduler.schedule(workload.note, execution_time=now())
+        await fetch_value(elsewhere, read_only.format("RESET"))
+        await fetch_value(private_dsn, TERMINATE)
+        await workload.assert_recovered()
 
 
 @pytest.mark.parametrize("state", ["53100", "53200", "40001", "57014"])
-async def test_every_write_fails_for_a_while(address: str, state: str) -> None:
-    """Said by a trigger, with the state of a full disk, of no memory, of a conflict and of a cancellation."""
-    besides = await asyncpg.connect(address)
-    async with outage(address) as one:
-        await one.before()
-        await besides.execute(REFUSE.format(state))
-        one.let_end()
-        await one.trouble("completer", "claimer")
+async def test_scheduler_recovers_when_every_write_failed(private_dsn: str, state: str) -> None:
+    """A trigger raises the SQLSTATE of a full disk, lack of memory, a conflict or a cancellation."""
+    connection = await asyncpg.connect(private_dsn)
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        await connection.execute(FAIL_WRITES.format(state))
+        workload.finish_held_jobs()
+        await workload.wait_for_retries("completer", "claimer")
         with pytest.raises(DatabaseUnavailableError) as caught:
-            await one.scheduler.schedule(one.note, execution_time=now())
+            await workload.scheduler.schedule(workload.note, execution_time=now())
         assert isinstance(caught.value.__cause__, asyncpg.PostgresError)
         assert caught.value.__cause__.sqlstate == state
-        await besides.execute("DROP FUNCTION refuse CASCADE")
-        await one.survived()
-    await besides.close()
+        await connection.execute("DROP FUNCTION fail CASCADE")
+        await workload.assert_recovered()
+    await connection.close()
 
 
-async def schedule_for_ever(one: Outage) -> None:
+async def schedule_until_it_raises(workload: Workload) -> None:
     while True:
-        await one.scheduler.schedule(one.note, execution_time=now() + timedelta(hours=1))
+        await workload.scheduler.schedule(workload.note, execution_time=now() + timedelta(hours=1))
 
 
-async def test_a_full_disk(victim: EmbeddedPostgres, address: str) -> None:
-    """ENOSPC for real, from a file system of a few megabytes that holds the table of jobs."""
-    with tiny_disk(victim, megabytes=16) as disk:
+async def test_scheduler_recovers_from_a_full_disk(
+    private_server: EmbeddedPostgres, private_dsn: str
+) -> None:
+    """A real ENOSPC, from a file system of a few megabytes that contains the table of jobs."""
+    with small_disk(private_server, megabytes=16) as disk:
         if disk is None:
-            pytest.skip("it takes the right to mount a small file system")
-        await afar(address, f"CREATE TABLESPACE tiny LOCATION '{disk}/data'")
-        historian = await asyncpg.connect(address)
+            pytest.skip("mounting a small file system requires privileges")
+        await fetch_value(private_dsn, f"CREATE TABLESPACE small LOCATION '{disk}/data'")
+        snapshot = await asyncpg.connect(private_dsn)
         try:
-            async with outage(address) as one:
-                await one.scheduler.db_pool.execute(
+            async with start_workload(private_dsn) as workload:
+                await workload.scheduler.db_pool.execute(
                     "ALTER TABLE scheduled_jobs SET (fillfactor = 100);"
-                    "ALTER TABLE scheduled_jobs SET TABLESPACE tiny"
+                    "ALTER TABLE scheduled_jobs SET TABLESPACE small"
                 )
-                # Somebody's snapshot keeps every dead row, so that nothing can be written in its place.
-                async with historian.transaction(isolation="repeatable_read"):
-                    await historian.execute("SELECT FROM scheduled_jobs")
-                    await one.before(due=1)
-                    ballast = fill(disk)
+                # An old snapshot keeps every dead row, so that no row can reuse its place.
+                async with snapshot.transaction(isolation="repeatable_read"):
+                    await snapshot.execute("SELECT FROM scheduled_jobs")
+                    await workload.schedule_jobs(due=1)
+                    ballast = fill_disk(disk)
                     with pytest.raises(DatabaseUnavailableError) as caught:
-                        await schedule_for_ever(one)
+                        await schedule_until_it_raises(workload)
                     assert isinstance(caught.value.__cause__, asyncpg.DiskFullError)
-                    one.let_end()
-                    (fault, *_) = await one.trouble("completer", "claimer")
+                    workload.finish_held_jobs()
+                    (fault, *_) = await workload.wait_for_retries("completer", "claimer")
                     assert isinstance(fault.error.__cause__, asyncpg.DiskFullError)
                     ballast.unlink()
-                    await one.survived()
+                    await workload.assert_recovered()
         finally:
-            await historian.close()
-            await afar(address, "ALTER TABLE scheduled_jobs SET TABLESPACE pg_default")
-            await afar(address, "DROP TABLESPACE tiny")
+            await snapshot.close()
+            await fetch_value(private_dsn, "ALTER TABLE scheduled_jobs SET TABLESPACE pg_default")
+            await fetch_value(private_dsn, "DROP TABLESPACE small")
 
 
-# -- no connection left --------------------------------------------------------------------------------
+# -- max_connections -----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def crowd(address: str) -> AsyncIterator[None]:
-    """Take every connection there is, and each that becomes free, through the block."""
+async def exhaust_connections(private_dsn: str) -> AsyncIterator[None]:
+    """Take every connection of the server, and each that becomes free, during the block."""
     taken: list[Any] = []
     full = asyncio.Event()
 
     async def take() -> None:
         while True:
             try:
-                taken.append(await asyncpg.connect(address, server_settings=BESIDES))
+                taken.append(await asyncpg.connect(private_dsn, server_settings=TEST_CONNECTION))
             except asyncpg.TooManyConnectionsError:
                 full.set()
                 await asyncio.sleep(0.001)
@@ -274,33 +283,33 @@ async def crowd(address: str) -> AsyncIterator[None]:
             await connection.close()
 
 
-async def test_no_connection_is_left_at_the_start(address: str) -> None:
-    async with asyncpg.create_pool(address, min_size=0, max_size=5) as pool:
+async def test_start_raises_when_max_connections_is_reached(private_dsn: str) -> None:
+    async with asyncpg.create_pool(private_dsn, min_size=0, max_size=5) as pool:
         scheduler = Scheduler(pool)
-        async with crowd(address):
+        async with exhaust_connections(private_dsn):
             with pytest.raises(DatabaseUnavailableError, match="TooManyConnectionsError"):
                 await scheduler.start()
         await scheduler.start()
         await scheduler.shutdown()
 
 
-async def test_no_connection_is_left_in_the_middle(address: str) -> None:
-    killer = await asyncpg.connect(address, server_settings=BESIDES)
-    async with outage(address) as one:
-        await one.before()
-        async with crowd(address):
-            while len(one.seen.of(ServiceRetrying, service="claimer")) < 3:
+async def test_scheduler_recovers_when_all_its_connections_are_taken(private_dsn: str) -> None:
+    killer = await asyncpg.connect(private_dsn, server_settings=TEST_CONNECTION)
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        async with exhaust_connections(private_dsn):
+            while len(workload.recorder.of(ServiceRetrying, service="claimer")) < 3:
                 await killer.execute(TERMINATE)
-            one.let_end()
-        await one.survived()
+            workload.finish_held_jobs()
+        await workload.assert_recovered()
     await killer.close()
 
 
-# -- another server ------------------------------------------------------------------------------------
+# -- failover ------------------------------------------------------------------------------------------
 
 
-async def no_start_where_nothing_can_be_written(dsn: str) -> None:
-    """asyncpg's own error for it is an InternalClientError, and it passes."""
+async def assert_start_raises_on_a_standby(dsn: str) -> None:
+    """The cause is an InternalClientError of asyncpg, which is transient here."""
     writable = f"{dsn}&target_session_attrs=read-write"
     async with asyncpg.create_pool(writable, min_size=0, max_size=5) as pool:
         with pytest.raises(DatabaseUnavailableError) as caught:
@@ -308,88 +317,92 @@ async def no_start_where_nothing_can_be_written(dsn: str) -> None:
     assert isinstance(caught.value.__cause__, asyncpg.InternalClientError)
 
 
-@pytest.mark.usefixtures("victim")  # or else skip
-async def test_a_failover_to_a_standby_loses_no_job(scratch: Path | None) -> None:
-    """What was committed is on the standby, by ``synchronous_standby_names``."""
+@pytest.mark.usefixtures("private_server")  # skips the test if there is no private server
+async def test_failover_to_a_standby_loses_no_job(scratch: Path | None) -> None:
+    """The standby confirms each commit (``synchronous_standby_names``)."""
     with primary_and_standby(FAST, scratch) as (primary, standby):
-        await afar(primary.dsn(), "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        await afar(primary.dsn(), "SELECT pg_reload_conf()")
-        await no_start_where_nothing_can_be_written(standby.dsn())
-        async with outage(either(primary.dsn(), standby.dsn())) as one:
-            await one.before(count=20)
-            sure = await one.scheduler.schedule_bulk([JobSpec(one.note, now()) for _ in range(500)])
+        await fetch_value(primary.dsn(), "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await fetch_value(primary.dsn(), "SELECT pg_reload_conf()")
+        await assert_start_raises_on_a_standby(standby.dsn())
+        async with start_workload(writable_dsn(primary.dsn(), standby.dsn())) as workload:
+            await workload.schedule_jobs(count=20)
+            confirmed = await workload.scheduler.schedule_bulk(
+                [JobSpec(workload.note, now()) for _ in range(500)]
+            )
             killing = asyncio.create_task(asyncio.to_thread(primary.kill))
             while not killing.done():
                 with suppress(DatabaseUnavailableError):
-                    sure.append(await one.scheduler.schedule(one.note, execution_time=now()))
-            await one.trouble("claimer", "listener")
-            one.let_end()
-            assert await afar(standby.dsn(), "SELECT pg_promote()")
-            await one.survived()
-            for job_id in sure:
-                await one.seen.until(JobCompleted, job_id=job_id)
+                    confirmed.append(await workload.scheduler.schedule(workload.note, execution_time=now()))
+            await workload.wait_for_retries("claimer", "listener")
+            workload.finish_held_jobs()
+            assert await fetch_value(standby.dsn(), "SELECT pg_promote()")
+            await workload.assert_recovered()
+            for job_id in confirmed:
+                await workload.recorder.until(JobCompleted, job_id=job_id)
 
 
-# -- what does not pass --------------------------------------------------------------------------------
+# -- permanent errors ----------------------------------------------------------------------------------
 
 
-def loud(caplog: pytest.LogCaptureFixture) -> list[str]:
+def error_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname in {"CRITICAL", "ERROR"}]
 
 
-async def gives_up(one: Outage, error: type[BaseException]) -> None:
-    """The Scheduler ends, and says why."""
+async def assert_stopped(workload: Workload, error: type[BaseException]) -> None:
+    """Assert that the Scheduler stops with this error."""
     with pytest.raises(error):
-        await asyncio.wait_for(one.scheduler.wait(), PATIENCE)
+        await asyncio.wait_for(workload.scheduler.wait(), TIMEOUT_S)
     with pytest.raises(error):
-        await one.end
-    await asyncio.sleep(0)  # what the end of the shutdown is told to, comes after who waits for it
-    assert not holds(one.scheduler.is_running)
+        await workload.stopped
+    await asyncio.sleep(0)  # the callbacks of the shutdown task run after its waiters
+    assert not holds(workload.scheduler.is_running)
 
 
 @pytest.mark.parametrize(
-    ("what", "error"),
+    ("statement", "error"),
     [
         ("DROP TABLE scheduled_jobs CASCADE", SchemaMissingError),
         ("DROP TABLE scheduler_workers CASCADE", SchemaMissingError),
         ("DROP SCHEMA public CASCADE", SchemaMissingError),
         ("ALTER TABLE scheduled_jobs DROP COLUMN attempt CASCADE", SchemaMissingError),
-        ("REVOKE UPDATE ON scheduled_jobs FROM clerk", SchemaForbiddenError),
-        ("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM clerk", SchemaForbiddenError),
+        ("REVOKE UPDATE ON scheduled_jobs FROM worker", SchemaForbiddenError),
+        ("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM worker", SchemaForbiddenError),
     ],
 )
-async def test_a_fault_that_does_not_pass_is_told_once(
-    address: str, what: str, error: type[Exception], caplog: pytest.LogCaptureFixture
+async def test_scheduler_stops_with_one_record_on_a_permanent_error(
+    private_dsn: str, statement: str, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with asyncpg.create_pool(address, min_size=1, max_size=1) as owner:
+    async with asyncpg.create_pool(private_dsn, min_size=1, max_size=1) as owner:
         await Scheduler(owner).initialize_db()
-        await owner.execute("CREATE ROLE clerk LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO clerk")
+        await owner.execute("CREATE ROLE worker LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO worker")
         try:
-            async with outage(address.replace("postgres@", "clerk@"), ends=True) as one:
-                await one.before(due=0)
-                await owner.execute(what)
-                one.let_end()
-                await gives_up(one, error)
+            async with start_workload(private_dsn.replace("postgres@", "worker@"), stops=True) as workload:
+                await workload.schedule_jobs(due=0)
+                await owner.execute(statement)
+                workload.finish_held_jobs()
+                await assert_stopped(workload, error)
         finally:
-            await owner.execute("DROP OWNED BY clerk; DROP ROLE clerk")
-    (line,) = loud(caplog)
+            await owner.execute("DROP OWNED BY worker; DROP ROLE worker")
+    (line,) = error_messages(caplog)
     assert "failed, the Scheduler shuts down: Schema" in line
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("how", ["closed", "terminated"])
-async def test_the_pool_is_taken_away(
-    address: str, how: str, size: int, caplog: pytest.LogCaptureFixture
+async def test_scheduler_stops_when_the_pool_is_closed(
+    private_dsn: str, how: str, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistake of the application: its Scheduler comes first. close() waits for what the Scheduler holds."""
-    async with outage(address, size=size, ends=True) as one:
-        await one.before(due=0)
-        pool = one.scheduler.db_pool
+    """The application forgot to shut the Scheduler down first; close() waits for its connections."""
+    async with start_workload(private_dsn, size=size, stops=True) as workload:
+        await workload.schedule_jobs(due=0)
+        pool = workload.scheduler.db_pool
         if how == "closed":
-            await asyncio.wait_for(pool.close(), PATIENCE)
+            await asyncio.wait_for(pool.close(), TIMEOUT_S)
         else:
             pool.terminate()
-        await gives_up(one, PoolClosedError)
-    why, *unwritten = loud(caplog)
-    assert "await scheduler.shutdown() before pool.close()" in why
-    assert unwritten == ["pg_scheduler shutdown failed"], "with the jobs whose results could not be written"
+        await assert_stopped(workload, PoolClosedError)
+    reason, *unwritten = error_messages(caplog)
+    assert "await scheduler.shutdown() before pool.close()" in reason
+    assert unwritten == ["pg_scheduler shutdown failed"], (
+        "the record with the jobs whose results could not be written"
+    )

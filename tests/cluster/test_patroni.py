@@ -1,7 +1,7 @@
-"""A switchover, a killed postmaster and a lost node, under load: whatever was acknowledged comes to its end.
+"""A switchover, a killed postmaster and a lost node under load lose no acknowledged job.
 
-Real time, and most of it is Patroni's: a node that is lost is not missed before its 20 seconds are over. How
-long the outages were is shown (``dev.py test tests/cluster/test_patroni.py -- -s``) and not judged.
+Real time: Patroni declares a node dead after 20 seconds. ``dev.py test tests/cluster/test_patroni.py -- -s``
+prints the durations of the outages, which are not judged.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from tools.chaos.evidence import Evidence
 from tools.chaos.load import PLAIN, Load, Request
 from tools.chaos.nemesis import SERVER, Fault
 
-LEASE = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
+LEASE_S = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
 RATE = 300
 WORKERS = ("worker-1", "worker-2")
-CALM = 2.0
+CALM_S = 2.0
 """Seconds of load before the first fault, and after each."""
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(patroni.missing()), reason=patroni.missing() or ""),
+    pytest.mark.skipif(bool(patroni.find_obstacle()), reason=patroni.find_obstacle() or ""),
 ]
 
 
 class Probe:
-    """Schedules a job each twentieth of a second, and notes when it was told that this was done."""
+    """Schedules a job every twentieth of a second, and records the times of the answers."""
 
     def __init__(self, client: Scheduler, load: Load) -> None:
         self._client = client
         self._load = load
         self._calls: set[asyncio.Task[None]] = set()
-        self._told_more = asyncio.Event()
-        self.told: list[float] = []
+        self._new_answer = asyncio.Event()
+        self.answers: list[float] = []
 
     async def run(self) -> None:
         while True:
@@ -63,13 +63,13 @@ class Probe:
             call.add_done_callback(self._calls.discard)
             await asyncio.sleep(0.05)
 
-    async def until_told(self, count: int) -> None:
-        """Wait for so many more."""
-        wanted = len(self.told) + count
-        async with asyncio.timeout(patroni.PATIENCE):
-            while len(self.told) < wanted:
-                self._told_more.clear()
-                await self._told_more.wait()
+    async def wait_for_answers(self, count: int) -> None:
+        """Wait for so many more answers."""
+        wanted = len(self.answers) + count
+        async with asyncio.timeout(patroni.TIMEOUT_S):
+            while len(self.answers) < wanted:
+                self._new_answer.clear()
+                await self._new_answer.wait()
 
     async def stop(self) -> None:
         await asyncio.gather(*self._calls)
@@ -79,17 +79,17 @@ class Probe:
             job_id = await self._client.schedule(jobs.quick, execution_time=datetime.now(UTC))
         except DatabaseUnavailableError:
             return
-        self.told.append(time.monotonic())
-        self._told_more.set()
+        self.answers.append(time.monotonic())
+        self._new_answer.set()
         self._load.requests[job_id] = Request(PLAIN, confirmed=True)
 
 
 @asynccontextmanager
 async def workers(dsn: str, folder: Path) -> AsyncIterator[None]:
-    """Two processes, which have to end in peace."""
+    """Run two worker processes, which must shut down gracefully."""
     running = []
     for seat in WORKERS:
-        words = [sys.executable, "-m", "tools.chaos.worker", dsn, str(folder), seat, str(LEASE)]
+        words = [sys.executable, "-m", "tools.chaos.worker", dsn, str(folder), seat, str(LEASE_S)]
         log = os.open(folder / f"{seat}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         running.append(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=PIPE, stderr=log))
         os.close(log)
@@ -106,7 +106,7 @@ async def workers(dsn: str, folder: Path) -> AsyncIterator[None]:
                 await worker.wait()
 
 
-async def kill_the_postmaster(cluster: patroni.Cluster, _: Probe) -> None:
+async def kill_postmaster(cluster: patroni.Cluster, _: Probe) -> None:
     os.kill((await cluster.primary()).postmaster, signal.SIGKILL)
 
 
@@ -114,25 +114,25 @@ async def switch_over(cluster: patroni.Cluster, _: Probe) -> None:
     await cluster.switch_over()
 
 
-async def lose_a_node(cluster: patroni.Cluster, probe: Probe) -> None:
-    """Its machine is gone; it comes back when the other one has taken over."""
+async def lose_node(cluster: patroni.Cluster, probe: Probe) -> None:
+    """Kill the primary node, and start it when the other one accepts jobs."""
     primary = await cluster.primary()
-    primary.lose()
-    await probe.until_told(2)
+    primary.kill()
+    await probe.wait_for_answers(2)
     primary.start()
 
 
 FAULTS: dict[str, Callable[[patroni.Cluster, Probe], Awaitable[None]]] = {
     "server: switchover": switch_over,
-    "server: postmaster killed": kill_the_postmaster,
-    "server: node lost": lose_a_node,
+    "server: postmaster killed": kill_postmaster,
+    "server: node lost": lose_node,
 }
 
 
 async def drain(pool: asyncpg.Pool) -> None:
-    """Let everything come to its end; what does so for ever is found by the verdict."""
+    """Wait until every job has ended, with a deadline; the verdict reports jobs that have not."""
     await pool.execute("UPDATE scheduler_periodic_jobs SET enabled = false")
-    deadline = time.monotonic() + LEASE + patroni.PATIENCE
+    deadline = time.monotonic() + LEASE_S + patroni.TIMEOUT_S
     while time.monotonic() < deadline:
         if not await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"):
             return
@@ -140,19 +140,19 @@ async def drain(pool: asyncpg.Pool) -> None:
 
 
 def outage(fault: Fault, instants: Sequence[float]) -> float:
-    """Seconds from one to the next where they were longest, in the wake of a fault."""
+    """Return the longest gap between two instants from a fault on, in seconds."""
     first = bisect_left(instants, fault.began) - 1
-    last = bisect_left(instants, fault.ended + CALM / 2)
+    last = bisect_left(instants, fault.ended + CALM_S / 2)
     return max(later - one for one, later in pairwise(instants[first:last]))
 
 
-async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_debug(False)  # who enqueues is not to be what is slow
+async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_debug(False)  # debug mode would slow the enqueuer down
     offset = time.time() - time.monotonic()
     faults: list[Fault] = []
     async with patroni.Cluster(scratch) as cluster, AsyncExitStack() as stack:
         pool = await asyncpg.create_pool(cluster.dsn, min_size=0, max_size=10, timeout=10)
-        stack.callback(pool.terminate)  # whatever is still under way
+        stack.callback(pool.terminate)  # without waiting for calls in flight
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
         async with workers(cluster.dsn, tmp_path):
@@ -160,16 +160,16 @@ async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path
             probe = Probe(client, load)
             load.start()
             probing = asyncio.create_task(probe.run())
-            async with asyncio.timeout(patroni.PATIENCE):
-                while len(await client.workers()) < len(WORKERS):  # noqa: ASYNC110 - they are other processes
+            async with asyncio.timeout(patroni.TIMEOUT_S):
+                while len(await client.workers()) < len(WORKERS):  # noqa: ASYNC110 - other processes report nothing here
                     await asyncio.sleep(0.1)
-            await asyncio.sleep(CALM)
+            await asyncio.sleep(CALM_S)
             for kind, inflict in FAULTS.items():
                 began = time.monotonic()
                 await inflict(cluster, probe)
-                await cluster.settled()
+                await cluster.wait_until_settled()
                 faults.append(Fault(kind, SERVER, began, time.monotonic()))
-                await asyncio.sleep(CALM)
+                await asyncio.sleep(CALM_S)
             probing.cancel()
             await probe.stop()
             await load.stop()
@@ -177,12 +177,12 @@ async def test_nothing_acknowledged_is_lost(scratch: Path | None, tmp_path: Path
             rows = await chaos_run._rows(cluster.dsn, offset)
     ledgers = ledger.read(tmp_path)
     quiet = faults[-1].ended
-    verdict = judge(Evidence(load.requests, rows, ledgers, faults, {}, LEASE, quiet, timed=False))
+    verdict = judge(Evidence(load.requests, rows, ledgers, faults, {}, LEASE_S, quiet, timed=False))
     starts = sorted(one.started for attempts in ledgers.attempts.values() for one in attempts)
     outages = [
-        f"| {fault.kind} | {outage(fault, probe.told):.1f} s | {outage(fault, starts):.1f} s |"
+        f"| {fault.kind} | {outage(fault, probe.answers):.1f} s | {outage(fault, starts):.1f} s |"
         for fault in faults
     ]
-    head = [f"| lease {LEASE:g} s | nothing enqueued for | nothing started for |", "|---|---|---|"]
-    print("", *head, *outages, "", report.table(verdict, "together"), sep="\n")  # noqa: T201 - for -s
+    head = [f"| lease {LEASE_S:g} s | no job enqueued for | no job started for |", "|---|---|---|"]
+    print("", *head, *outages, "", report.table(verdict, "total"), sep="\n")  # noqa: T201 - for -s
     assert verdict.holds, report.render(verdict)

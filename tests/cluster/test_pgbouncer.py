@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer in transaction mode everything works, and nothing is left in sessions of others."""
+"""A real PgBouncer in transaction mode: every feature works, and shared sessions keep no state."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pg_scheduler.events import (
     ListenerLost,
 )
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from tests.cluster.bouncer import SERVERS, bouncer, program
+from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 POLLING = PollingConfig(idle_start_interval=0.05, max_interval=0.1)
-AT_ONCE = RetryPolicy(base=timedelta(milliseconds=1))
+WITHOUT_BACKOFF = RetryPolicy(base=timedelta(milliseconds=1))
 OLD, NEW = "bookworm", "trixie"
-"""PgBouncer 1.18, which knows nothing of prepared statements, and 1.24."""
+"""PgBouncer 1.18, which does not support prepared statements, and 1.24."""
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -37,28 +37,28 @@ def suite(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def through(dsn: str, suite: str) -> Iterator[str]:
-    """The test's database through a PgBouncer."""
-    found = program(suite)
-    if found is None:
+def pgbouncer_dsn(dsn: str, suite: str) -> Iterator[str]:
+    """The DSN of the test's database through a PgBouncer."""
+    program = find_program(suite)
+    if program is None:
         pytest.skip(
-            f"there is no PgBouncer from {suite}: dev.py test fetches it where apt knows Debian's archive"
+            f"PgBouncer from {suite} is missing; dev.py test fetches it if apt can read Debian's archive"
         )
-    more = "max_prepared_statements = 100" if suite == NEW else ""
-    with bouncer(found, dsn, more) as address:
-        yield address
+    settings = "max_prepared_statements = 100" if suite == NEW else ""
+    with bouncer(program, dsn, settings) as through:
+        yield through
 
 
 @pytest.fixture
-async def pooled(through: str) -> AsyncIterator[asyncpg.Pool]:
-    """The user's pool, as asyncpg wants it behind PgBouncer."""
-    async with asyncpg.create_pool(through, min_size=1, max_size=6, statement_cache_size=0) as pool:
+async def pooled(pgbouncer_dsn: str) -> AsyncIterator[asyncpg.Pool]:
+    """The user's pool, without prepared statements, as asyncpg requires behind PgBouncer."""
+    async with asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6, statement_cache_size=0) as pool:
         yield pool
 
 
 @pytest.fixture(autouse=True)
-def schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of other tests'."""
+def no_other_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the schedules of other tests."""
     catalogue = PeriodicCatalogue()
     for module in ("pg_scheduler.scheduler", "pg_scheduler.schedules.decorator"):
         monkeypatch.setattr(f"{module}.periodic_catalogue", catalogue)
@@ -78,11 +78,11 @@ class Flaky:
     async def job(self) -> None:
         self.calls += 1
         if self.calls == 1:
-            raise RuntimeError("the first try")
+            raise RuntimeError("the first attempt always fails")
 
 
-async def use_all(scheduler: Scheduler, client: Scheduler) -> None:
-    """One-off, bulk, retried, periodic, cancelled and interrupted jobs."""
+async def run_every_kind_of_job(scheduler: Scheduler, client: Scheduler) -> None:
+    """Run one-off, bulk, retried, periodic, cancelled and interrupted jobs."""
     seen, gate, flaky = Recorder(scheduler), Gate(), Flaky()
     scheduler.register(gate.job, name="gate")
     scheduler.register(flaky.job, name="flaky")
@@ -99,7 +99,7 @@ async def use_all(scheduler: Scheduler, client: Scheduler) -> None:
     held = await client.schedule_job("gate", now(), data)
     await gate.wait_begun()
     assert await client.cancel_job(held)
-    async with asyncio.timeout(PATIENCE / 2):  # beats of a worker that hears nothing would else be 20 s apart
+    async with asyncio.timeout(PATIENCE / 2):  # a heartbeat would cancel it only after up to 20 s
         await seen.until(JobCancelled, job_id=held)
     assert gate.cancelled == 1
     await scheduler.trigger_periodic_job("often")
@@ -109,33 +109,35 @@ async def use_all(scheduler: Scheduler, client: Scheduler) -> None:
     await scheduler.shutdown()
     row = await client.get_job(held)
     assert row is not None
-    assert row.status is JobStatus.PENDING, "handed back"
+    assert row.status is JobStatus.PENDING, "released"
 
 
-async def left_behind(pool: asyncpg.Pool, through: str) -> dict[str, Any]:
-    """What the sessions that everybody shares hold, once nobody uses them."""
-    own: dict[str, Any] = {}
-    visitors = [await asyncpg.connect(through, statement_cache_size=0) for _ in range(SERVERS)]
-    transactions = [each.transaction() for each in visitors]
+async def session_state(pool: asyncpg.Pool, pgbouncer_dsn: str) -> dict[str, Any]:
+    """Return the settings, channels and locks of the sessions that all clients share."""
+    state: dict[str, Any] = {}
+    clients = [
+        await asyncpg.connect(pgbouncer_dsn, statement_cache_size=0) for _ in range(SERVER_CONNECTIONS)
+    ]
+    transactions = [each.transaction() for each in clients]
     try:
         for transaction in transactions:
             await transaction.start()
-        pids = [await each.fetchval("SELECT pg_backend_pid()") for each in visitors]
-        assert len(set(pids)) == SERVERS, "each of them is looked at"
-        for visitor in visitors:
+        pids = [await each.fetchval("SELECT pg_backend_pid()") for each in clients]
+        assert len(set(pids)) == SERVER_CONNECTIONS, "every session is inspected"
+        for client in clients:
             for name in ("enable_seqscan", "enable_bitmapscan", "plan_cache_mode", "lock_timeout"):
-                own.setdefault(name, set()).add(await visitor.fetchval(f"SHOW {name}"))
-            own.setdefault("channels", set()).update(
-                row[0] for row in await visitor.fetch("SELECT pg_listening_channels()")
+                state.setdefault(name, set()).add(await client.fetchval(f"SHOW {name}"))
+            state.setdefault("channels", set()).update(
+                row[0] for row in await client.fetch("SELECT pg_listening_channels()")
             )
     finally:
         for transaction in transactions:
             await transaction.rollback()
-        for visitor in visitors:
-            await visitor.close()
+        for client in clients:
+            await client.close()
     locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = ANY ($1)"
-    own["locks"] = await pool.fetchval(locks, pids)
-    return own
+    state["locks"] = await pool.fetchval(locks, pids)
+    return state
 
 
 CLEAN = {
@@ -148,68 +150,72 @@ CLEAN = {
 }
 
 
-def make(pool: asyncpg.Pool, **settings: Any) -> Scheduler:
-    return Scheduler(pool, polling_config=POLLING, shutdown_timeout=0.05, retry_policy=AT_ONCE, **settings)
+def make_scheduler(pool: asyncpg.Pool, **settings: Any) -> Scheduler:
+    return Scheduler(
+        pool, polling_config=POLLING, shutdown_timeout=0.05, retry_policy=WITHOUT_BACKOFF, **settings
+    )
 
 
-async def test_it_works_without_a_session_of_its_own(
-    pooled: asyncpg.Pool, pool: asyncpg.Pool, through: str
+async def test_scheduler_works_through_pgbouncer_without_a_direct_dsn(
+    pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str
 ) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="often")
     async def often() -> None: ...
 
-    scheduler = make(pooled)
+    scheduler = make_scheduler(pooled)
     seen = Recorder(scheduler)
     async with scheduler:
         (lost,) = seen.of(ListenerLost)
         assert "PgBouncer" in lost.reason
         assert await pool.fetchval("SELECT liveness_key FROM scheduler_workers") is None
-        assert await left_behind(pool, through) == CLEAN
-        await use_all(scheduler, make(pooled))
+        assert await session_state(pool, pgbouncer_dsn) == CLEAN
+        await run_every_kind_of_job(scheduler, make_scheduler(pooled))
         assert scheduler._store.connections._steady is None
-    assert await left_behind(pool, through) == CLEAN
+    assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 
-async def test_a_direct_dsn_brings_everything_back(
-    pooled: asyncpg.Pool, pool: asyncpg.Pool, through: str, dsn: str
+async def test_direct_dsn_restores_notifications_and_the_liveness_lock(
+    pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str, dsn: str
 ) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="often", use_advisory_lock=True)
     async def often() -> None:
         locks.append(await pool.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
 
     locks: list[int] = []
-    scheduler = make(pooled, direct_dsn=dsn)
+    scheduler = make_scheduler(pooled, direct_dsn=dsn)
     seen = Recorder(scheduler)
     async with scheduler:
         assert seen.of(ListenerConnected)
         assert await pool.fetchval("SELECT liveness_key FROM scheduler_workers") is not None
-        await use_all(scheduler, make(pooled, direct_dsn=dsn))
-        assert locks[0] == 2, "the worker's and the run's"
-    assert await left_behind(pool, through) == CLEAN
+        await run_every_kind_of_job(scheduler, make_scheduler(pooled, direct_dsn=dsn))
+        assert locks[0] == 2, "the lock of the worker and the lock of the job"
+    assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 
-async def test_an_advisory_lock_is_refused_without_one(
-    pooled: asyncpg.Pool, pool: asyncpg.Pool, through: str
+async def test_advisory_lock_job_fails_without_a_direct_dsn(
+    pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str
 ) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="often", use_advisory_lock=True)
     async def often() -> None: ...
 
-    scheduler = make(pooled)
+    scheduler = make_scheduler(pooled)
     seen = Recorder(scheduler)
     async with scheduler:
         await scheduler.trigger_periodic_job("often")
         (failed,) = await seen.until(JobFailed, job_name="periodic_often")
         assert "direct_dsn" in failed.error
         assert not seen.of(JobStarted)
-    assert await left_behind(pool, through) == CLEAN
+    assert await session_state(pool, pgbouncer_dsn) == CLEAN
 
 
 @pytest.mark.parametrize("suite", [NEW], indirect=True)
-async def test_prepared_statements_go_through_a_newer_one(through: str, pool: asyncpg.Pool) -> None:
+async def test_prepared_statements_work_through_a_newer_pgbouncer(
+    pgbouncer_dsn: str, pool: asyncpg.Pool
+) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="often")
     async def often() -> None: ...
 
-    async with asyncpg.create_pool(through, min_size=1, max_size=6) as cached:
-        async with make(cached) as scheduler:
-            await use_all(scheduler, make(cached))
-        assert await left_behind(pool, through) == CLEAN
+    async with asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6) as cached:
+        async with make_scheduler(cached) as scheduler:
+            await run_every_kind_of_job(scheduler, make_scheduler(cached))
+        assert await session_state(pool, pgbouncer_dsn) == CLEAN

@@ -35,10 +35,10 @@ PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL,
 
 @dataclass(slots=True)
 class Request:
-    """A requested job and the answers details it.
+    """A requested job and the answers to its calls.
 
-    ``sure`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it raised
-    or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
+    ``confirmed`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it
+    raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
     """
 
     kind: str
