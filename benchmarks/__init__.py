@@ -1,1 +1,1 @@
-"""Measures the library against its goals and its peers: ``python -m benchmarks --help``."""
+"""Measure the library against its goals and its peers: ``python -m benchmarks --help``."""

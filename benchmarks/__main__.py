@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks.bench import Bench
 from benchmarks.contestants import CONTESTANTS, PEERS, before
-from benchmarks.drivers import Broken
+from benchmarks.drivers import DriverError
 from benchmarks.machine import SETTINGS, describe
 from benchmarks.plots import draw
 from benchmarks.report import report
@@ -45,47 +45,55 @@ ROWS: Final = (
     "sleepers",
     "soak",
 )
-"""In the order of the table."""
+"""The rows in the order of the table."""
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The words of the command."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="dev.py bench",
-        description="Measure the table of goals, ourselves and the peers in turn in one run.",
+        description="Measure pg_scheduler and its peers in turn, row by row of the table of goals.",
         epilog="rows: " + " ".join(ROWS),
     )
     parser.add_argument("rows", nargs="*", metavar="name", help="rows of the table (default: all)")
-    parser.add_argument("--quick", action="store_true", help="about two minutes: small numbers, few peers")
-    parser.add_argument("--peers", help="only these peers, by name with commas; '' for none")
+    parser.add_argument("--quick", action="store_true", help="small numbers and few peers, about two minutes")
+    parser.add_argument("--peers", help="only these peers, separated by commas; '' for none")
     parser.add_argument(
         "--before",
         type=Path,
         metavar="CHECKOUT",
         help="measure the library of another checkout in turn with ours",
     )
-    parser.add_argument("--rounds", type=int, help="repetitions (default: 3, quick: 1)")
-    parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="run the soak for so long")
-    parser.add_argument("--json", type=Path, help="where to write the results (default: benchmarks/results)")
-    parser.add_argument("--plots", type=Path, help="a folder to draw the plots into")
-    parser.add_argument("--report", type=Path, help="a Markdown file to write the table into")
-    words = parser.parse_args(arguments)
-    if words.before is not None and not (words.before / "benchmarks" / "launch.py").is_file():
-        parser.error(f"--before {words.before} is not a checkout of this project")
-    unknown = [name for name in words.rows if name not in ROWS]
+    parser.add_argument("--rounds", type=int, help="repetitions (default: 3; with --quick: 1)")
+    parser.add_argument(
+        "--soak",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="run the row soak for so many minutes (default: 10, if it is named)",
+    )
+    parser.add_argument(
+        "--json", type=Path, help="file of the results (default: a new one in benchmarks/results)"
+    )
+    parser.add_argument("--plots", type=Path, help="folder of the plots")
+    parser.add_argument("--report", type=Path, help="write the table to this Markdown file")
+    settings = parser.parse_args(arguments)
+    if settings.before is not None and not (settings.before / "benchmarks" / "launch.py").is_file():
+        parser.error(f"--before {settings.before} is not a checkout of this project")
+    unknown = [name for name in settings.rows if name not in ROWS]
     if unknown:
-        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    words.peers = None if words.peers is None else [name for name in words.peers.split(",") if name]
-    for name in words.peers or ():
+        parser.error(f"unknown row: {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
+    settings.peers = None if settings.peers is None else [name for name in settings.peers.split(",") if name]
+    for name in settings.peers or ():
         if name not in {peer.name for peer in PEERS}:
-            parser.error(f"no such peer: {name!r}; there are {', '.join(peer.name for peer in PEERS)}")
-    return words
+            parser.error(f"unknown peer {name!r}; the peers are {', '.join(peer.name for peer in PEERS)}")
+    return settings
 
 
-async def run(words: argparse.Namespace) -> dict[str, Any]:
-    """Measure; everything that is to be kept."""
-    wanted = [name for name in ROWS if name in (words.rows or ROWS)]
-    if not words.soak and "soak" not in words.rows:
+async def run(settings: argparse.Namespace) -> dict[str, Any]:
+    """Measure the rows and return the results."""
+    wanted = [name for name in ROWS if name in (settings.rows or ROWS)]
+    if not settings.soak and "soak" not in settings.rows:
         wanted = [name for name in wanted if name != "soak"]
     peers = [peer.name for peer in PEERS]
     began = time.monotonic()
@@ -93,11 +101,11 @@ async def run(words: argparse.Namespace) -> dict[str, Any]:
     with server(settings=SETTINGS) as postgres:
         bench = Bench(
             postgres,
-            quick=words.quick,
-            chosen=words.peers,
-            rounds=words.rounds or (1 if words.quick else 3),
-            soak_minutes=words.soak or 10.0,
-            before=None if words.before is None else before(words.before.resolve()),
+            quick=settings.quick,
+            chosen=settings.peers,
+            rounds=settings.rounds or (1 if settings.quick else 3),
+            soak_minutes=settings.soak or 10.0,
+            before=None if settings.before is None else before(settings.before.resolve()),
         )
         admin = await bench.open()
         machine = await describe(admin, _commit())
@@ -108,9 +116,9 @@ async def run(words: argparse.Namespace) -> dict[str, Any]:
             start = time.monotonic()
             try:
                 await row.measure(bench)
-            except Broken as why:
-                bench.outcome.note(f"not measured: {why}")
-                bench.broken.append(name)
+            except DriverError as error:
+                bench.outcome.note(f"not measured: {error}")
+                bench.failed.append(name)
             bench.outcome.seconds = time.monotonic() - start
             outcomes.append(bench.outcome)
             print("\n" + render(bench.outcome, peers), flush=True)
@@ -121,11 +129,11 @@ async def run(words: argparse.Namespace) -> dict[str, Any]:
     print(f"\n{_summary(outcomes, peers)} in {time.monotonic() - began:.0f} s")
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quick": words.quick,
+        "quick": settings.quick,
         "rounds": bench.rounds,
         "machine": machine,
         "skipped": skipped,
-        "broken": list(dict.fromkeys(bench.broken)),
+        "failed": list(dict.fromkeys(bench.failed)),
         "contestants": {
             each.name: {"tuned": each.tuned, "note": each.note, "versions": each.requirements}
             for each in CONTESTANTS.values()
@@ -160,27 +168,28 @@ def _commit() -> str:
 
 
 def main() -> int:
-    """Measure, print, write. A goal that is missed is a result; what could not be measured is an error."""
-    words = options(None)
+    """Measure, print and write the results; return 1 if a row of this library could not be measured."""
+    settings = options(None)
     try:
-        results = asyncio.run(run(words))
-    except EmbeddedError as problem:
-        sys.stderr.write(f"{problem}\n")
+        results = asyncio.run(run(settings))
+    except EmbeddedError as error:
+        sys.stderr.write(f"{error}\n")
         return 1
     path: Path = (
-        words.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if words.quick else ''}.json"
+        settings.json
+        or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if settings.quick else ''}.json"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {path}")
-    if words.plots is not None:
-        for plot in draw(results, words.plots):
+    if settings.plots is not None:
+        for plot in draw(results, settings.plots):
             print(f"drawn: {plot}")
-    if words.report is not None:
-        words.report.write_text(report(results))
-        print(f"written to {words.report}")
-    if results["broken"]:
-        sys.stderr.write(f"we could not be measured in: {', '.join(results['broken'])}\n")
+    if settings.report is not None:
+        settings.report.write_text(report(results))
+        print(f"written to {settings.report}")
+    if results["failed"]:
+        sys.stderr.write(f"this library could not be measured in: {', '.join(results['broken'])}\n")
         return 1
     return 0
 

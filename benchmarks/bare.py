@@ -1,8 +1,8 @@
-"""The upper bound: an asyncio loop over the same table without a library.
+"""An upper bound: an asyncio loop over the same table without a library.
 
-Claims of 500, one task per job, finish of one batch and claim of the next in one statement and one commit,
-under way while a third one runs. Each claim begins where the last one ended. No retries, timeouts, leases,
-events or wake-ups: what a library can be measured against, not something to use.
+It claims 500 jobs at a time and runs one task per job. One statement completes a batch and claims the next
+one, while a third batch runs. Each claim starts where the last one ended. Retries, timeouts, leases, events
+and notifications are missing, so this is a reference and not usable.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ SELECT job_id, task_data, execution_time FROM claimed
 
 
 class Bare(Ours):
-    """Sends as we do; works in a loop of its own."""
+    """Enqueues through the library, and executes jobs in its own loop."""
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """The loop, as a task."""
+        """Run the loop as a task."""
         connection = await asyncpg.connect(self.order.dsn, server_settings=PLANS)
         loop = asyncio.create_task(self._loop(connection))
         try:
@@ -86,7 +86,7 @@ class Bare(Ours):
         while rows:
             since = max(row["execution_time"] for row in rows)
             following = asyncio.ensure_future(cycle.fetch(finished, worker, BATCH, since))
-            await asyncio.sleep(0)  # it is sent before the jobs of this one run
+            await asyncio.sleep(0)  # the statement is sent before these jobs run
             tasks = [asyncio.create_task(work(**json.loads(row["task_data"])["kwargs"])) for row in rows]
             for task in tasks:
                 await task
@@ -96,5 +96,5 @@ class Bare(Ours):
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(Bare, order)

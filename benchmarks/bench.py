@@ -1,4 +1,4 @@
-"""What the rows measure with: a fresh database for each measurement, drivers in it, a place for results."""
+"""The tools of the rows: a new database for each measurement, drivers in it, and the outcome."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Final
 import asyncpg
 
 from benchmarks.contestants import BARE, OURS, PEERS, Contestant
-from benchmarks.drivers import Broken, Driver
-from benchmarks.environments import Missing, command
+from benchmarks.drivers import Driver, DriverError
+from benchmarks.environments import MissingPeerError, command
 from benchmarks.machine import processor_seconds
 from benchmarks.peers.protocol import Mode, Order
 from benchmarks.results import Outcome
@@ -23,12 +23,12 @@ from pg_scheduler.embedded import EmbeddedPostgres, Server
 
 __all__ = ["Bench", "Database", "Load"]
 
-MANY: Final = 600.0
+TIMEOUT_S: Final = 600.0
 
 
 @dataclass
 class Load:
-    """What the server did between two moments."""
+    """The work of the server during a measurement."""
 
     transactions: int
     wal_bytes: int
@@ -37,7 +37,7 @@ class Load:
 
 
 class Database:
-    """A database of one measurement."""
+    """The database of one measurement."""
 
     def __init__(self, bench: Bench, name: str) -> None:
         self.name = name
@@ -45,21 +45,21 @@ class Database:
         self._bench = bench
 
     async def run(
-        self, contestant: Contestant, op: Any, *, timeout: float = MANY, **order: Any
+        self, contestant: Contestant, op: Any, *, timeout: float = TIMEOUT_S, **order: Any
     ) -> dict[str, Any]:
-        """Run a driver from start to end; its result."""
+        """Run a driver from start to end and return its result."""
         async with self.driver(contestant, op, timeout=timeout, **order) as driver:
             await driver.ready()
             await driver.go()
             return await driver.result()
 
-    def driver(self, contestant: Contestant, op: Any, *, timeout: float = MANY, **order: Any) -> Driver:
-        """A driver for this database, to be entered."""
+    def driver(self, contestant: Contestant, op: Any, *, timeout: float = TIMEOUT_S, **order: Any) -> Driver:
+        """Return a driver for this database, to be used as a context manager."""
         return Driver(contestant, Order(op=op, dsn=self.dsn, **order), timeout=timeout)
 
     @asynccontextmanager
     async def worker(self, contestant: Contestant, **order: Any) -> AsyncIterator[Driver]:
-        """A worker that runs."""
+        """Run a worker."""
         async with self.driver(contestant, "work", **order) as driver:
             await driver.ready()
             await driver.go()
@@ -71,14 +71,14 @@ class Database:
         return await self.run(contestant, "many", n=n, **order)
 
     async def settle(self) -> None:
-        """As it would look some minutes later, whoever filled the tables: vacuumed, analysed, on disk."""
+        """Vacuum, analyse and write a checkpoint, as the server would within minutes after an insert."""
         async with self.connect() as connection:
             await connection.execute("VACUUM (ANALYZE)")
             await connection.execute("CHECKPOINT")
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for the harness."""
+        """Connect for the harness."""
         connection = await asyncpg.connect(self.dsn)
         try:
             yield connection
@@ -86,18 +86,18 @@ class Database:
             await connection.close()
 
     async def check_finished(self, contestant: Contestant, left: int = 0) -> None:
-        """So many jobs, and no more, may be unfinished.
+        """Check that ``left`` jobs are unfinished.
 
         Raises:
-            Broken: It is another number.
+            DriverError: The number differs.
         """
         async with self.connect() as connection:
             found = await connection.fetchval(contestant.unfinished)
         if found != left:
-            raise Broken(f"{found} jobs are unfinished in the database, not {left}")
+            raise DriverError(f"{found} jobs are unfinished in the database instead of {left}")
 
     async def counters(self) -> Load:
-        """Where the server's counters stand."""
+        """Return the server's counters."""
         return await self._bench.counters(self.name)
 
 
@@ -105,10 +105,10 @@ class Bench:
     """One run of the benchmarks.
 
     Args:
-        quick: Small numbers, and only the peers that a goal names.
-        chosen: Names of the peers wanted; None for all.
-        rounds: How often each measurement is repeated.
-        soak_minutes: How long the soak takes.
+        quick: Whether to use small numbers and only the peers that a goal names.
+        chosen: Names of the peers to measure; None for all.
+        rounds: The repetitions of each measurement.
+        soak_minutes: The duration of the row soak.
         before: This library at another commit, which takes its turn after ours; None for none.
     """
 
@@ -127,7 +127,7 @@ class Bench:
         self.rounds = rounds
         self.soak_minutes = soak_minutes
         self.skipped: dict[str, str] = {}
-        self.broken: list[str] = []
+        self.failed: list[str] = []
         self._chosen = chosen
         self._ours = [OURS] if before is None else [OURS, before]
         self._numbers = itertools.count(1)
@@ -136,21 +136,21 @@ class Bench:
         self.outcome = Outcome("", "", ())
 
     async def open(self) -> asyncpg.Connection:
-        """Connect; the connection is the harness's own."""
+        """Connect and return the connection of the harness."""
         self._admin = await asyncpg.connect(self.server.dsn("postgres"))
         return self._admin
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._admin is not None:
             await self._admin.close()
 
     def scale(self, full: int, quick: int) -> int:
-        """A number that depends on how much time there is."""
+        """Return the full or the quick number."""
         return quick if self.quick else full
 
     def peers(self, *, named: Iterable[str] = (), others: bool = True) -> list[Contestant]:
-        """The peers of a row: those a goal names, and when there is time the others."""
+        """Return the peers of a row: those that a goal names, and the others unless the run is quick."""
         wanted = set(named)
         if others and not self.quick:
             wanted |= {peer.name for peer in PEERS}
@@ -162,8 +162,8 @@ class Bench:
                 continue
             try:
                 command(peer)
-            except Missing as why:
-                self.skipped[peer.name] = str(why)
+            except MissingPeerError as error:
+                self.skipped[peer.name] = str(error)
                 continue
             result.append(peer)
         return result
@@ -171,7 +171,7 @@ class Bench:
     def contestants(
         self, *, named: Iterable[str] = (), bare: bool = False, others: bool = True
     ) -> list[Contestant]:
-        """Ourselves and the peers, in the order of a round."""
+        """Return this library and the peers in the order of a round."""
         return [*self._ours, *([BARE] if bare else []), *self.peers(named=named, others=others)]
 
     async def alternate(
@@ -181,26 +181,26 @@ class Bench:
         *,
         rounds: int | None = None,
     ) -> None:
-        """A B A B: every contestant in turn, again and again, each time in a fresh database."""
-        broken: set[str] = set()
+        """Measure all contestants in turn (A B A B), each time in a new database."""
+        failed: set[str] = set()
         for number in range(rounds or self.rounds):
             for contestant in contestants:
-                if contestant.name in broken:
+                if contestant.name in failed:
                     continue
                 self.progress(f"round {number + 1}: {contestant.name}")
                 try:
                     async with self.database(contestant) as database:
                         await measure(contestant, database)
-                except Broken as why:
-                    broken.add(contestant.name)
+                except DriverError as error:
+                    failed.add(contestant.name)
                     if contestant is OURS:
-                        self.broken.append(self.outcome.name)
-                    self.outcome.note(f"{contestant.name}: {why}")
-                    self.progress(f"{contestant.name}: {why}")
+                        self.failed.append(self.outcome.name)
+                    self.outcome.note(f"{contestant.name}: {error}")
+                    self.progress(f"{contestant.name}: {error}")
 
     @asynccontextmanager
     async def database(self, contestant: Contestant) -> AsyncIterator[Database]:
-        """A fresh database with the contestant's empty tables, dropped at the end."""
+        """Create a database with the contestant's empty tables, and drop it at the end."""
         template = await self._template(contestant)
         name = f"bench_{next(self._numbers)}"
         await self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -210,7 +210,7 @@ class Bench:
             await self._execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def progress(self, text: str) -> None:
-        """Tell what is going on."""
+        """Print a line of progress."""
         print(f"  {time.strftime('%H:%M:%S')} {self.outcome.name:<12} {text}", file=sys.stderr, flush=True)
 
     async def drained(
@@ -224,10 +224,10 @@ class Bench:
         left: int = 0,
         **order: Any,
     ) -> tuple[list[dict[str, Any]], Load]:
-        """Let workers run the n jobs that are there; what they tell, and what the server did meanwhile.
+        """Let workers run the n jobs in the database; return their results and the work of the server.
 
         Raises:
-            Broken: More or fewer jobs ran, or other than ``left`` jobs have not ended in the database.
+            DriverError: Not n jobs ran, or not ``left`` jobs are unfinished in the database.
         """
         before = await database.counters()
         quiet = 1.0 if workers > 1 else 0.0
@@ -247,7 +247,7 @@ class Bench:
         after = await database.counters()
         count = sum(result["count"] for result in results)
         if count != n:
-            raise Broken(f"{count} of {n} jobs ran")
+            raise DriverError(f"{count} of {n} jobs ran")
         await database.check_finished(contestant, left)
         load = Load(
             after.transactions - before.transactions,
@@ -258,7 +258,7 @@ class Bench:
         return list(results), load
 
     async def counters(self, database: str) -> Load:
-        """Where the server's counters stand for a database. WAL and processor time are the whole server's."""
+        """Return the counters of a database; WAL and processor time are those of the whole server."""
         assert self._admin is not None
         await self._admin.execute("SELECT pg_stat_clear_snapshot()")
         row = await self._admin.fetchrow(
@@ -281,9 +281,9 @@ class Bench:
             await self._execute(f"CREATE DATABASE {name}")
             try:
                 await Database(self, name).run(contestant, "install")
-            except Broken as why:
+            except DriverError as error:
                 await self._execute(f"DROP DATABASE {name} WITH (FORCE)")
-                self.skipped[contestant.name] = str(why)
+                self.skipped[contestant.name] = str(error)
                 raise
             self._templates.add(name)
         return name

@@ -1,4 +1,4 @@
-"""Who is measured: ourselves, the bare loop and the peers, each with the settings it is tuned to."""
+"""The contestants: this library, the bare loop and the peers, each with its tuned settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Contestant:
     """One scheduler.
 
     Attributes:
-        driver: A Python module, or for Node a file beside the Python drivers.
-        kind: Where it runs: in our own environment, or in one made from ``requirements``.
+        driver: A Python module; for Node, a file in the folder of the Python drivers.
+        kind: ``here`` for this environment, otherwise the kind of the one made from ``requirements``.
         tuned: Its tuned settings, for the report.
-        unfinished: Counts the jobs that have not ended, to check a drain.
-        drain: Jobs of the drain with tuned settings; a slow one gets fewer, which flatters it if anything.
-        drain_default: The same with default settings; 0 if it is left out there.
+        unfinished: The query that counts unfinished jobs, to check a drain.
+        drain: The jobs of the row drain; a slow contestant gets fewer, which is no disadvantage for it.
+        drain_default: The jobs of the row drain_default; 0 to leave the contestant out.
         has_bulk: Whether it has a call that inserts many jobs.
-        note: What else is to be known when its figures are compared.
+        note: A remark for readers who compare its figures.
         checkout: Where the driver and the library are, if not in this checkout.
     """
 
@@ -57,10 +57,10 @@ BARE: Final = Contestant(
     "bare loop",
     "benchmarks.bare",
     "here",
-    "claims of 500, finish and claim in one statement, the next under way while jobs run",
+    "claims of 500, completion and claim in one statement, the next one in flight while jobs run",
     OUR_UNFINISHED,
     drain=200_000,
-    note="no library: an upper bound",
+    note="an upper bound without a library",
 )
 
 PEERS: Final = (
@@ -136,7 +136,7 @@ PEERS: Final = (
 )
 
 BEFORE: Final = "before"
-"""The name of this library as another checkout has it."""
+"""The name of this library in another checkout."""
 
 
 def before(checkout: Path) -> Contestant:

@@ -1,4 +1,4 @@
-"""The processes that are measured, seen from the harness."""
+"""The measured processes, as the harness controls them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from benchmarks.contestants import Contestant
 from benchmarks.environments import command
 from benchmarks.peers.protocol import Order
 
-__all__ = ["Broken", "Driver"]
+__all__ = ["Driver", "DriverError"]
 
-LINE = 256 * 1024 * 1024
-"""Bytes of a result; a long run has many samples."""
+MAX_LINE_BYTES = 256 * 1024 * 1024
+"""A result contains the samples of the whole run."""
 
-GOODBYE = 5.0
-"""Seconds in which a driver that has told its result has to end."""
+EXIT_TIMEOUT_S = 5.0
+"""A driver that has sent its result must end within this time."""
 
 
-class Broken(Exception):
-    """A driver ended without a result, or did not end; the message carries what it said."""
+class DriverError(Exception):
+    """A driver ended without a result or did not respond; the message contains its output."""
 
 
 class Driver:
-    """A driver's process; a context manager that leaves none behind.
+    """The process of a driver; a context manager that ends it.
 
     Args:
-        timeout: Seconds for each thing that is waited for.
+        timeout: Seconds to wait for each event.
     """
 
     def __init__(self, contestant: Contestant, order: Order, *, timeout: float = 120.0) -> None:
@@ -42,15 +42,15 @@ class Driver:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        words, extra = command(self.contestant)
+        command_line, variables = command(self.contestant)
         self._process = await asyncio.create_subprocess_exec(
-            *words,
+            *command_line,
             json.dumps(asdict(self.order)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | extra,
-            limit=LINE,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables,
+            limit=MAX_LINE_BYTES,
         )
         assert self._process.stderr is not None
         self._errors = asyncio.create_task(self._process.stderr.read())
@@ -61,8 +61,8 @@ class Driver:
     ) -> None:
         process = self._running()
         try:
-            # kill() of a process that has ended by itself would reap it behind the back of the event loop.
-            async with asyncio.timeout(GOODBYE if "result" in self.events or self._at_end else 0):
+            # kill() would reap a process that has already ended, unnoticed by the event loop.
+            async with asyncio.timeout(EXIT_TIMEOUT_S if "result" in self.events or self._at_end else 0):
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -70,29 +70,29 @@ class Driver:
         self._errors.cancel()
 
     async def ready(self) -> None:
-        """Wait until it only needs the word."""
+        """Wait until the driver is ready to start."""
         if self.order.op != "install":
-            await self.hear("ready")
+            await self.wait_for("ready")
 
     async def go(self) -> None:
-        """Give the word."""
+        """Start the measurement."""
         await self._write()
 
     async def started(self) -> None:
         """Wait until the worker runs."""
-        await self.hear("started")
+        await self.wait_for("started")
 
     async def stop(self) -> dict[str, Any]:
-        """Stop the worker; its result."""
+        """Stop the worker and return its result."""
         await self._write()
-        return await self.hear("result")
+        return await self.wait_for("result")
 
     async def result(self) -> dict[str, Any]:
-        """Wait for the end; the result."""
-        return await self.hear("result")
+        """Wait for the end and return the result."""
+        return await self.wait_for("result")
 
-    async def hear(self, event: str) -> dict[str, Any]:
-        """Wait for an event; others on the way are kept in ``events``."""
+    async def wait_for(self, event: str) -> dict[str, Any]:
+        """Wait for an event and return it; all received events are in ``events``."""
         stdout = self._running().stdout
         assert stdout is not None
         while True:
@@ -100,18 +100,18 @@ class Driver:
                 async with asyncio.timeout(self._timeout):
                     line = await stdout.readline()
             except TimeoutError:
-                raise Broken(f"no {event!r} within {self._timeout:g} s") from None
+                raise DriverError(f"no {event!r} within {self._timeout:g} s") from None
             if not line:
                 self._at_end = True
-                said = (await self._errors).decode(errors="replace").strip().splitlines()
-                raise Broken(f"ended before {event!r}: {' | '.join(said[-3:])}")
+                output = (await self._errors).decode(errors="replace").strip().splitlines()
+                raise DriverError(f"ended before {event!r}: {' | '.join(output[-3:])}")
             try:
-                words: dict[str, Any] = json.loads(line)
-            except json.JSONDecodeError:  # the scheduler itself talks
+                message: dict[str, Any] = json.loads(line)
+            except json.JSONDecodeError:  # output of the scheduler
                 continue
-            self.events.setdefault(words["event"], []).append(words)
-            if words["event"] == event:
-                return words
+            self.events.setdefault(message["event"], []).append(message)
+            if message["event"] == event:
+                return message
 
     async def _write(self) -> None:
         stdin = self._running().stdin
@@ -120,5 +120,5 @@ class Driver:
         await stdin.drain()
 
     def _running(self) -> asyncio.subprocess.Process:
-        assert self._process is not None, "use it as a context manager"
+        assert self._process is not None, "the driver is not running; use it as a context manager"
         return self._process

@@ -1,4 +1,4 @@
-"""An environment of its own for each peer, in .venv-bench, made once."""
+"""Create a separate environment for each peer in .venv-bench, once."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Final
 
 from benchmarks.contestants import Contestant
 
-__all__ = ["Missing", "command"]
+__all__ = ["MissingPeerError", "command"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / ".venv-bench"
 LAUNCH: Final = ROOT / "benchmarks" / "launch.py"
 
 
-class Missing(Exception):
-    """A peer cannot be had here; the message says why."""
+class MissingPeerError(Exception):
+    """A peer could not be installed; the message contains the reason."""
 
 
 @functools.cache
 def command(contestant: Contestant) -> tuple[list[str], dict[str, str]]:
-    """How its driver is started: the words before the order, and what is added to the environment.
+    """Return the command of its driver without the order, and additional environment variables.
 
     Raises:
-        Missing: It could not be installed.
+        MissingPeerError: The peer could not be installed.
     """
     if contestant.kind == "here":
         # This checkout or the chosen one, ahead of any that is installed in place.
@@ -65,24 +65,24 @@ def _make_python(folder: Path, contestant: Contestant) -> None:
 def _make_node(folder: Path, contestant: Contestant) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise Missing("npm is not installed")
+        raise MissingPeerError("npm is not installed")
     print(f"  installing {contestant.name} into {folder.relative_to(ROOT)} ...", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "package.json").write_text('{"private": true}')
     _run([npm, "install", "--no-audit", "--no-fund", "--loglevel=error", *contestant.requirements], folder)
-    # The package "node" carries the program itself, so the machine's own Node may be older.
+    # The package "node" contains the program, so the machine's own Node may be older.
     version = _run([str(folder / "node_modules" / ".bin" / "node"), "--version"], folder).strip()
     if not version.startswith("v22."):
-        raise Missing(f"Node 22 was wanted, and the package brought {version or 'nothing'}")
+        raise MissingPeerError(f"the package node contains version {version or 'none'} instead of 22")
     (folder / "stamp.json").write_text(json.dumps(contestant.requirements))
 
 
-def _run(words: list[str], folder: Path) -> str:
+def _run(command: list[str], folder: Path) -> str:
     try:
-        done = subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
-        lines = [line for line in str(said).splitlines() if line.strip()]
-        raise Missing(f"could not be installed: {lines[-1] if lines else error}") from error
+        output = getattr(error, "stderr", "") or str(error)
+        lines = [line for line in str(output).splitlines() if line.strip()]
+        raise MissingPeerError(f"installation failed: {lines[-1] if lines else error}") from error
     return done.stdout

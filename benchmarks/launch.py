@@ -1,7 +1,7 @@
-"""Runs a driver inside its own virtual environment: ``python -P benchmarks/launch.py MODULE ORDER``.
+"""Run a driver inside its virtual environment: ``python -P benchmarks/launch.py MODULE ORDER``.
 
-The checkout goes to the end of the search path, so that an environment that holds pg-scheduler 0.2.3 gets
-that one and not the checkout's.
+The checkout is appended to the search path, so that an environment with pg-scheduler 0.2.3 imports that
+version.
 """
 
 from __future__ import annotations

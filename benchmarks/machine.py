@@ -1,4 +1,4 @@
-"""The machine and the server, so that figures can be read later."""
+"""Describe the machine and the server of a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SETTINGS: Final = {
     "max_wal_size": "4GB",
     "max_connections": "200",
 }
-"""Durable, as in production; room so that checkpoints do not fall into one measurement and not the next."""
+"""Durable, as in production; ``max_wal_size`` keeps checkpoints out of the measurements."""
 
 SHOWN: Final = (*SETTINGS, "wal_sync_method", "autovacuum", "autovacuum_naptime", "data_directory")
 
 
 async def describe(connection: asyncpg.Connection, commit: str) -> dict[str, Any]:
-    """What a reader has to know."""
+    """Return the description."""
     settings = {name: str(await connection.fetchval(f"SHOW {name}")) for name in SHOWN}
     folder = settings.pop("data_directory")
     return {
@@ -63,7 +63,7 @@ def _processor() -> str:
 
 
 def _filesystem(folder: str) -> str:
-    """The kind of file system the data lies on; tmpfs would make every commit too cheap."""
+    """Return the file system of the data; on tmpfs every commit would be too cheap."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
@@ -76,7 +76,7 @@ def _filesystem(folder: str) -> str:
 
 
 def processor_seconds(postmaster: int | None) -> float:
-    """Processor time of a whole server so far, sessions that have ended included; 0 if it cannot be told."""
+    """Return the processor time of a server, ended sessions included; 0 if it is unknown."""
     if postmaster is None:
         return 0.0
     ticks = 0
@@ -92,7 +92,7 @@ def _processes() -> Iterator[tuple[int, int, int, int]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         user, system, user_reaped, system_reaped = map(int, fields[11:15])
         yield int(folder.name), int(fields[1]), user + system, user_reaped + system_reaped

@@ -1,4 +1,4 @@
-"""The driver of this library: its public API and nothing else."""
+"""The driver of this library, through its public API alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.peers.protocol import Order, Peer, nap, record, run, say
+from benchmarks.peers.protocol import Order, Peer, nap, record, run, send_event
 from pg_scheduler import JobPriority, JobSpec, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
 
 __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
@@ -22,36 +22,36 @@ __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
 TUNED = {"max_concurrent_jobs": 1000, "batch_claim_limit": 500}
 
 CLAIM = re.compile(r"attempt\s*=\s*(\w+\.)?attempt\b")
-"""How a claim is recognised among the statements."""
+"""Matches the statements that claim jobs."""
 
-LOOKS = 100
+REPETITIONS = 100
 
 
-async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
-    """A job that does nothing but tell that it starts."""
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start."""
     record(t)
 
 
-async def sleep(t: float, user: str) -> None:  # noqa: ARG001 - the same
-    """A job that sleeps until its worker stops."""
+async def sleep(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start and sleep until the worker stops."""
     record(t)
     await nap()
 
 
 async def other(t: float, user: str) -> None:
-    """A job that only its sender knows."""
+    """Do nothing; workers do not register this job."""
 
 
 JOBS = {"work": work, "nap": sleep, "other": other}
 
 
 class Ours(Peer):
-    """Uses the pool as any application would.
+    """Uses this library with a pool, as an application would.
 
-    Options of an order: ``slots`` and ``claim``; ``poll``, seconds between two looks of an idle worker;
-    ``priority``; ``batch`` of the bulk call; ``trace``, to time every claim; ``statements``, to tell every
-    statement and when it was made; ``keep``, False to delete
-    completed jobs at once; ``report``, seconds between two words about memory; ``shutdown_timeout``.
+    Options of an order: ``slots`` and ``claim``; ``poll``, the polling interval of an idle worker in seconds;
+    ``priority``; ``batch``, the batch size of the bulk call; ``trace``, to time every claim; ``statements``,
+    to list every statement with its time; ``keep``, False to delete jobs on completion; ``report``, the
+    seconds between two reports of the memory; ``shutdown_timeout``.
     """
 
     def __init__(self, order: Order) -> None:
@@ -64,13 +64,13 @@ class Ours(Peer):
         self._scheduler: Scheduler | None = None
 
     async def install(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         async with self._pool() as pool:
             await Scheduler(pool).initialize_db()
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """In a process that works too: through the same Scheduler."""
+        """Open a Scheduler to enqueue with; reuse the one of a worker in the same process."""
         if self._scheduler is not None:
             yield
             return
@@ -81,14 +81,14 @@ class Ours(Peer):
             self._scheduler = None
 
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """schedule()."""
+        """Call schedule()."""
         assert self._scheduler is not None
         await self._scheduler.schedule(
             self.job, execution_time=_instant(due), kwargs=arguments, priority=self.priority
         )
 
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """schedule_bulk() with a batch size like the peers' largest statements."""
+        """Call schedule_bulk() with a batch size like the largest statements of the peers."""
         assert self._scheduler is not None
         instant = _instant(due)
         jobs = [
@@ -101,7 +101,7 @@ class Ours(Peer):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A Scheduler that knows one function."""
+        """Run a Scheduler with one registered function."""
         options = self.order.options
         settings: dict[str, Any] = dict(TUNED if self.order.tuned else {})
         if "slots" in options:
@@ -120,28 +120,28 @@ class Ours(Peer):
             self._scheduler = Scheduler(pool, **settings)
             self._scheduler.register(self.job)
             async with self._scheduler:
-                beat = asyncio.create_task(self._report()) if "report" in options else None
+                reporter = asyncio.create_task(self._report()) if "report" in options else None
                 yield
-                if beat:
-                    beat.cancel()
+                if reporter:
+                    reporter.cancel()
                 if options.get("statements"):
-                    say(event="statements", seen=list(self.statements))
+                    send_event(event="statements", seen=list(self.statements))
                 if options.get("trace"):
                     claims = [1000 * each for each in self.claims]
-                    say(event="claims", milliseconds=claims, **await self._look_closer(pool))
+                    send_event(event="claims", milliseconds=claims, **await self._time_last_claim(pool))
 
-    async def _look_closer(self, pool: asyncpg.Pool) -> dict[str, float]:
-        """The last claim again, timed by the server itself and rolled back; and what any round trip costs.
+    async def _time_last_claim(self, pool: asyncpg.Pool) -> dict[str, float]:
+        """Repeat the last claim, timed by the server and rolled back, and time trivial round trips.
 
-        The round trips are as far apart as the polls of an idle worker: back to back they would be several
-        times as fast, because neither side goes to sleep.
+        The round trips are as far apart as the polls of an idle worker. Without pauses they would be several
+        times as fast, because neither side would sleep.
         """
         if self._last is None:
             return {}
         query, arguments = self._last
         async with pool.acquire() as connection:
             executions = []
-            for _ in range(LOOKS):
+            for _ in range(REPETITIONS):
                 transaction = connection.transaction()
                 await transaction.start()
                 plan = await connection.fetchval(
@@ -151,7 +151,7 @@ class Ours(Peer):
                 executions.append(json.loads(plan)[0]["Execution Time"])
             statement = await connection.prepare("SELECT 1")
             trips = []
-            for _ in range(LOOKS):
+            for _ in range(REPETITIONS):
                 await asyncio.sleep(self.order.options.get("poll", 0.01))
                 began = time.perf_counter()
                 await statement.fetchval()
@@ -159,10 +159,10 @@ class Ours(Peer):
         return {"execution": statistics.median(executions), "select_one": statistics.median(trips)}
 
     async def _report(self) -> None:
-        """Tell the memory now and then; see the soak."""
+        """Report progress and memory at intervals."""
         while True:
             result = record.result()
-            say(event="report", count=result["count"], last=result["last"], rss=result["rss"])
+            send_event(event="report", count=result["count"], last=result["last"], rss=result["rss"])
             record.samples.clear()
             record.marks.clear()
             await asyncio.sleep(self.order.options["report"])
@@ -193,5 +193,5 @@ def _instant(due: float | None) -> datetime:
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(Ours, order)

@@ -1,4 +1,4 @@
-"""The plots, as SVG, drawn with nothing but the standard library."""
+"""Draw the plots as SVG with the standard library."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ WIDTH, HEIGHT = 720, 360
 LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 45
 COLOURS: Final = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a", "#bf3989", "#0a7ea4")
 LOGARITHMIC: Final = ("ms", "claim size", "slots")
-"""Words in a title that ask for a logarithmic x axis."""
+"""Words in a title that require a logarithmic x axis."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One contestant's points."""
+    """The points of one contestant."""
 
     label: str
     points: list[tuple[float, float]]
 
 
 class Axis:
-    """Where a value lies on the paper."""
+    """Maps values to positions."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool) -> None:
         self._log = logarithmic
@@ -44,7 +44,7 @@ class Axis:
         return round(self._start + share * (self._end - self._start), 1)
 
     def ticks(self) -> list[float]:
-        """Round values within."""
+        """Return round values within the range."""
         if self._log:
             powers = range(math.floor(self._low), math.ceil(self._high) + 1)
             values = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
@@ -62,7 +62,7 @@ class Axis:
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw every plot of a run; the files."""
+    """Draw every plot of a run and return the files."""
     plots: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in results["rows"]:
         for curve in row["curves"]:
@@ -79,7 +79,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _merged(title: str, line: Line) -> Line:
-    """Of several rounds one distribution: their shares are those of all samples together."""
+    """Merge the distributions of several rounds into the distribution of all samples."""
     if "ms" not in title.split():
         return line
     count = len(line.points)

@@ -1,4 +1,4 @@
-"""A run as a page of Markdown, so that no figure in the documentation is typed by hand."""
+"""Render a run as Markdown for the documentation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from benchmarks.table import number
 
 __all__ = ["report"]
 
-WORDS = {True: "met", False: "**not met**", None: "not measured"}
+VERDICTS = {True: "met", False: "**not met**", None: "not measured"}
 
 
 def report(results: dict[str, Any]) -> str:
-    """The machine, the goals, and every measure with its spread."""
+    """Return the machine, the goals, and every measure with its spread."""
     return "\n".join(_lines(results)) + "\n"
 
 
@@ -29,16 +29,16 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
     yield ""
     settings = ", ".join(f"`{name} = {value}`" for name, value in machine["settings"].items())
     yield f"Server: {settings}."
-    for name, why in results["skipped"].items():
-        yield f"\nNot measured: {name} ({why})."
-    yield "\n| goal | reached | |\n|---|---|---|"
+    for name, reason in results["skipped"].items():
+        yield f"\nNot measured: {name} ({reason})."
+    yield "\n| Goal | Value | Result |\n|---|---|---|"
     for row in results["rows"]:
         for goal in row["goals"]:
             reached = "" if goal["value"] is None else number(goal["value"])
-            yield f"| {row['title']}: {goal['goal']} | {reached} | {WORDS[goal['met']]} |"
+            yield f"| {row['title']}: {goal['goal']} | {reached} | {VERDICTS[goal['met']]} |"
     for row in results["rows"]:
         yield f"\n## {row['title'][:1].upper()}{row['title'][1:]}\n"
-        yield "| measure | who | median | least .. greatest |\n|---|---|---|---|"
+        yield "| Measure | Contestant | Median | Minimum .. maximum |\n|---|---|---|---|"
         for series in sorted(row["series"], key=lambda each: each["measure"]):
             spread = f"{number(min(series['values']))} .. {number(max(series['values']))}"
             yield f"| {series['measure']} | {series['who']} | {number(series['median'])} | {spread} |"

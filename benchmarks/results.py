@@ -1,4 +1,4 @@
-"""What was measured and what was wished for."""
+"""Measurements and goals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Curve", "Goal", "Outcome", "Series", "Verdict", "percentile"]
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The value below which that share of the samples lies."""
+    """Return the value below which this share of the samples lies."""
     ordered = sorted(samples)
     if not ordered:
         return float("nan")
@@ -28,12 +28,12 @@ class Series:
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median of the rounds."""
         return statistics.median(self.values)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The least and the greatest."""
+        """The minimum and the maximum."""
         return min(self.values), max(self.values)
 
 
@@ -43,12 +43,11 @@ class Goal:
 
     Attributes:
         measure: The measure.
-        of: Whose.
-        than: Who it is compared with; None for a bound on the value itself.
-        than_measure: Which measure of that one, if it is another.
-        least: The bound from below.
-        most: The bound from above.
-        best: Compare with the best of all peers that were measured, rather than with one.
+        of: The contestant.
+        than: The contestant to compare with, or `BEST`; None for a bound on the value itself.
+        than_measure: The measure to compare with, if it differs.
+        least: The lower bound.
+        most: The upper bound.
     """
 
     measure: str
@@ -59,7 +58,7 @@ class Goal:
     most: float | None = None
 
     def text(self) -> str:
-        """As a reader sees it."""
+        """Return the goal as text."""
         sign, bound = (">=", self.least) if self.least is not None else ("<=", self.most)
         if self.than is None:
             return f"{self.measure} of {self.of} {sign} {bound:g}"
@@ -68,19 +67,19 @@ class Goal:
 
 
 BEST = "the best peer"
-"""As ``than`` of a goal: whichever peer has the greatest median."""
+"""The value of ``than`` for the peer with the greatest median."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a goal: the value or ratio reached, None if it was not measured."""
+    """The result of a goal: the measured value or ratio, None if it was not measured."""
 
     goal: Goal
     value: float | None
 
     @property
     def met(self) -> bool | None:
-        """None if it was not measured."""
+        """Whether the goal is met; None if it was not measured."""
         if self.value is None:
             return None
         if self.goal.least is not None:
@@ -90,7 +89,7 @@ class Verdict:
 
 @dataclass
 class Curve:
-    """Points for a plot."""
+    """One line of a plot."""
 
     plot: str
     label: str
@@ -100,7 +99,7 @@ class Curve:
 
 @dataclass
 class Outcome:
-    """Everything about one row of the table."""
+    """The results of one row of the table."""
 
     name: str
     title: str
@@ -111,16 +110,16 @@ class Outcome:
     seconds: float = 0.0
 
     def add(self, who: str, measure: str, value: float) -> None:
-        """One more value."""
+        """Add a value."""
         self.series.setdefault((who, measure), Series(who, measure)).values.append(value)
 
     def note(self, text: str) -> None:
-        """Something to be told once."""
+        """Add a note unless it exists."""
         if text not in self.notes:
             self.notes.append(text)
 
     def verdicts(self, peers: Sequence[str]) -> list[Verdict]:
-        """What became of each goal."""
+        """Return the verdict on each goal."""
         return [Verdict(goal, self._value(goal, peers)) for goal in self.goals]
 
     def _value(self, goal: Goal, peers: Sequence[str]) -> float | None:
@@ -138,7 +137,7 @@ class Outcome:
         return own.median / greatest if greatest else None
 
     def as_dict(self, peers: Sequence[str]) -> dict[str, Any]:
-        """For the JSON."""
+        """Return the JSON representation."""
         return {
             "name": self.name,
             "title": self.title,

@@ -1,4 +1,4 @@
-"""Results as text."""
+"""Render results as text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["number", "render"]
 
 
 def number(value: float) -> str:
-    """Three digits that count, and thousands apart."""
-    if value != value:  # noqa: PLR0124 - not a number
+    """Format with three significant digits and separators of thousands."""
+    if value != value:  # noqa: PLR0124 - NaN
         return "-"
     size = abs(value)
     if size >= 100:
@@ -22,7 +22,7 @@ def number(value: float) -> str:
 
 
 def render(outcome: Outcome, peers: Sequence[str]) -> str:
-    """A row of the table of goals: the medians with their spread, how they compare, and the goals."""
+    """Render a row: the medians with their spread and ratio, the goals, and the notes."""
     return "\n".join(_lines(outcome, peers))
 
 
@@ -40,16 +40,16 @@ def _lines(outcome: Outcome, peers: Sequence[str]) -> Iterator[str]:
                 ratio = f"ours = {number(ours.median / series.median)} x"
             yield f"    {measure:<26} {who:<22} {number(series.median):>10}  {spread:<22} {ratio}".rstrip()
     for verdict in outcome.verdicts(peers):
-        yield f"    {_word(verdict):<8} {verdict.goal.text()}: {_reached(verdict)}"
+        yield f"    {_label(verdict):<8} {verdict.goal.text()}: {_value(verdict)}"
     for note in outcome.notes:
         yield f"    note: {note}"
 
 
-def _word(verdict: Verdict) -> str:
-    return {True: "met", False: "NOT MET", None: "open"}[verdict.met]
+def _label(verdict: Verdict) -> str:
+    return {True: "met", False: "NOT MET", None: "unknown"}[verdict.met]
 
 
-def _reached(verdict: Verdict) -> str:
+def _value(verdict: Verdict) -> str:
     if verdict.value is None:
         return "not measured"
     return number(verdict.value) + (" x" if verdict.goal.than is not None else "")

@@ -1,1 +1,1 @@
-"""One driver per scheduler, each a program of its own that speaks `benchmarks.peers.protocol`."""
+"""One driver per scheduler, each a separate program that implements `benchmarks.peers.protocol`."""

@@ -20,26 +20,26 @@ from benchmarks.peers.protocol import Order, Peer, record, run
 __all__ = ["AP", "main"]
 
 
-async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
-    """A job that does nothing but tell that it starts."""
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start."""
     record(t)
 
 
 class AP(Peer):
-    """Tuned: 100 jobs at once (its default) with no limit per task (default: one). It has no bulk call."""
+    """APScheduler 4. Tuned: 100 concurrent jobs (its default), no limit per task (default: one)."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
         self._scheduler: Any = None
 
     async def install(self) -> None:
-        """It makes its tables when it starts."""
+        """Start it, which creates its tables."""
         async with self._open():
             pass
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """A scheduler that was not started; in a process that works too, that one."""
+        """Open a scheduler without starting it; reuse the one of a worker in the same process."""
         if self._scheduler is not None:
             yield
             return
@@ -48,7 +48,7 @@ class AP(Peer):
             yield
 
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """add_job(), or a schedule of one date."""
+        """Call add_job(), or add_schedule() for a timed job."""
         if due is None:
             await self._scheduler.add_job("work", kwargs=arguments)
         else:
@@ -57,7 +57,7 @@ class AP(Peer):
             )
 
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """One by one, from 10 tasks."""
+        """Insert the jobs one by one from 10 tasks, because there is no bulk call."""
         each = iter(arguments)
 
         async def caller() -> None:
@@ -68,7 +68,7 @@ class AP(Peer):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A scheduler that runs."""
+        """Run a scheduler."""
         async with self._open() as self._scheduler:
             await self._configure()
             await self._scheduler.start_in_background()
@@ -92,5 +92,5 @@ class AP(Peer):
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(AP, order)

@@ -1,5 +1,5 @@
-// The driver of graphile-worker. Tuned: concurrency 100, a local queue of 1,000, completions in batches
-// (delay 0), polls every 100 ms. It deletes the jobs it has finished.
+// The driver of graphile-worker. Tuned: a concurrency of 100, a local queue of 1,000, completions in batches
+// (delay 0), polls every 100 ms. It deletes finished jobs.
 
 import { createRequire } from "node:module";
 import { record, run } from "./protocol.mjs";

@@ -1,5 +1,5 @@
 // The driver of pg-boss. Tuned: batches of 500, burst while batches are full, notify, and polls twice a second,
-// the least it allows. Both intervals are set: with notify it would look for timed jobs every 30 seconds only.
+// its minimum. Both intervals are set, because with notify it would poll for timed jobs only every 30 seconds.
 
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";

@@ -1,4 +1,4 @@
-"""The driver of pg-scheduler 0.2.3, whose contract this library keeps."""
+"""The driver of pg-scheduler 0.2.3."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from pg_scheduler import JobSpec, PollingConfig, Scheduler
 __all__ = ["Old", "main"]
 
 
-async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
-    """A job that does nothing but tell that it starts."""
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start."""
     record(t)
 
 
 class Old(Peer):
-    """Tuned: 100 slots, claims of 100, polls between 10 and 50 ms."""
+    """pg-scheduler 0.2.3. Tuned: 100 slots, claims of 100, polls every 10 to 50 ms."""
 
     async def install(self) -> None:
-        """Make the tables.
+        """Create the tables.
 
         Raises:
-            RuntimeError: What was imported is not the peer.
+            RuntimeError: Another version was imported.
         """
         found = sys.modules[Scheduler.__module__].__file__ or ""
         if not Path(found).is_relative_to(sys.prefix):
-            raise RuntimeError(f"the library itself was imported in place of version 0.2.3: {found}")
+            raise RuntimeError(f"{found} was imported instead of version 0.2.3")
         async with self._pool() as pool:
             await Scheduler(pool).initialize_db()
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """A Scheduler that was not started."""
+        """Open a Scheduler without starting it."""
         async with self._pool() as pool:
             self._sender = Scheduler(pool, misfire_grace_time=None)
             yield
 
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """schedule()."""
+        """Call schedule()."""
         await self._sender.schedule(work, execution_time=_instant(due), kwargs=arguments)
 
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """schedule_bulk()."""
+        """Call schedule_bulk()."""
         instant = _instant(due)
         await self._sender.schedule_bulk([JobSpec(work, instant, kwargs=each) for each in arguments])
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A Scheduler that runs."""
+        """Run a Scheduler."""
         settings: dict[str, Any] = {}
         if self.order.tuned:
             settings = {
@@ -67,7 +67,7 @@ class Old(Peer):
             }
         async with self._pool() as pool:
             scheduler = Scheduler(pool, misfire_grace_time=None, **settings)
-            # It learns functions only from schedule(), and marks jobs it does not know as failed.
+            # It registers functions only in schedule(), and fails jobs of other functions.
             vars(scheduler)["task_map"]["work"] = work
             await scheduler.start()
             yield
@@ -82,5 +82,5 @@ def _instant(due: float | None) -> datetime:
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(Old, order)

@@ -21,22 +21,22 @@ __all__ = ["Queuer", "main"]
 
 
 async def work(job: Any) -> None:
-    """A job that does nothing but tell that it starts."""
+    """Record the start."""
     record(json.loads(job.payload)["t"])
 
 
 class Queuer(Peer):
-    """Tuned: batches of 500. One asyncpg connection, as its documentation shows; a pool for many callers."""
+    """PgQueuer on one asyncpg connection as documented, a pool for many callers. Tuned: batches of 500."""
 
     async def install(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         connection = await asyncpg.connect(self.order.dsn)
         await Queries(AsyncpgDriver(connection)).install()
         await connection.close()
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Its queries over a connection."""
+        """Open its queries on a connection or a pool."""
         if self.order.callers > 1:
             async with asyncpg.create_pool(self.order.dsn, min_size=10, max_size=10) as pool:
                 self._queries = Queries(AsyncpgPoolDriver(pool))
@@ -48,11 +48,11 @@ class Queuer(Peer):
         await connection.close()
 
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """enqueue()."""
+        """Call enqueue()."""
         await self._queries.enqueue("work", json.dumps(arguments).encode(), execute_after=_delay(due))
 
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """enqueue() with lists, 10,000 at a time."""
+        """Call enqueue() with 10,000 jobs at a time."""
         for start in range(0, len(arguments), 10_000):
             batch = [json.dumps(each).encode() for each in arguments[start : start + 10_000]]
             await self._queries.enqueue(
@@ -61,13 +61,13 @@ class Queuer(Peer):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A queue manager that runs."""
+        """Run a queue manager."""
         connection = await asyncpg.connect(self.order.dsn)
         queuer = PgQueuer.from_asyncpg_connection(connection)
         queuer.entrypoint("work")(work)
         settings = {"batch_size": 500} if self.order.tuned else {}
         running = asyncio.create_task(queuer.run(**settings))
-        # It has no word for being up: it listens, then it sleeps until there is work.
+        # It does not report that it has started.
         await asyncio.sleep(0 if self.order.n >= 5000 else 1)
         yield
         queuer.shutdown.set()
@@ -80,5 +80,5 @@ def _delay(due: float | None) -> timedelta | None:
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(Queuer, order)

@@ -15,13 +15,13 @@ from benchmarks.peers.protocol import Order, Peer, record, run
 __all__ = ["Procrastinate", "main"]
 
 
-async def work(t: float, user: str) -> None:  # noqa: ARG001 - an argument like any user's
-    """A job that does nothing but tell that it starts."""
+async def work(t: float, user: str) -> None:  # noqa: ARG001 - a typical argument
+    """Record the start."""
     record(t)
 
 
 class Procrastinate(Peer):
-    """Tuned: concurrency of 100."""
+    """procrastinate. Tuned: a concurrency of 100."""
 
     def __init__(self, order: Order) -> None:
         super().__init__(order)
@@ -30,34 +30,34 @@ class Procrastinate(Peer):
         self._task = self._app.task(name="work")(work)
 
     async def install(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         async with self._app.open_async():
             await self._app.schema_manager.apply_schema_async()
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """An open app."""
+        """Open the app."""
         async with self._app.open_async():
             yield
 
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """defer_async()."""
+        """Call defer_async()."""
         await self._timed(due).defer_async(**arguments)
 
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """batch_defer_async(), 10,000 at a time."""
+        """Call batch_defer_async() with 10,000 jobs at a time."""
         for start in range(0, len(arguments), 10_000):
             await self._timed(due).batch_defer_async(*arguments[start : start + 10_000])
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A worker."""
+        """Run a worker."""
         settings = {"concurrency": 100} if self.order.tuned else {}
         async with self._app.open_async():
             running = asyncio.create_task(
                 self._app.run_worker_async(install_signal_handlers=False, **settings)
             )
-            await asyncio.sleep(0 if self.order.n >= 5000 else 1)  # it has no word for being up
+            await asyncio.sleep(0 if self.order.n >= 5000 else 1)  # it does not report that it has started
             yield
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -69,5 +69,5 @@ class Procrastinate(Peer):
 
 
 def main(order: str) -> None:
-    """Be the driver."""
+    """Run the driver."""
     run(Procrastinate, order)

@@ -1,4 +1,4 @@
-// What protocol.py is to the Python drivers; see there.
+// The common part of the drivers for Node; see protocol.py.
 
 import readline from "node:readline";
 
@@ -10,7 +10,7 @@ lines.on("close", () => waiting.forEach((resolve) => resolve("")));
 const readLine = () =>
   unread.length ? Promise.resolve(unread.shift()) : new Promise((resolve) => waiting.push(resolve));
 
-const say = (words) => process.stdout.write(JSON.stringify(words) + "\n");
+const sendEvent = (fields) => process.stdout.write(JSON.stringify(fields) + "\n");
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 export const now = () => (performance.timeOrigin + performance.now()) / 1000;
 const payload = (reference, number) => ({ t: reference, user: `user-${number}@example.org` });
@@ -19,7 +19,7 @@ const state = { wanted: 0, count: 0, first: 0, last: 0, step: 1000, samples: [],
 let finish;
 const done = new Promise((resolve) => (finish = resolve));
 
-/** Note a job that starts now. */
+/** Record the start of a job. */
 export function record(reference) {
   const instant = now();
   if (!state.count) {
@@ -59,22 +59,22 @@ async function sendSingly(order, sender) {
 }
 
 async function untilDone(quiet) {
-  const told = readLine();
-  if (!quiet) return Promise.race([told, done]);
+  const stopped = readLine();
+  if (!quiet) return Promise.race([stopped, done]);
   let over = false;
-  const ended = Promise.race([told, done]).then(() => (over = true));
+  const ended = Promise.race([stopped, done]).then(() => (over = true));
   while (!over) {
     await Promise.race([ended, pause(0.1)]);
     if (state.count && now() - state.last > quiet) return;
   }
 }
 
-async function obey(order, peer) {
+async function execute(order, peer) {
   if (order.op === "install") return (await peer.install(order)) ?? {};
   if (order.op === "many" || order.op === "single") {
     const sender = await peer.sending(order);
     const jobs = order.op === "many" ? Array.from({ length: order.n }, (_, i) => payload(order.due ?? 0, i)) : [];
-    say({ event: "ready" });
+    sendEvent({ event: "ready" });
     await readLine();
     let result;
     if (order.op === "many") {
@@ -87,13 +87,13 @@ async function obey(order, peer) {
     await sender.close();
     return result;
   }
-  say({ event: "ready" });
+  sendEvent({ event: "ready" });
   await readLine();
   state.wanted = order.n;
   state.step = order.n ? Math.max(1, Math.floor(order.n / 100)) : 1000;
   const before = process.memoryUsage().rss;
   const stop = await peer.working(order);
-  say({ event: "started", rss: process.memoryUsage().rss });
+  sendEvent({ event: "started", rss: process.memoryUsage().rss });
   let sent = {};
   if (order.op === "both") {
     const sender = await peer.sending(order);
@@ -111,12 +111,12 @@ async function obey(order, peer) {
   return result;
 }
 
-/** Be the driver. */
+/** Run the driver. */
 export async function run(peer) {
   const order = {
     n: 0, mode: "default", callers: 1, every: 0, due: null, lead: null, quiet: 0, options: {},
     ...JSON.parse(process.argv[2]),
   };
-  const result = await obey(order, peer);
+  const result = await execute(order, peer);
   process.stdout.write(JSON.stringify({ event: "result", ...result }) + "\n", () => process.exit(0));
 }

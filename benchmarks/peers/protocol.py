@@ -1,13 +1,13 @@
-"""What every driver does in the same way, so that only the scheduler differs. Standard library alone.
+"""The common part of all drivers, so that only the scheduler differs. It needs only the standard library.
 
-A driver is a process of its own. It is given one order as JSON, prints ``{"event": "ready"}``, waits for a
-line on stdin, and ends with ``{"event": "result", ...}``. A worker says ``{"event": "started"}`` when it
-really runs, and stops when it has started ``n`` jobs, when nothing has started for ``quiet`` seconds, or at
-the next line on stdin. Instants are `time.time()`: all processes share one machine and its clock.
+A driver is a separate process. It receives one order as JSON, prints ``{"event": "ready"}``, waits for a line
+on stdin, and ends with ``{"event": "result", ...}``. A worker prints ``{"event": "started"}`` once it runs.
+It stops when it has started ``n`` jobs, when no job has started for ``quiet`` seconds, or at the next line on
+stdin. Instants are `time.time()`, because all processes share one machine and its clock.
 
-A job carries a reference instant: when it was sent, or when it is due. The worker's job takes the time that
-has passed since; 0 means that nobody asks. What is measured in a worker runs from the start of the first job
-to the start of the last one; that every result was written is checked afterwards, in the database.
+A job has a reference instant: when it was enqueued, or when it is due. The worker records the time since
+then, except for 0. A worker is measured from the start of the first job to the start of the last one. The
+harness checks afterwards in the database that every result was written.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Order", "Peer", "Recorder", "nap", "payload", "record", "run", "say"]
+__all__ = ["Order", "Peer", "Recorder", "nap", "payload", "record", "run", "send_event"]
 
 Mode = Literal["default", "tuned"]
 MARKS = 100
-"""Points of a worker's curve of progress."""
+"""The points of a worker's progress curve."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a driver is asked to do.
+    """The task of a driver.
 
     Attributes:
         op: ``install`` the tables, insert ``many`` jobs or ``single`` ones, ``work``, or ``both`` (work, and
-            send single jobs from the same process).
-        n: Jobs to insert, or to wait for.
-        mode: The scheduler's default settings, or those its users tune it to.
-        callers: With ``single``: concurrent callers.
-        every: With ``single``: mean seconds between two jobs, uniform within half of it; 0 for no pause.
-        rate: With ``single``: jobs per second of all callers together, however long each call takes;
-            0 for as many as go.
-        due: With ``many``: the instant when all of them are due; None for at once.
-        lead: With ``single``: seconds ahead for which each job is set; None for at once.
-        quiet: Seconds without a job after which a worker stops; 0 for never.
-        job: Which function: ``work``, ``nap`` (sleeps) or ``other`` (unknown to workers of the others).
-        options: For one driver alone.
+            insert single jobs from the same process).
+        n: The number of jobs to insert or to run.
+        mode: The scheduler's default settings, or tuned ones.
+        callers: With ``single``: the number of concurrent callers.
+        every: With ``single``: the mean pause between two jobs in seconds, varied by half; 0 for none.
+        rate: With ``single``: jobs per second of all callers together, independent of the duration of the
+            calls; 0 for no limit.
+        due: With ``many``: the instant when all jobs are due; None for immediately.
+        lead: With ``single``: the seconds until each job is due; None for immediately.
+        quiet: The seconds without a started job after which a worker stops; 0 for never.
+        job: The function: ``work``, ``nap`` (sleeps) or ``other`` (not registered by workers).
+        options: Options of one driver.
     """
 
     op: Literal["install", "many", "single", "work", "both"]
@@ -69,12 +69,12 @@ class Order:
 
     @property
     def tuned(self) -> bool:
-        """Whether tuned settings are wanted."""
+        """Whether to use tuned settings."""
         return self.mode == "tuned"
 
 
 class Recorder:
-    """What a worker's jobs tell: called once as each of them starts."""
+    """Records the starts of a worker's jobs; each job calls it."""
 
     def __init__(self) -> None:
         self.wanted = 0
@@ -87,7 +87,7 @@ class Recorder:
         self.done = asyncio.Event()
 
     def __call__(self, reference: float) -> None:
-        """Note a job that starts now."""
+        """Record the start of a job."""
         now = time.time()
         if not self.count:
             self.first, self.cpu_first = now, time.process_time()
@@ -102,7 +102,7 @@ class Recorder:
             self.done.set()
 
     def result(self) -> dict[str, Any]:
-        """What is told to the harness."""
+        """Return the result for the harness."""
         return {
             "count": self.count,
             "first": self.first,
@@ -115,23 +115,23 @@ class Recorder:
 
 
 record = Recorder()
-"""The one of this process."""
+"""The recorder of this process."""
 
 _asleep = asyncio.Event()
 
 
 async def nap() -> None:
-    """What a sleeping job does: nothing, until its worker stops."""
+    """Sleep until the worker stops."""
     await _asleep.wait()
 
 
 def payload(reference: float, number: int) -> dict[str, Any]:
-    """The arguments of a job: small JSON, the same for all."""
+    """Return the arguments of a job, a small JSON object."""
     return {"t": reference, "user": f"user-{number}@example.org"}
 
 
 def resident() -> int:
-    """Resident memory of this process in bytes; 0 where it cannot be told."""
+    """Return the resident memory of this process in bytes; 0 if it is unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -140,42 +140,42 @@ def resident() -> int:
 
 
 class Peer(ABC):
-    """A scheduler, in the four things that are measured of it."""
+    """A scheduler with the operations that are measured."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
 
     @abstractmethod
     async def install(self) -> None:
-        """Make the tables in an empty database."""
+        """Create the tables in an empty database."""
 
     @abstractmethod
     def sending(self) -> AbstractAsyncContextManager[None]:
-        """Ready to send."""
+        """Open the connections for inserting."""
 
     @abstractmethod
     async def send(self, arguments: dict[str, Any], due: float | None) -> None:
-        """Insert one job, through the call that users are told to use."""
+        """Insert one job through the documented call."""
 
     @abstractmethod
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
-        """Insert many jobs, through the call for that."""
+        """Insert many jobs through the documented bulk call."""
 
     @abstractmethod
     def working(self) -> AbstractAsyncContextManager[None]:
-        """A worker runs."""
+        """Run a worker."""
 
 
-def say(**words: Any) -> None:
+def send_event(**fields: Any) -> None:
     """Print one line for the harness."""
-    print(json.dumps(words), flush=True)
+    print(json.dumps(fields), flush=True)
 
 
 async def _read_line() -> str:
     return await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
-async def _obey(peer: Peer) -> dict[str, Any]:
+async def _execute(peer: Peer) -> dict[str, Any]:
     order = peer.order
     if order.op == "install":
         await peer.install()
@@ -183,21 +183,21 @@ async def _obey(peer: Peer) -> dict[str, Any]:
     if order.op == "many":
         async with peer.sending():
             jobs = [payload(order.due or 0.0, number) for number in range(order.n)]
-            await _go()
+            await _wait_for_start()
             began = time.perf_counter()
             await peer.send_many(jobs, order.due)
             return {"seconds": time.perf_counter() - began}
     if order.op == "single":
         async with peer.sending():
-            await _go()
+            await _wait_for_start()
             return await _send_singly(peer)
-    await _go()
+    await _wait_for_start()
     record.wanted = order.n
     record.step = max(1, order.n // MARKS) if order.n else 1000
     before = resident()
     sent: dict[str, Any] = {}
     async with peer.working():
-        say(event="started", rss=resident())
+        send_event(event="started", rss=resident())
         if order.op == "both":
             async with peer.sending():
                 sent = await _send_singly(peer)
@@ -205,8 +205,8 @@ async def _obey(peer: Peer) -> dict[str, Any]:
         return record.result() | {"rss_before": before} | sent
 
 
-async def _go() -> None:
-    say(event="ready")
+async def _wait_for_start() -> None:
+    send_event(event="ready")
     await _read_line()
 
 
@@ -222,7 +222,7 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
                 await asyncio.sleep(order.every * random.uniform(0.5, 1.5))
             now = time.time()
             due = None if order.lead is None else now + order.lead
-            # Without a pause nobody measures a delay: the queue's own length would be most of it.
+            # Without pauses the delay is not measured: it would mostly be the length of the queue.
             reference = due or (now if order.every else 0.0)
             await peer.send(payload(reference, number), due)
 
@@ -233,10 +233,10 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
 
 
 async def _until_done(quiet: float) -> None:
-    told = asyncio.create_task(_read_line())
+    stopped = asyncio.create_task(_read_line())
     done = asyncio.create_task(record.done.wait())
-    while not (told.done() or done.done()):
-        await asyncio.wait((told, done), timeout=0.1 if quiet else None, return_when="FIRST_COMPLETED")
+    while not (stopped.done() or done.done()):
+        await asyncio.wait((stopped, done), timeout=0.1 if quiet else None, return_when="FIRST_COMPLETED")
         if quiet and record.count and time.time() - record.last > quiet:
             break
     done.cancel()
@@ -244,7 +244,7 @@ async def _until_done(quiet: float) -> None:
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
-        import uvloop  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415 - it may be missing
+        import uvloop  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415 - optional
     except ImportError:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
@@ -252,16 +252,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(peer: Callable[[Order], Peer], order: str) -> None:
-    """Be the driver; with uvloop where it is installed, as it is in every environment of the benchmarks."""
+    """Run the driver, with uvloop if it is installed, as in every environment of the benchmarks."""
     logging.disable(logging.WARNING)
 
     async def whole() -> None:
-        result = await _obey(peer(Order(**json.loads(order))))
-        say(event="result", **result)
+        result = await _execute(peer(Order(**json.loads(order))))
+        send_event(event="result", **result)
 
     main: Coroutine[Any, Any, None] = whole()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main)
         sys.stdout.flush()
-        # A thread may still wait in readline(), and an interpreter that ends would wait for it.
+        # A thread may still wait in readline(), and the exit of the interpreter would wait for it.
         os._exit(0)

@@ -1,1 +1,1 @@
-"""The rows of the table of goals, each a module with ``TITLE``, ``GOALS`` and one function ``measure``."""
+"""The rows of the table of goals, each a module with ``TITLE``, ``GOALS`` and ``measure``."""

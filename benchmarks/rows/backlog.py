@@ -1,4 +1,4 @@
-"""A table that is full of what does not matter now."""
+"""Throughput with many future and finished rows in the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOALS: Final = (goal(0.9), Goal(EMPTY_POLL, most=0.1))
 
 
 async def measure(bench: Bench) -> None:
-    """The finished rows were jobs and ran; peers keep as many as one drain of theirs leaves."""
+    """Insert future jobs, run others to finish them, then drain; peers finish as many as in their drain."""
     future, finished = bench.scale(500_000, 50_000), bench.scale(1_000_000, 40_000)
 
     @asynccontextmanager
@@ -43,19 +43,19 @@ async def measure(bench: Bench) -> None:
 
 
 async def fill_future(contestant: Contestant, database: Database, n: int) -> None:
-    """Jobs for tomorrow."""
+    """Insert jobs that are due tomorrow."""
     options = {"priority": "critical"} if contestant is OURS else {}
     await database.fill(contestant, n, due=time.time() + 86_400, options=options)
 
 
 async def empty_poll(bench: Bench, database: Database) -> None:
-    """What a claim costs that finds nothing: the server's time, and the round trip beside any other."""
+    """Measure a claim without a result: the server's time, and its round trip beside a trivial one."""
     async with database.worker(OURS, options={"trace": True, "poll": 0.01}) as worker:
         await asyncio.sleep(3)  # time is the subject
         await worker.stop()
         (claims,) = worker.events["claims"]
     if "execution" not in claims:
-        bench.outcome.note("no claim was recognised among the statements; see CLAIM in ours.py")
+        bench.outcome.note("no statement matched CLAIM in ours.py")
         return
     bench.outcome.add("ours", EMPTY_POLL, claims["execution"])
     bench.outcome.add("ours", "round trip of it, ms", percentile(claims["milliseconds"], 0.5))

@@ -1,4 +1,4 @@
-"""Many jobs in one call."""
+"""Throughput of bulk calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N: Final = 20_000
 
 
 async def measure(bench: Bench) -> None:
-    """Once to warm the process's caches and the table up, then the one that counts, in another process."""
+    """Insert some jobs to warm up the table, then measure in another process."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         await database.fill(contestant, 1000)

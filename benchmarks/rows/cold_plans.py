@@ -1,4 +1,4 @@
-"""Statements that were planned while the table was empty."""
+"""Claims with statements that were planned while the table was empty."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ GOALS: Final = (Goal("slowest claim, ms", most=5),)
 
 
 async def measure(bench: Bench) -> None:
-    """Beside it the control: a worker that starts on the same rows, vacuumed and analysed.
+    """Measure a cold worker, and as a control one that starts on the same rows, vacuumed and analysed.
 
-    A slow claim that the control has as well is no matter of plans.
+    Slow claims that the control has too are not caused by plans.
     """
     n = bench.scale(500_000, 50_000)
     options = {"trace": True, "poll": 0.01, "claim": 100, "slots": 200}
@@ -31,7 +31,7 @@ async def measure(bench: Bench) -> None:
                 "ALTER TABLE scheduled_jobs SET (autovacuum_analyze_threshold = 2000000000)"
             )
         async with database.worker(contestant, n=n, mode="tuned", options=options) as worker:
-            await asyncio.sleep(2)  # it claims nothing hundreds of times: plans are kept by then
+            await asyncio.sleep(2)  # hundreds of claims without a result, after which the plans are cached
             await database.fill(contestant, n)
             result = await worker.result()
             record("", result, worker.events["claims"][0])
@@ -43,16 +43,14 @@ async def measure(bench: Bench) -> None:
             result = await worker.result()
             record(", settled table", result, worker.events["claims"][0])
 
-    def record(word: str, result: dict[str, Any], claims: dict[str, Any]) -> None:
+    def record(suffix: str, result: dict[str, Any], claims: dict[str, Any]) -> None:
         took: list[float] = claims["milliseconds"]
-        bench.outcome.add("ours", f"slowest claim{word}, ms", max(took))
-        bench.outcome.add("ours", f"claim p50{word}, ms", percentile(sorted(took), 0.5))
-        bench.outcome.add("ours", f"claim p99{word}, ms", percentile(sorted(took), 0.99))
-        bench.outcome.add("ours", f"jobs/s{word}", rate([result]))
+        bench.outcome.add("ours", f"slowest claim{suffix}, ms", max(took))
+        bench.outcome.add("ours", f"claim p50{suffix}, ms", percentile(sorted(took), 0.5))
+        bench.outcome.add("ours", f"claim p99{suffix}, ms", percentile(sorted(took), 0.99))
+        bench.outcome.add("ours", f"jobs/s{suffix}", rate([result]))
 
     for _ in range(bench.scale(2, 1)):
         await bench.alternate([OURS], cold, rounds=1)
         await bench.alternate([OURS], settled, rounds=1)
-    bench.outcome.note(
-        "claims of up to 100 jobs and as many completions, from call to rows: a busy loop counts as well"
-    )
+    bench.outcome.note("claims of up to 100 jobs with as many completions, waits for the event loop included")

@@ -1,4 +1,4 @@
-"""A backlog, one worker process, tuned settings."""
+"""Drain of a backlog with one worker process and tuned settings."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ GOALS: Final = (
 
 
 def rate(results: list[dict[str, float]]) -> float:
-    """Jobs per second from the first start to the last, over all workers."""
+    """Return the jobs per second from the first start to the last, over all workers."""
     seconds = max(result["last"] for result in results) - min(result["first"] for result in results)
     return sum(result["count"] for result in results) / seconds
 
 
 def record_drain(outcome: Outcome, who: str, results: list[dict[str, float]], load: Load, n: int) -> None:
-    """The rate, and what it cost."""
+    """Record the rate and its cost."""
     outcome.add(who, "jobs/s", rate(results))
     outcome.add(who, "worker us/job", 1e6 * sum(result["cpu"] for result in results) / n)
     outcome.add(who, "server us/job", 1e6 * load.cpu_seconds / n)
@@ -35,7 +35,7 @@ def record_drain(outcome: Outcome, who: str, results: list[dict[str, float]], lo
 
 
 async def measure(bench: Bench) -> None:
-    """Fill, settle, drain."""
+    """Fill the table, settle and drain it."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = contestant.drain // bench.scale(1, 5)
@@ -53,7 +53,7 @@ async def measure(bench: Bench) -> None:
 
 
 async def _sweep(bench: Bench) -> None:
-    """Throughput against the claim size, at ample slots, and against the slots, at ample claims."""
+    """Measure the throughput against the claim size with ample slots, and against the slots."""
     curves = {
         "claim size": [{"claim": size, "slots": 2 * size} for size in (1, 10, 25, 50, 100, 200, 500, 1000)],
         "slots": [{"claim": 500, "slots": slots} for slots in (10, 25, 50, 100, 250, 500, 1000, 2000)],

@@ -1,4 +1,4 @@
-"""The same backlog for those who never touch a setting."""
+"""Drain of a backlog with default settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.rows.drain import record_drain
 
 __all__ = ["GOALS", "TITLE", "measure"]
 
-TITLE: Final = "the same at default settings (25 slots, claim 10)"
+TITLE: Final = "drain of a backlog at default settings (25 slots, claim 10)"
 
 GOALS: Final = (
     Goal("jobs/s", than="pg-scheduler 0.2.3", least=40),
@@ -20,7 +20,7 @@ GOALS: Final = (
 
 
 async def measure(bench: Bench) -> None:
-    """Fill, settle, drain."""
+    """Fill the table, settle and drain it."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = contestant.drain_default // bench.scale(1, 5)

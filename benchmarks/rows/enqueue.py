@@ -1,4 +1,4 @@
-"""One job per call: from one caller, and from 32 at once."""
+"""Throughput of single calls: one by one, and from 32 concurrent callers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOALS: Final = (
 
 
 async def measure(bench: Bench) -> None:
-    """No worker runs."""
+    """Enqueue without a worker."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = bench.scale(5000, 1000)

@@ -1,4 +1,4 @@
-"""A thousand jobs for the same instant."""
+"""A thousand jobs due at the same instant."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ N: Final = 1000
 
 
 async def measure(bench: Bench) -> None:
-    """They are there before the worker starts, which is idle when the instant comes."""
+    """Insert the jobs before the worker starts, which is idle until they are due."""
 
     async def herd(contestant: Contestant, database: Database, mode: Mode) -> None:
-        # Those without a bulk call need a second and more to be told.
+        # Without a bulk call, inserting takes seconds.
         due = time.time() + (bench.scale(4, 3) if contestant.has_bulk else 9)
         await database.fill(contestant, N, due=due)
         async with database.worker(contestant, n=N, mode=mode) as worker:

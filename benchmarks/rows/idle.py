@@ -1,4 +1,4 @@
-"""What a worker costs that has nothing to do."""
+"""The cost of an idle worker."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TITLE: Final = "idle worker with default settings: transactions per minute"
 
 GOALS: Final = (Goal("transactions/min", most=18),)
 
-SETTLE: Final = 15
-"""Seconds until the start is over and counted: a session that became idle tells its counters after ten."""
+SETTLE_S: Final = 15
+"""The start is excluded; a session that becomes idle reports its counters after ten seconds."""
 
 
 async def measure(bench: Bench) -> None:
-    """All at once, each in its own database, for each has its own counters there."""
+    """Run all contestants concurrently, each in a database with counters of its own."""
     seconds = bench.scale(120, 20)
     async with AsyncExitStack() as stack:
         running: list[tuple[Contestant, Database, Driver]] = []
@@ -34,7 +34,7 @@ async def measure(bench: Bench) -> None:
             worker = await stack.enter_async_context(database.worker(contestant, options=options))
             running.append((contestant, database, worker))
         bench.progress(f"{len(running)} idle workers for {seconds} s")
-        await asyncio.sleep(SETTLE)
+        await asyncio.sleep(SETTLE_S)
         began = time.time()
         before = [await database.counters() for _, database, _ in running]
         await asyncio.sleep(seconds)
@@ -45,12 +45,12 @@ async def measure(bench: Bench) -> None:
         ended = time.time()
         for contestant, _, worker in running:
             bench.outcome.add(contestant.name, "memory MiB", (await worker.stop())["rss"] / 2**20)
-            for told in worker.events.get("statements", ()):
-                made = Counter(what for at, what in told["seen"] if began <= at <= ended)
-                bench.outcome.note(f"{contestant.name} in {seconds} s: {_text(made)}")
+            for event in worker.events.get("statements", ()):
+                counts = Counter(statement for at, statement in event["seen"] if began <= at <= ended)
+                bench.outcome.note(f"{contestant.name} in {seconds} s: {_text(counts)}")
     if bench.quick:
-        bench.outcome.note(f"from {seconds} s: what happens once a minute is missed or counted thrice")
+        bench.outcome.note(f"extrapolated from {seconds} s, so events once a minute count 0 or 3 times")
 
 
-def _text(made: Counter[str]) -> str:
-    return ", ".join(f'{count} x "{what}"' for what, count in made.most_common())
+def _text(counts: Counter[str]) -> str:
+    return ", ".join(f'{count} x "{statement}"' for statement, count in counts.most_common())

@@ -1,4 +1,4 @@
-"""How soon an idle worker starts a job that is sent to it."""
+"""Latency of an immediate job on an idle worker."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PEERS: Final = ("PgQueuer", "graphile-worker")
 
 
 def record_delays(
-    bench: Bench, who: str, word: str, samples: list[float], *, plot: str | None = None
+    bench: Bench, who: str, label: str, samples: list[float], *, plot: str | None = None
 ) -> None:
-    """Percentiles in milliseconds, and the distribution for a plot."""
+    """Record percentiles in milliseconds, and the distribution for a plot."""
     milliseconds = sorted(1000 * each for each in samples)
-    suffix = f", {word}" if word else ""
+    suffix = f", {label}" if label else ""
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         bench.outcome.add(who, name + suffix, percentile(milliseconds, share))
     bench.outcome.add(who, "max" + suffix, milliseconds[-1] if milliseconds else float("nan"))
@@ -37,10 +37,10 @@ def record_delays(
         bench.outcome.curves.append(Curve(plot, who, milliseconds, shares))
 
 
-async def from_another(
+async def delays_from_another_process(
     contestant: Contestant, database: Database, n: int, every: float, **order: Any
 ) -> list[float]:
-    """Delays of jobs that another process sends."""
+    """Return the delays of jobs that another process enqueues."""
     async with (
         database.worker(contestant, n=n, **order) as worker,
         database.driver(contestant, "single", n=n, every=every) as sender,
@@ -49,29 +49,29 @@ async def from_another(
         await sender.go()
         await sender.result()
         result = await worker.result()
-    # The first jobs meet cold caches and code that was never run: they are not counted.
+    # The first jobs are left out because they run with cold caches.
     samples: list[float] = result["samples"]
     return samples[min(5, n // 10) :]
 
 
 async def measure(bench: Bench) -> None:
-    """Default settings; tuned ones too for those whose defaults do not listen."""
+    """Measure with default settings, or tuned ones if the defaults use no notifications."""
     n = bench.scale(300, 40)
 
     async def one(contestant: Contestant, database: Database) -> None:
         mode = "tuned" if contestant.name in {"pg-boss", "pg-scheduler 0.2.3"} else "default"
         plot = "Pick-up of an immediate job, ms"
-        samples = await from_another(contestant, database, n, 0.05, mode=mode)
+        samples = await delays_from_another_process(contestant, database, n, 0.05, mode=mode)
         record_delays(bench, contestant.name, "other process", samples, plot=plot)
         if contestant.name == "ours":
             result = await database.run(contestant, "both", n=n, every=0.05)
             record_delays(bench, contestant.name, "same process", result["samples"])
 
     async def seldom(contestant: Contestant, database: Database) -> None:
-        samples = await from_another(contestant, database, bench.scale(30, 3), 3.0)
+        samples = await delays_from_another_process(contestant, database, bench.scale(30, 3), 3.0)
         record_delays(bench, contestant.name, "one every 3 s", samples)
 
     await bench.alternate(bench.contestants(named=PEERS), one)
     if n < 100:
-        bench.outcome.note(f"of {n} jobs the 99th percentile is the latest one")
+        bench.outcome.note(f"with {n} jobs p99 is the maximum")
     await bench.alternate(bench.contestants(others=False), seldom, rounds=1)

@@ -1,4 +1,4 @@
-"""How late jobs start that were set for a time."""
+"""Lateness of timed jobs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ GOALS: Final = (
     Goal("earliest", least=0.0),
 )
 
-LEAD: Final = 1.5
-"""Seconds ahead: more than the time in which a sleeping worker would look anyway."""
+LEAD_S: Final = 1.5
+"""More than the polling interval of the workers."""
 
 
 async def measure(bench: Bench) -> None:
-    """Jobs set ahead at random instants while a worker runs."""
+    """Enqueue timed jobs at random instants while a worker runs."""
     n = bench.scale(300, 40)
 
     async def one(contestant: Contestant, database: Database) -> None:
         mode = "default" if contestant.name in {"ours", "procrastinate"} else "tuned"
         async with database.worker(contestant, n=n, mode=mode) as worker:
-            await database.run(contestant, "single", n=n, every=0.03, lead=LEAD)
+            await database.run(contestant, "single", n=n, every=0.03, lead=LEAD_S)
             result = await worker.result()
         record_delays(bench, contestant.name, "", result["samples"], plot="Lateness of timed jobs, ms")
         bench.outcome.add(contestant.name, "earliest", 1000 * min(result["samples"]))

@@ -1,4 +1,4 @@
-"""Long-running jobs lie at the head of the index for as long as they run."""
+"""Throughput while long-running rows are at the head of the index."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ GOALS: Final = (goal(0.9),)
 
 @asynccontextmanager
 async def holding(database: Database, n: int) -> AsyncIterator[None]:
-    """Another worker, with n jobs that sleep."""
+    """Run another worker with n sleeping jobs."""
     await database.fill(OURS, n, job="nap")
     options = {"slots": n, "claim": 500, "report": 0.2}
     async with database.worker(OURS, job="nap", options=options) as worker:
-        while (await worker.hear("report"))["count"] < n:
+        while (await worker.wait_for("report"))["count"] < n:
             pass
         yield
 
 
 async def measure(bench: Bench) -> None:
-    """The worker that holds them lives on in another process, as it would."""
+    """Drain while a worker in another process holds the running rows."""
     n = bench.scale(10_000, 2000)
 
     @asynccontextmanager

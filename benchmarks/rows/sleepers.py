@@ -1,4 +1,4 @@
-"""Thousands of jobs that wait for something else."""
+"""Thousands of sleeping jobs in one worker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ GOALS: Final = (Goal("KiB per job", most=8),)
 
 
 async def measure(bench: Bench) -> None:
-    """How fast they start, what they weigh, and what the database has to do while they sleep."""
+    """Measure the starts, the memory, and the work of the database while the jobs sleep."""
     n, seconds = bench.scale(10_000, 10_000), bench.scale(120, 6)
 
     async def one(contestant: Contestant, database: Database) -> None:
         await database.fill(contestant, n, job="nap")
         options = {"slots": n, "claim": 500, "report": 0.2, "shutdown_timeout": 0.5}
         async with database.worker(contestant, job="nap", options=options) as worker:
-            while (report := await worker.hear("report"))["count"] < n:
+            while (report := await worker.wait_for("report"))["count"] < n:
                 pass
             started = worker.events["started"][0]
             bench.outcome.add("ours", "KiB per job", (report["rss"] - started["rss"]) / n / 1024)
@@ -41,6 +41,6 @@ async def measure(bench: Bench) -> None:
             pending = await connection.fetchval(
                 "SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'"
             )
-        bench.outcome.add("ours", "handed back at shutdown", pending)
+        bench.outcome.add("ours", "released at shutdown", pending)
 
     await bench.alternate([OURS], one, rounds=1)

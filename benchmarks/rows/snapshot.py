@@ -1,4 +1,4 @@
-"""Somebody's long transaction keeps every dead row version."""
+"""Throughput while a long transaction keeps every dead row version."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TITLE: Final = "another session holds a snapshot open through 300,000 jobs"
 GOALS: Final = (Goal("end / start", least=0.7),)
 
 PLOT: Final = "Throughput under a held snapshot"
-EDGE: Final = 0.2
-"""The start is that share of the jobs, without the very first ones, and the end is that share."""
+EDGE_SHARE: Final = 0.2
+"""The share of the jobs at the start, without the very first ones, and at the end."""
 
 
 async def measure(bench: Bench) -> None:
-    """One drain; the rate at its start and at its end."""
+    """Compare the rates at the start and at the end of a drain."""
     n = bench.scale(300_000, 60_000)
 
     async def one(contestant: Contestant, database: Database) -> None:
@@ -33,8 +33,8 @@ async def measure(bench: Bench) -> None:
         async with held_snapshot(database):
             (result,), _ = await bench.drained(contestant, database, n, "tuned")
         marks: list[tuple[float, int]] = result["marks"]
-        start = [mark for mark in marks if 0.02 * n <= mark[1] <= EDGE * n]
-        end = [mark for mark in marks if mark[1] >= (1 - EDGE) * n]
+        start = [mark for mark in marks if 0.02 * n <= mark[1] <= EDGE_SHARE * n]
+        end = [mark for mark in marks if mark[1] >= (1 - EDGE_SHARE) * n]
         bench.outcome.add(contestant.name, "jobs/s", rate([result]))
         bench.outcome.add(contestant.name, "end / start", _rate(end) / _rate(start))
         bench.outcome.curves.append(_curve(contestant.name, marks[:: max(1, len(marks) // 50)]))
@@ -45,7 +45,7 @@ async def measure(bench: Bench) -> None:
 
 @asynccontextmanager
 async def held_snapshot(database: Database) -> AsyncIterator[None]:
-    """As a report or a forgotten session has it."""
+    """Hold a snapshot, as a report or an idle transaction does."""
     async with database.connect() as connection, connection.transaction(isolation="repeatable_read"):
         await connection.fetchval("SELECT count(*) FROM pg_class")
         yield

@@ -1,4 +1,4 @@
-"""The same load for a long time."""
+"""A constant load for a long time."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ GOALS: Final = (
 
 CALLERS: Final = 32
 RATE: Final = 2000
-LONG: Final = 10
-"""Minutes from which a slope says something."""
+MIN_MINUTES: Final = 10
+"""In a shorter run the tables are still growing."""
 
-EVERY: Final = 5.0
-"""Seconds between two looks."""
+INTERVAL_S: Final = 5.0
 
 
 async def measure(bench: Bench) -> None:
-    """Jobs one by one from another process; completed ones are deleted at once, so that a table can be flat.
+    """Enqueue one by one from another process; completed jobs are deleted, so that the table can stay flat.
 
-    The slope is taken over the last two thirds of the run.
+    The slope is that of the last two thirds of the run.
     """
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = int(RATE * 60 * bench.soak_minutes)
-        options = {"report": EVERY, "keep": False}
+        options = {"report": INTERVAL_S, "keep": False}
         points: list[tuple[float, ...]] = []
         async with database.worker(contestant, mode="tuned", options=options) as worker:
             began = time.monotonic()
@@ -55,7 +54,7 @@ async def measure(bench: Bench) -> None:
             )
             async with database.connect() as connection:
                 while not sending.done():
-                    report = await worker.hear("report")
+                    report = await worker.wait_for("report")
                     sizes = await connection.fetchrow(
                         "SELECT pg_table_size('scheduled_jobs'), pg_indexes_size('scheduled_jobs')"
                     )
@@ -70,9 +69,9 @@ async def measure(bench: Bench) -> None:
         reached = (late[-1][4] - late[0][4]) / (late[-1][0] - late[0][0]) / 60
         bench.outcome.add("ours", "jobs/s", reached)
         if reached < 0.95 * RATE:
-            bench.outcome.note(f"the load was not held: {reached:,.0f} jobs/s in place of {RATE:,}")
-        if bench.soak_minutes < LONG:
-            bench.outcome.note(f"shorter than {LONG} minutes: the slopes are those of a table that fills")
+            bench.outcome.note(f"the load was {reached:,.0f} jobs/s instead of {RATE:,}")
+        if bench.soak_minutes < MIN_MINUTES:
+            bench.outcome.note(f"shorter than {MIN_MINUTES} minutes, so the tables were still growing")
         for name, column in (("memory", 1), ("table", 2), ("indexes", 3)):
             minutes_, values = [point[0] for point in late], [point[column] for point in late]
             slope = statistics.linear_regression(minutes_, values).slope

@@ -1,4 +1,4 @@
-"""Two worker processes against one."""
+"""Throughput of two worker processes compared with one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ GOALS: Final = (Goal("jobs/s, two workers", than="ours", than_measure="jobs/s, o
 
 
 async def measure(bench: Bench) -> None:
-    """The same backlog with one worker and with two; how busy the processors were."""
+    """Drain the same backlog with one worker and with two, and measure the load of the processors."""
 
     async def one(contestant: Contestant, database: Database) -> None:
         n = contestant.drain // bench.scale(1, 5)
-        for workers, word in ((1, "one worker"), (2, "two workers")):
+        for workers, label in ((1, "one worker"), (2, "two workers")):
             await database.fill(contestant, n)
             await database.settle()
             results, load = await bench.drained(contestant, database, n, "tuned", workers=workers)
-            bench.outcome.add(contestant.name, f"jobs/s, {word}", rate(results))
+            bench.outcome.add(contestant.name, f"jobs/s, {label}", rate(results))
             seconds = n / rate(results)
             workers_busy = sum(result["cpu"] for result in results) / seconds
-            bench.outcome.add(contestant.name, f"server cores busy, {word}", load.cpu_seconds / seconds)
-            bench.outcome.add(contestant.name, f"worker cores busy, {word}", workers_busy)
-        bench.outcome.note(f"the machine has {len(os.sched_getaffinity(0))} cores in all")
+            bench.outcome.add(contestant.name, f"server cores busy, {label}", load.cpu_seconds / seconds)
+            bench.outcome.add(contestant.name, f"worker cores busy, {label}", workers_busy)
+        bench.outcome.note(f"the machine has {len(os.sched_getaffinity(0))} cores")
 
     await bench.alternate(bench.contestants(named=("graphile-worker",), others=False), one)

@@ -1,4 +1,4 @@
-"""Jobs at the head of the queue that are meant for another kind of worker."""
+"""Throughput behind due jobs of an unregistered function."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.rows.burden import burdened, goal
 
 __all__ = ["GOALS", "TITLE", "measure"]
 
-TITLE: Final = "100,000 due rows of a name this worker does not know at the head"
+TITLE: Final = "100,000 due rows of an unregistered function at the head"
 
 GOALS: Final = (goal(0.7),)
 
 
 async def measure(bench: Bench) -> None:
-    """They were due earlier than all of its own."""
+    """Insert the jobs of the other function with earlier due times."""
     n = bench.scale(100_000, 20_000)
 
     @asynccontextmanager
