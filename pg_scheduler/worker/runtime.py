@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, KeeperLost, ServiceFaulted
 from pg_scheduler.jobs.context import current
-from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
@@ -38,6 +39,7 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.supervisor import Part, Supervisor
 
@@ -83,19 +85,30 @@ class Runtime:
             now,
             True,
         )
+        deleted: Counter[JobStatus] = Counter()
+        deletes_completed = (
+            config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE
+        )
+        results = ResultBuffer(
+            events,
+            keeps_completed=not deletes_completed,
+            deleted=deleted,
+            on_waiting=lambda: self.completer.wake(),  # noqa: PLW0108 - it is made below
+        )
+        self.in_flight = InFlight(results)
         self.completer = Completer(
             store,
             events,
             worker_id,
+            results,
             flush_timeout=config.shutdown_timeout,
             on_written=self._written,
-            keep=not (config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE),
         )
-        self.in_flight = InFlight(self.completer)
         self.executor = Executor(
             store,
             events,
             tasks,
+            results,
             self.completer,
             self.in_flight,
             policy,
@@ -158,7 +171,7 @@ class Runtime:
             store,
             events,
             self.executor,
-            self.completer,
+            results,
             self.in_flight,
             lease,
             tasks,
@@ -169,7 +182,7 @@ class Runtime:
             on_silence=self.rescuer.listen,
             on_refused=self.heartbeat.suspect,
         )
-        vacuum = Vacuum(store, events, config.vacuum, worker_id, take_deleted=self.completer.take_deleted)
+        vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         parts: list[Part] = [
             self.heartbeat,

@@ -186,7 +186,7 @@ async def test_heartbeat_sends_one_statement_for_any_number_of_jobs(
     executor = parts.executor(slots=1_000)
     executor.submit_all(await claim(parts.store, *(new_job(str(n)) for n in range(jobs))))
     assert len(executor.in_flight.held()) == jobs
-    heartbeat = parts.heartbeat(executor)
+    heartbeat = parts.heartbeat()
     await heartbeat.prepare()
     await sent.take()
     await heartbeat.run_once()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import NewJob
@@ -28,6 +30,7 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
 from tests.support.worker import LEASE, claim, new_worker
 
 
@@ -52,6 +55,8 @@ class Parts:
         self.worker_id = "me"
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
+        self.deleted: Counter[JobStatus] = Counter()
+        self.use_results()
 
     def _notes(self, what: str) -> Callable[[], None]:
         return lambda: self.calls.append(what)
@@ -62,31 +67,44 @@ class Parts:
     def notifier(self, outbox: Outbox | None = None) -> Notifier:
         return Notifier(self.bus, outbox or self.outbox(), on_due=self._notes("due"))
 
-    def completer(
-        self,
-        *,
-        flush_timeout: float = 5.0,
-        keep: bool = True,
-    ) -> Completer:
-        return Completer(
+    def use_results(self, *, keeps_completed: bool = True, **options: int) -> None:
+        """Use a new result buffer with these options."""
+        self.completers: list[Completer] = []
+        self.results = ResultBuffer(
+            self.bus,
+            keeps_completed=keeps_completed,
+            deleted=self.deleted,
+            on_waiting=self._wake_completers,
+            options=ResultBufferOptions(**options),
+        )
+        self.in_flight = InFlight(self.results)
+
+    def _wake_completers(self) -> None:
+        for completer in self.completers:
+            completer.wake()
+
+    def completer(self, *, flush_timeout: float = 5.0) -> Completer:
+        completer = Completer(
             self.store,
             self.bus,
             self.worker_id,
+            self.results,
             flush_timeout=flush_timeout,
             on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
-            keep=keep,
         )
+        self.completers.append(completer)
+        return completer
 
     def executor(
         self, completer: Completer | None = None, *, slots: int = 5, shutdown_timeout: float = 5.0
     ) -> Executor:
-        completer = completer or self.completer()
         return Executor(
             self.store,
             self.bus,
             self.tasks,
-            completer,
-            InFlight(completer),
+            self.results,
+            completer or self.completer(),
+            self.in_flight,
             RetryPolicy(),
             slots=slots,
             shutdown_timeout=shutdown_timeout,
@@ -107,8 +125,8 @@ class Parts:
             self.store,
             self.bus,
             executor,
-            executor._completer,
-            executor.in_flight,
+            self.results,
+            self.in_flight,
             self.lease,
             self.tasks,
             self.worker_id,
@@ -121,7 +139,6 @@ class Parts:
 
     def heartbeat(
         self,
-        executor: Executor | None = None,
         *,
         lease: float = LEASE,
     ) -> Heartbeat:
@@ -129,7 +146,7 @@ class Parts:
         return Heartbeat(
             self.store,
             self.bus,
-            (executor or self.executor()).in_flight,
+            self.in_flight,
             new_worker(self.worker_id),
             self.lease,
             hears=lambda: self.hears,
@@ -173,7 +190,7 @@ class Parts:
         )
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
-        return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id)
+        return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id, deleted=self.deleted)
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
         store = store or self.store

@@ -88,7 +88,7 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
     executor = parts.executor(slots=10)
     executor.submit(heard)
-    executor._completer.put(written, CompleteOutcome())
+    parts.results.put(written, CompleteOutcome())
     claimer = parts.claimer(executor)
     async with locked(dsn, "scheduled_jobs"):
         for _ in ("the claim", "the look for what it took"):
@@ -404,7 +404,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
     line = Line(known, slots=3, batch=2)
     await line.start()
     await asyncio.wait_for(asked.wait(), PATIENCE)
-    assert line.completer.claims_follow
+    assert known.results.claims_follow
     gate.open.set()
     await Parts.ended(line.executor)
     answered.set()
@@ -419,11 +419,11 @@ async def test_when_claims_end_results_are_written_without_them(
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
-    assert line.completer.claims_follow
+    assert known.results.claims_follow
     (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
-    line.completer.put(held, CompleteOutcome())
+    known.results.put(held, CompleteOutcome())
     await line.claimer.stop()
-    assert not holds(line.completer.claims_follow)
+    assert not holds(known.results.claims_follow)
     await seen.until(JobCompleted, job_id="c")
     gate.open.set()
     await seen.until(JobCompleted, job_id="a")
@@ -584,7 +584,7 @@ async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
     await known.claimer(executor).run_once()
     assert (gate.calls, executor.in_flight.held()) == ([], {})
     monkeypatch.undo()
-    await executor._completer.run_once()
+    await known.completer().run_once()
     assert await statuses(known.store, "a") == ["pending"]
 
 

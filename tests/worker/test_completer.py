@@ -32,7 +32,6 @@ from pg_scheduler.jobs.outcome import (
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline import completer as module
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, completed, locked, new_job, statuses, wire_to
@@ -61,7 +60,7 @@ async def test_each_outcome_is_written_and_told(
 ) -> None:
     (held,) = await claim(parts.store, new_job("a", max_retries=1))
     completer = parts.completer()
-    completer.put(held, outcome)
+    parts.results.put(held, outcome)
     assert await completer.run_once() == NEVER
     job = await parts.store.get_job("a")
     assert job is not None
@@ -75,7 +74,7 @@ async def test_each_outcome_is_written_and_told(
 async def test_events_come_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    completer.put(held, CompleteOutcome())
+    parts.results.put(held, CompleteOutcome())
     told: list[asyncio.Task[object]] = []
     other = await asyncpg.connect(dsn)
 
@@ -89,14 +88,12 @@ async def test_events_come_after_the_commit(parts: Parts, bus: EventBus, dsn: st
     await other.close()
 
 
-async def test_what_gathered_is_written_in_batches(
-    parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BATCH", 10)
+async def test_what_gathered_is_written_in_batches(parts: Parts, seen: Recorder) -> None:
+    parts.use_results(batch_size=10)
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
     for each in held:
-        completer.put(each, CompleteOutcome())
+        parts.results.put(each, CompleteOutcome())
     assert [await completer.run_once() for _ in range(3)] == [0, 0, NEVER]
     assert [event.job_id for event in seen.of(JobCompleted)] == [f"{n:02}" for n in range(25)]
 
@@ -106,22 +103,21 @@ async def test_all_kinds_of_outcomes_are_written_in_one_pass(parts: Parts, seen:
     completer = parts.completer()
     outcomes: list[Outcome] = [CompleteOutcome(), FailOutcome("no"), ReleaseOutcome(), CompleteOutcome()]
     for each, outcome in zip(held, outcomes, strict=True):
-        completer.put(each, outcome)
+        parts.results.put(each, outcome)
     assert await completer.run_once() == NEVER
     assert await statuses(parts.store, *"abcd") == ["completed", "failed", "pending", "completed"]
     assert len(seen.events) == 4
 
 
-async def test_who_outruns_the_database_waits(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 2)
-    monkeypatch.setattr(module, "HIGH_WATER", 4)
+async def test_who_outruns_the_database_waits(parts: Parts) -> None:
+    parts.use_results(batch_size=2, capacity=4)
     held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
 
     async def hand_over(each: Claim) -> None:
-        completer.put(each, CompleteOutcome())
-        if completer.is_full:
-            await completer.room()
+        parts.results.put(each, CompleteOutcome())
+        if parts.results.is_full:
+            await parts.results.room()
 
     putting = [asyncio.create_task(hand_over(each)) for each in held]
     done, waiting = await asyncio.wait(putting, timeout=0.02)  # real time: they must not come back
@@ -145,8 +141,8 @@ async def test_two_tries_of_one_job_are_written_one_after_the_other(
     await parts.store.set_status("a", JobStatus.PENDING, 60)
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    completer.put(old, outcomes[0])
-    completer.put(new, outcomes[1])
+    parts.results.put(old, outcomes[0])
+    parts.results.put(new, outcomes[1])
     passes = 0
     while await completer.run_once() == 0:
         passes += 1
@@ -162,9 +158,9 @@ async def test_two_tries_of_one_job_are_written_one_after_the_other(
 async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
-    completer.put(held[0], FailOutcome("no"))
+    parts.results.put(held[0], FailOutcome("no"))
     await completer.run_once()
-    completer.put(held[1], ReleaseOutcome())
+    parts.results.put(held[1], ReleaseOutcome())
     await completer.run_once()
     assert parts.calls == ["written", "handed back"]
 
@@ -174,11 +170,11 @@ async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: 
     await parts.store.finish("me", [(old, ReleaseOutcome())])
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    completer.put(old, CompleteOutcome())
+    parts.results.put(old, CompleteOutcome())
     await completer.run_once()
     assert seen.events == [JobLost("a", "test.job", 1)]
     assert await statuses(parts.store, "a") == ["running"]
-    completer.put(new, FailOutcome("no"))
+    parts.results.put(new, FailOutcome("no"))
     await completer.run_once()
     assert await statuses(parts.store, "a") == ["failed"]
 
@@ -188,7 +184,7 @@ async def test_a_refused_result_does_not_hold_up_its_batch(parts: Parts, seen: R
     await parts.store.cancel("a")
     completer = parts.completer()
     for each in held:
-        completer.put(each, CompleteOutcome())
+        parts.results.put(each, CompleteOutcome())
     await completer.run_once()
     assert await statuses(parts.store, "a", "b") == ["cancelled", "completed"]
     assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
@@ -205,7 +201,7 @@ async def test_a_transient_fault_keeps_the_buffer(
     held = await claim(touchy, new_job("a"), new_job("b"))
     completer = parts.completer()
     for each in held:
-        completer.put(each, outcome)
+        parts.results.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
             await completer.run_once()
@@ -223,7 +219,7 @@ async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: Even
         completer = parts.completer()
         await completer.start()
         wire.cut()
-        completer.put(held[0], CompleteOutcome())
+        parts.results.put(held[0], CompleteOutcome())
         await seen.until(ServiceRetrying, 2)
         await wire.heal()
         await seen.until(JobCompleted, job_id="a")
@@ -232,12 +228,13 @@ async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: Even
 
 
 async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus: EventBus, dsn: str) -> None:
-    completer = Parts(touchy, bus).completer(flush_timeout=20)
+    parts = Parts(touchy, bus)
+    completer = parts.completer(flush_timeout=20)
     held = await claim(touchy, *(new_job(str(n)) for n in range(700)))
     await completer.start()
     async with locked(dsn, "scheduled_jobs"):
         for each in held:
-            completer.put(each, CompleteOutcome())
+            parts.results.put(each, CompleteOutcome())
         seen = Recorder(bus)
         await seen.until(ServiceRetrying)
         stopping = asyncio.create_task(completer.stop())
@@ -248,134 +245,25 @@ async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus
 
 
 async def test_drain_names_what_it_could_not_write(touchy: Store, bus: EventBus, dsn: str) -> None:
-    completer = Parts(touchy, bus).completer(flush_timeout=0)
+    parts = Parts(touchy, bus)
+    completer = parts.completer(flush_timeout=0)
     for each, outcome in completed(await claim(touchy, new_job("one"), new_job("two"))):
-        completer.put(each, outcome)
+        parts.results.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError, match="one, two") as raised:
             await completer.drain()
     assert isinstance(raised.value.__cause__, DatabaseUnavailableError)
 
 
-# -- completions that go with a claim ------------------------------------------------------------------
-
-
-async def mixed(parts: Parts) -> tuple[list[Claim], list[Claim]]:
-    """First tries of a and b, second ones of c and d."""
-    again = await claim(parts.store, new_job("c"), new_job("d"))
-    await parts.store.finish("me", [(each, ReleaseOutcome()) for each in again])
-    again = (await parts.store.exchange("me", ["test.job"], 2)).jobs
-    return await claim(parts.store, new_job("a"), new_job("b")), again
-
-
-async def test_completions_are_taken_in_order_and_of_one_attempt_number(parts: Parts) -> None:
-    (a, b), (c, d) = await mixed(parts)
-    completer = parts.completer()
-    completer.put(a, CompleteOutcome())
-    completer.put(c, CompleteOutcome())
-    completer.put(b, CompleteOutcome())
-    completer.put(d, CompleteOutcome())
-    assert completer.take_completed() == [a, b]
-    assert completer.take_completed() == [c, d]
-    assert completer.take_completed() == []
-    assert await completer.run_once() == NEVER  # they belong to who took them
-
-
-async def test_what_is_put_back_comes_first_again(parts: Parts, seen: Recorder) -> None:
-    (a, b), (c, d) = await mixed(parts)
-    completer = parts.completer()
-    completer.put(a, CompleteOutcome())
-    taken = completer.take_completed()
-    completer.put(c, CompleteOutcome())
-    completer.put(b, CompleteOutcome())
-    completer.put(d, FailOutcome("no"))
-    completer.put_back(taken)
-    assert [completer.take_completed(), completer.take_completed()] == [[c], [a, b]]
-    completer.put_back([c])
-    completer.put_back([a, b])
-    while await completer.run_once() == 0:
-        pass
-    assert [event.job_id for event in seen.of(JobCompleted)] == ["c", "a", "b"]
-    assert await statuses(parts.store, *"abcd") == ["completed"] * 3 + ["failed"]
-
-
-async def test_no_more_than_a_batch_is_taken_and_every_number_has_its_turn(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BATCH", 2)
-    first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
-    other = first[4]._replace(attempt=2)
-    completer = parts.completer()
-    for each in (*first[:4], other):
-        completer.put(each, CompleteOutcome())
-    assert [completer.take_completed() for _ in range(4)] == [first[:2], [other], first[2:4], []]
-
-
-async def test_only_completions_wait_for_a_claim(parts: Parts, seen: Recorder) -> None:
-    """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
-    held = await claim(parts.store, new_job("a"), new_job("b"))
-    completer = parts.completer()
-    completer.claims_follow = True
-    await completer.start()
-    completer.put(held[0], CompleteOutcome())
-    for _ in range(5):
-        await asyncio.sleep(0)  # rounds of the loop, no time
-    assert completer.take_completed() == [held[0]], "no pass of its own has begun"
-    completer.put(held[0], CompleteOutcome())
-    completer.put(held[1], FailOutcome("no"))
-    await seen.until(JobFailed, job_id="b")
-    assert await statuses(parts.store, "a", "b") == ["completed", "failed"]  # that one went along
-    await completer.stop()
-
-
-async def test_what_a_pass_is_writing_cannot_be_taken_along(parts: Parts, seen: Recorder, dsn: str) -> None:
-    """A claim that comes in the middle of a slow write takes what came since, and nothing is lost."""
-    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
-    completer = parts.completer()
-    completer.put(held[0], CompleteOutcome())
-    completer.put(held[1], FailOutcome("no"))
-    async with locked(dsn, "scheduled_jobs"):
-        writing = asyncio.create_task(completer.run_once())
-        done, _ = await asyncio.wait([writing], timeout=0.05)  # real time: it must have begun
-        assert not done
-        assert completer.take_completed() == []
-        completer.put(held[2], CompleteOutcome())
-        assert completer.take_completed() == [held[2]]
-    await writing
-    completer.put_back([held[2]])
-    assert await completer.run_once() == NEVER
-    assert [event.job_id for event in seen.of(JobEvent)] == ["a", "b", "c"]
-    assert await statuses(parts.store, *"abc") == ["completed", "failed", "completed"]
-
-
-async def test_a_refused_completion_of_a_claim_finds_its_new_definition_or_is_lost(
-    parts: Parts, seen: Recorder
-) -> None:
-    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
-    await parts.store.cancel("a")
-    await parts.store.replace([new_job("b", priority=8)])
-    completer = parts.completer()
-    for each in held:
-        completer.put(each, CompleteOutcome())
-    taken = completer.take_completed()
-    answer = await parts.store.exchange("me", [], 0, completed=taken)
-    completer.written(taken, answer.refused)
-    assert seen.events == [JobCompleted("c", "test.job", 1)]
-    assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
-    assert await completer.run_once() == NEVER
-    assert seen.events[1:] == [JobLost("a", "test.job", 1), JobCompleted("b", "test.job", 1)]
-    assert await statuses(parts.store, *"abc") == ["cancelled", "pending", "completed"]
-    assert parts.calls == ["written"], "the claimer hears of the job that is pending again"
-
-
 async def test_a_drain_that_gives_up_leaves_nobody_waiting_for_room(
-    touchy: Store, bus: EventBus, dsn: str, monkeypatch: pytest.MonkeyPatch
+    touchy: Store, bus: EventBus, dsn: str
 ) -> None:
-    monkeypatch.setattr(module, "HIGH_WATER", 1)
-    completer = Parts(touchy, bus).completer(flush_timeout=0)
+    parts = Parts(touchy, bus)
+    parts.use_results(capacity=1)
+    completer = parts.completer(flush_timeout=0)
     (held,) = await claim(touchy, new_job("a"))
-    completer.put(held, CompleteOutcome())
-    waiting = asyncio.create_task(completer.room())
+    parts.results.put(held, CompleteOutcome())
+    waiting = asyncio.create_task(parts.results.room())
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
             await completer.drain()

@@ -391,7 +391,7 @@ async def test_what_goes_wrong_outside_of_the_job_is_a_fault_of_ours(
     def broken(*_args: object) -> None:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(bench.completer, "put_completed", broken)
+    monkeypatch.setattr(bench.parts.results, "put_completed", broken)
     gate = Gate()
     gate.open.set()
     task = await bench.submit(gate.job)

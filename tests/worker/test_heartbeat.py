@@ -62,7 +62,7 @@ async def test_a_beat_renews_the_worker_and_all_it_runs(
 ) -> None:
     parts = Parts(clocked, bus)
     executor = await running(parts, gate, "a", "b")
-    heartbeat = parts.heartbeat(executor, lease=60)
+    heartbeat = parts.heartbeat(lease=60)
     clock.advance(timedelta(seconds=50))
     assert await heartbeat.run_once() == 20
     (worker,) = await clocked.workers()
@@ -82,20 +82,20 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
     """Its result may wait for longer than a lease, when only the way of the results is blocked."""
     parts = Parts(clocked, bus)
     completer = parts.completer()
-    heartbeat = parts.heartbeat(parts.executor(completer), lease=60)
+    heartbeat = parts.heartbeat(lease=60)
     a, b, c = await claim(clocked, *map(new_job, "abc"))
     for held, outcome in ((a, CompleteOutcome()), (b, FailOutcome("no"))):
-        completer.put(held, outcome)
-    completer.put(c, CompleteOutcome())
+        parts.results.put(held, outcome)
+    parts.results.put(c, CompleteOutcome())
     writing = asyncio.create_task(completer.run_once())
     await asyncio.sleep(0)  # until it waits for the database
-    assert completer.unwritten() == {"a": 1, "b": 1, "c": 1}
+    assert parts.in_flight.unwritten() == {"a": 1, "b": 1, "c": 1}
     await writing
-    assert completer.unwritten() == {}
+    assert parts.in_flight.unwritten() == {}
     assert await statuses(clocked, *"abc") == ["completed", "failed", "completed"]
     await heartbeat.run_once()
     (d,) = await claim(clocked, new_job("d"))
-    completer.put(d, CompleteOutcome())
+    parts.results.put(d, CompleteOutcome())
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
     job = await clocked.get_job("d")
@@ -111,7 +111,7 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
 
 async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts: Parts, gate: Gate) -> None:
     executor = await running(parts, gate, "a")
-    heartbeat = parts.heartbeat(executor, lease=60)
+    heartbeat = parts.heartbeat(lease=60)
     parts.hears = False
     assert await heartbeat.run_once() <= 1  # cancelled on another node = stopped within a second
     gate.open.set()
@@ -127,7 +127,7 @@ async def test_a_job_that_was_changed_elsewhere_is_stopped(
     parts: Parts, seen: Recorder, gate: Gate, change: str, kind: type[JobCancelled | JobLost]
 ) -> None:
     executor = await running(parts, gate, "a", "b")
-    heartbeat = parts.heartbeat(executor)
+    heartbeat = parts.heartbeat()
     if change == "cancel":
         await parts.store.cancel("a")
     elif change == "deleted":
@@ -149,7 +149,7 @@ async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
     parts: Parts, seen: Recorder, gate: Gate
 ) -> None:
     executor = await running(parts, gate, "a", "b")
-    heartbeat = parts.heartbeat(executor)
+    heartbeat = parts.heartbeat()
     await parts.store.deregister("me")  # as a rescuer does
     await heartbeat.run_once()
     assert seen.of(LeaseLost) == [LeaseLost("me")]
@@ -165,11 +165,11 @@ async def test_a_late_beat_does_not_take_back_what_was_rescued(
     clocked: Store, clock: FakeClock, bus: EventBus, seen: Recorder, gate: Gate
 ) -> None:
     parts = Parts(clocked, bus)
-    executor = await running(parts, gate, "a")
+    await running(parts, gate, "a")
     clock.advance(timedelta(seconds=61))
     await clocked.rescue(120)
     (again,) = await claim(clocked, new_job("a"), worker_id="other")
-    await parts.heartbeat(executor).run_once()
+    await parts.heartbeat().run_once()
     await seen.until(JobLost, job_id="a", attempt=1)
     job = await clocked.get_job("a")
     assert job is not None
@@ -181,7 +181,7 @@ async def test_while_the_lease_is_trusted_a_failing_beat_stops_nothing(
 ) -> None:
     parts = Parts(touchy, bus)
     executor = await running(parts, gate, "a")
-    heartbeat = parts.heartbeat(executor, lease=60)
+    heartbeat = parts.heartbeat(lease=60)
     await heartbeat.run_once()
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
@@ -196,8 +196,8 @@ async def test_a_margin_before_its_end_the_lease_is_not_trusted_any_more(
     touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = Parts(touchy, seen.source)
-    executor = await running(parts, gate, "a")
-    heartbeat = parts.heartbeat(executor, lease=60)
+    await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=60)
     await heartbeat.run_once()
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 53)
@@ -217,8 +217,8 @@ async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failin
     touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
-    executor = await running(parts, gate, "a")
-    heartbeat = parts.heartbeat(executor, lease=60)
+    await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=60)
     assert not parts.lease.is_trusted  # as after the trust ran out and before the answer to a claim came
     async with locked(dsn, "scheduler_workers"):
         with pytest.raises(DatabaseUnavailableError):
@@ -245,7 +245,7 @@ async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
     (job,) = await claim(touchy, new_job("a"))
     executor.submit(job)
     await gate.wait_begun()
-    heartbeat = parts.heartbeat(executor, lease=60)
+    heartbeat = parts.heartbeat(lease=60)
     real = time.monotonic
     for times in (1, 2):
         await heartbeat.run_once()
@@ -284,8 +284,8 @@ async def test_a_beat_that_hangs_does_not_outlast_the_trust(
     parts: Parts, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
     """Real time: the database is silent. What runs must be stopped before the lease ends."""
-    executor = await running(parts, gate, "a")
-    heartbeat = parts.heartbeat(executor, lease=1)
+    await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=1)
     await heartbeat.start()
     async with locked(dsn, "scheduler_workers"):
         heartbeat.wake()

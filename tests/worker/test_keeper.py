@@ -56,7 +56,7 @@ class Kept:
         connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
         self.lease_connection = LeaseConnection(parts.store, connections, parts.worker_id)
         self.executor = parts.executor()
-        self.heartbeat: Heartbeat = parts.heartbeat(self.executor, lease=LEASE)
+        self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE)
         self.lease = parts.lease
         self.keeper = LeaseKeeper(
             self.lease_connection,

@@ -7,7 +7,7 @@ no index on the history and holds nothing for long.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import ClassVar, Final
 
@@ -32,7 +32,7 @@ class Vacuum(Service):
     """Delete finished jobs past their retention.
 
     Args:
-        take_deleted: How many completed jobs were deleted since the last time without us, as they ended.
+        deleted: Counts rows that are deleted as their jobs complete; reported with those of the next walk.
     """
 
     name: ClassVar[str] = "vacuum"
@@ -45,15 +45,14 @@ class Vacuum(Service):
         config: VacuumConfig,
         worker_id: str,
         *,
-        take_deleted: Callable[[], int] = lambda: 0,
+        deleted: Counter[JobStatus] | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._config = config
         self._worker_id = worker_id
-        self._take_deleted = take_deleted
         self._walk: AsyncIterator[Counter[JobStatus]] | None = None
-        self._deleted: Counter[JobStatus] = Counter()
+        self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
             JobStatus.COMPLETED: config.completed,
             JobStatus.FAILED: config.failed,
@@ -77,9 +76,9 @@ class Vacuum(Service):
 
     async def drain(self) -> None:
         """Tell what was deleted since the last time."""
-        self._deleted[JobStatus.COMPLETED] += self._take_deleted()
-        await self._report(self._deleted)
-        self._deleted = Counter()
+        deleted = self._deleted.copy()
+        await self._report(deleted)
+        self._deleted -= deleted  # more may have been counted meanwhile
 
     async def run(self) -> dict[JobStatus, int]:
         """Apply every policy now; how many jobs of each status were deleted."""

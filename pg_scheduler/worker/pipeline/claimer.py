@@ -20,9 +20,9 @@ from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.store import FROM_THE_START, Store
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
-from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service
 
 __all__ = ["Claimer"]
@@ -62,7 +62,7 @@ class Claimer(Service):
         store: Store,
         events: EventBus,
         executor: Executor,
-        completer: Completer,
+        results: ResultBuffer,
         in_flight: InFlight,
         lease: Lease,
         tasks: TaskRegistry,
@@ -77,7 +77,7 @@ class Claimer(Service):
         super().__init__(events)
         self._store = store
         self._executor = executor
-        self._completer = completer
+        self._results = results
         self._in_flight = in_flight
         self._lease = lease
         self._tasks = tasks
@@ -108,8 +108,8 @@ class Claimer(Service):
         """No claim comes after this, not even a caller's own: results are written without one."""
         async with self._claiming:
             self._stopped = True
-            self._completer.claims_follow = False
-            self._completer.wake()
+            self._results.claims_follow = False
+            self._results.request_write()
 
     def rescan(self) -> None:
         """Something may be due that lies before what was claimed: look from the start."""
@@ -124,32 +124,30 @@ class Claimer(Service):
     async def _claim(self) -> float:
         limit = min(self._executor.free, self._batch)
         if limit == 0:
-            if self._completer.has_results:  # of more jobs than there are slots: they wait for none
-                self._completer.wake()
+            if self._results.has_results:  # of more jobs than there are slots: they wait for none
+                self._results.request_write()
             return self._polling.semaphore_full_interval
         if self._is_unheard:
             await self._give_back_unheard()
         await self._reach_due_time()
         since = self._cursor.since()
-        completed = self._completer.take_completed()
         asked, until = time.monotonic(), self._lease.trusted_until
         try:
-            answer = await self._store.exchange(
-                self._worker_id,
-                self._tasks.names(),
-                limit,
-                completed=completed,
-                keep=self._completer.keep,
-                since=since,
-                after=self._cursor.after,
-            )
-        except BaseException:  # whatever it was: results are not lost, and do not wait for the next claim
+            with self._results.completions() as completions:
+                answer = await self._store.exchange(
+                    self._worker_id,
+                    self._tasks.names(),
+                    limit,
+                    completed=completions.claims,
+                    keep=self._results.keeps_completed,
+                    since=since,
+                    after=self._cursor.after,
+                )
+                completions.refused = answer.refused
+        except BaseException:  # whatever it was: results do not wait for the next claim
             self._is_unheard = True
-            self._completer.claims_follow = False
-            self._completer.put_back(completed)
+            self._results.claims_follow = False
             raise
-        if completed:
-            self._completer.written(completed, answer.refused)
         if answer.silence:
             self._on_silence()
         for gone in answer.expired:
@@ -158,15 +156,15 @@ class Claimer(Service):
         full = len(found) == limit
         if asked < until < time.monotonic():  # read late, by a blocked loop: they may be another's by now
             for job in answer.jobs:
-                self._completer.put(job, ReleaseOutcome())
+                self._results.put(job, ReleaseOutcome())
         elif answer.jobs:
             self._begin(answer.jobs, full=full)
-        self._completer.claims_follow = full and self.is_running  # as soon as a slot is free
+        self._results.claims_follow = full and self.is_running  # as soon as a slot is free
         if full:
             self._cursor.advance(found)
             self._idle = self._polling.idle_start_interval
             return 0
-        self._completer.wake()  # nothing follows that would take results along
+        self._results.request_write()  # nothing follows that would take results along
         if since is not FROM_THE_START:
             self._cursor.reset()
             return 0  # less than asked for: what lies before the marks is looked at before a sleep

@@ -39,6 +39,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
@@ -67,6 +68,7 @@ class Executor:
         store: Store,
         events: EventBus,
         tasks: TaskRegistry,
+        results: ResultBuffer,
         completer: Completer,
         in_flight: InFlight,
         policy: RetryPolicy,
@@ -80,6 +82,7 @@ class Executor:
         self._store = store
         self._events = events
         self._tasks = tasks
+        self._results = results
         self._completer = completer
         self.in_flight = in_flight
         self._policy = policy
@@ -192,8 +195,8 @@ class Executor:
         try:
             if not is_taken:
                 self._complete(attempt.claim, result)
-                if self._completer.is_full:
-                    await self._completer.room()
+                if self._results.is_full:
+                    await self._results.room()
         finally:
             self._slot_freed.set()
             if was_full:
@@ -258,10 +261,10 @@ class Executor:
 
     def _complete(self, claim: Claim, result: Result) -> None:
         if result is _RETURNED:
-            self._completer.put_completed(claim)
+            self._results.put_completed(claim)
         else:
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
-            self._completer.put(claim, decide(claim, result, self._policy, spread=spread))
+            self._results.put(claim, decide(claim, result, self._policy, spread=spread))
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -1,0 +1,292 @@
+"""Holds the outcomes of attempts until they are in the database.
+
+Completer and claimer take batches out of the buffer with a ``with`` statement. A batch is settled when its
+block ends, and is back in the buffer when the block raised. So each outcome has one owner at any time: the
+two writers cannot meet in one outcome, and an error loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pg_scheduler.events import (
+    EventBus,
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+)
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    SkipOutcome,
+)
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = ["CompletionBatch", "OutcomeBatch", "ResultBuffer", "ResultBufferOptions"]
+
+_COMPLETE: Final = CompleteOutcome()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultBufferOptions:
+    """Sizes, in outcomes."""
+
+    batch_size: int = 500
+    """Outcomes of one batch at most."""
+    capacity: int = 2000
+    """Outcomes that may wait before executors must wait too."""
+
+
+class ResultBuffer:
+    """Outcomes that wait to be written, completions apart from all others.
+
+    Args:
+        keeps_completed: Whether the rows of completed jobs are kept, for the vacuum to delete.
+        deleted: Counts the rows that were not kept.
+        on_waiting: Called when the completer has something to write.
+    """
+
+    def __init__(
+        self,
+        events: EventBus,
+        *,
+        keeps_completed: bool,
+        deleted: Counter[JobStatus],
+        on_waiting: Callable[[], None],
+        options: ResultBufferOptions = ResultBufferOptions(),
+    ) -> None:
+        self._events = events
+        self.keeps_completed: Final = keeps_completed
+        self._deleted = deleted
+        self._on_waiting = on_waiting
+        self._options = options
+        self.claims_follow = False
+        """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
+        self._completed: dict[int, list[Claim]] = {}  # by attempt number, as they are written
+        self._others: deque[tuple[Claim, Outcome]] = deque()
+        self._in_batches: dict[CompletionBatch | OutcomeBatch, list[Claim]] = {}
+        self._waiting = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def put(self, claim: Claim, outcome: Outcome) -> None:
+        """Add an outcome. While ``is_full``, await ``room()`` before the next."""
+        if type(outcome) is CompleteOutcome:
+            self.put_completed(claim)
+        else:
+            self._waiting += 1
+            self._others.append((claim, outcome))
+            self._on_waiting()
+
+    def put_completed(self, claim: Claim) -> None:
+        """Add the completion of a job that returned, as nearly all do."""
+        self._waiting += 1
+        same = self._completed.get(claim.attempt)
+        if same is None:
+            self._completed[claim.attempt] = [claim]
+        else:
+            same.append(claim)
+        if not self.claims_follow:
+            self._on_waiting()
+
+    @property
+    def has_results(self) -> bool:
+        """Whether outcomes wait."""
+        return self._waiting > 0
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether completions wait."""
+        return bool(self._completed)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether outcomes other than completions wait."""
+        return bool(self._others)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many outcomes wait."""
+        return self._waiting >= self._options.capacity
+
+    async def room(self) -> None:
+        """Wait until the buffer is no longer full."""
+        self._room.clear()
+        self._on_waiting()
+        await self._room.wait()
+
+    def release_waiters(self) -> None:
+        """End every wait for room: nothing is written any more."""
+        self._room.set()
+
+    def request_write(self) -> None:
+        """Have the completer write what waits."""
+        self._on_waiting()
+
+    def unwritten(self) -> dict[str, int]:
+        """Return the attempt numbers of all outcomes that are not known to be in the table, by job id.
+
+        Any thread may call it. What moves between buffer and batch is in both meanwhile, never in neither.
+        """
+        completed = [*list(self._completed.values()), *list(self._in_batches.values())]
+        claims = [claim for claims in completed for claim in list(claims)]
+        others = [claim for claim, _ in list(self._others)]
+        return {claim.job_id: claim.attempt for claim in (*claims, *others)}
+
+    def completions(self) -> CompletionBatch:
+        """Take completions of one attempt number, for the length of a ``with`` block."""
+        return CompletionBatch(self)
+
+    def others(self) -> OutcomeBatch:
+        """Take other outcomes, for the length of a ``with`` block."""
+        return OutcomeBatch(self)
+
+    # -- for the batches -------------------------------------------------------------------------------
+
+    def take_completions(self, batch: CompletionBatch) -> list[Claim]:
+        """Move completions into a batch."""
+        if not self._completed:
+            return []
+        attempt, claims = next(iter(self._completed.items()))
+        self._in_batches[batch] = claims
+        del self._completed[attempt]
+        if len(claims) > self._options.batch_size:
+            self._completed[attempt] = claims[self._options.batch_size :]  # behind those of other numbers
+            del claims[self._options.batch_size :]
+        self._waiting -= len(claims)
+        if self._completed:
+            self._on_waiting()
+        return claims
+
+    def settle_completions(self, batch: CompletionBatch) -> None:
+        """Publish that completions are in the database; write those refused once more with the others."""
+        claims, refused = batch.claims, batch.refused
+        if not claims:
+            return
+        if not self.keeps_completed:
+            self._deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
+        if refused:
+            self._return_others([(claim, _COMPLETE) for claim in claims if claim.job_id in refused])
+        self._end(batch)
+        if self._events.wants(JobCompleted):
+            for claim in claims:
+                if claim.job_id not in refused:
+                    self._events.publish(_event(claim, _COMPLETE, accepted=True))
+
+    def return_completions(self, batch: CompletionBatch) -> None:
+        """Move completions back from a batch."""
+        claims = batch.claims
+        if claims:
+            attempt = claims[0].attempt
+            self._completed[attempt] = [*claims, *self._completed.pop(attempt, ())]
+            self._waiting += len(claims)
+            del self._in_batches[batch]
+        self._on_waiting()
+
+    def take_others(self, batch: OutcomeBatch) -> list[tuple[Claim, Outcome]]:
+        """Move other outcomes into a batch, each job once."""
+        taken: dict[str, tuple[Claim, Outcome]] = {}
+        for claim, outcome in self._others:
+            # Another attempt of the same job has its turn after this one's.
+            if claim.job_id in taken or len(taken) == self._options.batch_size:
+                break
+            taken[claim.job_id] = (claim, outcome)
+        self._in_batches[batch] = [claim for claim, _ in taken.values()]
+        for _ in taken:
+            self._others.popleft()
+        self._waiting -= len(taken)
+        return list(taken.values())
+
+    def settle_others(self, batch: OutcomeBatch) -> None:
+        """Publish what became of the outcomes."""
+        self._end(batch)
+        for claim, outcome in batch.outcomes:
+            self._events.publish(_event(claim, outcome, accepted=claim.job_id in batch.accepted))
+
+    def return_others(self, batch: OutcomeBatch) -> None:
+        """Move other outcomes back from a batch."""
+        self._return_others(batch.outcomes)
+        del self._in_batches[batch]
+
+    def _return_others(self, outcomes: list[tuple[Claim, Outcome]]) -> None:
+        self._others.extendleft(reversed(outcomes))
+        self._waiting += len(outcomes)
+        self._on_waiting()
+
+    def _end(self, batch: CompletionBatch | OutcomeBatch) -> None:
+        del self._in_batches[batch]
+        if not self.is_full:
+            self._room.set()
+
+
+class CompletionBatch:
+    """Completions of one attempt number that are being written."""
+
+    __slots__ = ("_buffer", "claims", "refused")
+
+    def __init__(self, buffer: ResultBuffer) -> None:
+        self._buffer = buffer
+        self.claims: list[Claim] = []
+        self.refused: Collection[str] = ()
+        """Ids of jobs whose completion the database refused; set within the block."""
+
+    def __enter__(self) -> Self:
+        self.claims = self._buffer.take_completions(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._buffer.settle_completions(self)
+        else:  # whatever it was, no outcome is lost
+            self._buffer.return_completions(self)
+
+
+class OutcomeBatch:
+    """Outcomes other than completions that are being written."""
+
+    __slots__ = ("_buffer", "accepted", "outcomes")
+
+    def __init__(self, buffer: ResultBuffer) -> None:
+        self._buffer = buffer
+        self.outcomes: list[tuple[Claim, Outcome]] = []
+        self.accepted: Collection[str] = ()
+        """Ids of jobs whose outcome the database accepted; set within the block."""
+
+    def __enter__(self) -> Self:
+        self.outcomes = self._buffer.take_others(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._buffer.settle_others(self)
+        else:  # whatever it was, no outcome is lost
+            self._buffer.return_others(self)
+
+
+def _event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
+    about = (claim.job_id, claim.job_name, claim.attempt)
+    if not accepted:
+        return JobLost(*about)
+    match outcome:
+        case CompleteOutcome():
+            return JobCompleted(*about)
+        case FailOutcome(error, exception):
+            return JobFailed(*about, error=error, exception=exception)
+        case RetryOutcome(delay, error, exception):
+            return JobRetried(*about, error=error, delay=delay, exception=exception)
+        case SkipOutcome(reason):
+            return JobCancelled(*about, reason=reason)
+        case ReleaseOutcome():
+            return JobReleased(*about)

@@ -1,0 +1,157 @@
+"""Completions can go along with a claim; each outcome has one owner, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from pg_scheduler.events import EventBus, JobCompleted, JobEvent, JobFailed, JobLost
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome, ReleaseOutcome
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.service import NEVER
+from tests.support.parts import Parts
+from tests.support.worker import Recorder, claim, locked, new_job, statuses
+
+
+async def mixed(parts: Parts) -> tuple[list[Claim], list[Claim]]:
+    """First attempts of a and b, second ones of c and d."""
+    again = await claim(parts.store, new_job("c"), new_job("d"))
+    await parts.store.finish("me", [(each, ReleaseOutcome()) for each in again])
+    again = (await parts.store.exchange("me", ["test.job"], 2)).jobs
+    return await claim(parts.store, new_job("a"), new_job("b")), again
+
+
+def take(results: ResultBuffer) -> list[Claim]:
+    """Take a batch that is settled at once."""
+    with results.completions() as batch:
+        return batch.claims
+
+
+async def test_batch_has_completions_in_order_and_of_one_attempt_number(parts: Parts) -> None:
+    (a, b), (c, d) = await mixed(parts)
+    for each in (a, c, b, d):
+        parts.results.put(each, CompleteOutcome())
+    assert [take(parts.results) for _ in range(3)] == [[a, b], [c, d], []]
+    assert await parts.completer().run_once() == NEVER, "they belong to the batches"
+
+
+async def test_batch_is_back_in_front_when_its_block_raised(parts: Parts, seen: Recorder) -> None:
+    (a, b), (c, d) = await mixed(parts)
+    results = parts.results
+    results.put(a, CompleteOutcome())
+    with suppress(KeyError), results.completions() as first:
+        for each in (c, b):
+            results.put(each, CompleteOutcome())
+        results.put(d, FailOutcome("no"))
+        raise KeyError
+    assert first.claims == [a]
+    with suppress(KeyError), results.completions() as first, results.completions() as second:
+        raise KeyError
+    assert (first.claims, second.claims) == ([c], [a, b])
+    completer = parts.completer()
+    while await completer.run_once() == 0:
+        pass
+    assert [event.job_id for event in seen.of(JobCompleted)] == ["a", "b", "c"]
+    assert await statuses(parts.store, *"abcd") == ["completed"] * 3 + ["failed"]
+
+
+async def test_batch_has_its_bounds_and_every_attempt_number_its_turn(parts: Parts) -> None:
+    parts.use_results(batch_size=2)
+    first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
+    other = first[4]._replace(attempt=2)
+    for each in (*first[:4], other):
+        parts.results.put(each, CompleteOutcome())
+    assert [take(parts.results) for _ in range(4)] == [first[:2], [other], first[2:4], []]
+
+
+async def test_buffer_lets_only_completions_wait_for_a_claim(parts: Parts, seen: Recorder) -> None:
+    """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
+    held = await claim(parts.store, new_job("a"), new_job("b"))
+    completer = parts.completer()
+    parts.results.claims_follow = True
+    await completer.start()
+    parts.results.put(held[0], CompleteOutcome())
+    for _ in range(5):
+        await asyncio.sleep(0)  # rounds of the loop, no time
+    assert take(parts.results) == [held[0]], "the completer has not begun a pass"
+    parts.results.put(held[0], CompleteOutcome())
+    parts.results.put(held[1], FailOutcome("no"))
+    await seen.until(JobFailed, job_id="b")
+    assert await statuses(parts.store, "a", "b") == ["completed", "failed"]  # that one went along
+    await completer.stop()
+
+
+async def test_batch_leaves_out_what_another_batch_is_writing(parts: Parts, seen: Recorder, dsn: str) -> None:
+    """A claim in the middle of a slow write takes what came since, and nothing is lost."""
+    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
+    completer, results = parts.completer(), parts.results
+    results.put(held[0], CompleteOutcome())
+    results.put(held[1], FailOutcome("no"))
+    async with locked(dsn, "scheduled_jobs"):
+        writing = asyncio.create_task(completer.run_once())
+        done, _ = await asyncio.wait([writing], timeout=0.05)  # real time: it must have begun
+        assert not done
+        assert take(results) == []
+        results.put(held[2], CompleteOutcome())
+        with suppress(KeyError), results.completions() as batch:
+            assert batch.claims == [held[2]]
+            raise KeyError
+    await writing
+    assert await completer.run_once() == NEVER
+    assert [event.job_id for event in seen.of(JobEvent)] == ["a", "b", "c"]
+    assert await statuses(parts.store, *"abc") == ["completed", "failed", "completed"]
+
+
+async def test_refused_completion_is_written_again_or_lost(parts: Parts, seen: Recorder) -> None:
+    held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
+    await parts.store.cancel("a")
+    await parts.store.replace([new_job("b", priority=8)])
+    completer = parts.completer()
+    for each in held:
+        parts.results.put(each, CompleteOutcome())
+    with parts.results.completions() as batch:
+        batch.refused = (await parts.store.exchange("me", [], 0, completed=batch.claims)).refused
+    assert seen.events == [JobCompleted("c", "test.job", 1)]
+    assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
+    assert await completer.run_once() == NEVER
+    assert seen.events[1:] == [JobLost("a", "test.job", 1), JobCompleted("b", "test.job", 1)]
+    assert await statuses(parts.store, *"abc") == ["cancelled", "pending", "completed"]
+    assert parts.calls == ["written"], "the claimer hears of the job that is pending again"
+
+
+@pytest.mark.parametrize("keeps_completed", [True, False])
+async def test_buffer_counts_completions_whose_rows_are_not_kept(
+    store: Store, bus: EventBus, keeps_completed: bool
+) -> None:
+    parts = Parts(store, bus)
+    parts.use_results(keeps_completed=keeps_completed)
+    held = await claim(store, *(new_job(job_id) for job_id in "abc"))
+    for each in held:
+        parts.results.put(each, CompleteOutcome())
+    with parts.results.completions() as batch:
+        batch.refused = {"b"}
+    assert parts.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
+
+
+async def test_unwritten_has_every_outcome_until_its_batch_is_settled(parts: Parts) -> None:
+    parts.use_results(batch_size=1)
+    a, b, c, d = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
+    results = parts.results
+    for each in (a, b):
+        results.put(each, CompleteOutcome())
+    for each in (c, d):
+        results.put(each, FailOutcome("no"))
+    everything = {"a": 1, "b": 1, "c": 1, "d": 1}
+    assert results.unwritten() == everything
+    with suppress(KeyError), results.completions(), results.others():
+        assert results.unwritten() == everything
+        raise KeyError
+    assert results.unwritten() == everything
+    with results.completions(), results.others() as others:
+        others.accepted = {"c"}
+    assert results.unwritten() == {"b": 1, "d": 1}
