@@ -21,7 +21,7 @@ class InspectionMethods(SchedulerParts):
 
     async def get_job(self, job_id: str) -> Job | None:
         """Return the job, or None if it does not exist."""
-        return await self._store.get_job(check_job_id(job_id))
+        return await self._store.jobs.get_job(check_job_id(job_id))
 
     async def list_jobs(
         self,
@@ -60,7 +60,7 @@ class InspectionMethods(SchedulerParts):
         for name, value in (("job_name", job_name), ("worker_id", worker_id)):
             if value is not None:
                 check_text(name, value)
-        return await self._store.list_jobs(
+        return await self._store.jobs.list_jobs(
             after=None if after is None else check_job_id(after),
             statuses=statuses,
             job_name=job_name,
@@ -74,8 +74,8 @@ class InspectionMethods(SchedulerParts):
         """Return the number of jobs in each status, of one name or of all."""
         if job_name is not None:
             check_text("job_name", job_name)
-        return await self._store.count_jobs(job_name)
+        return await self._store.jobs.count_jobs(job_name)
 
     async def workers(self) -> list[Worker]:
         """Return every worker that has a row, oldest first, and whether its lease is valid."""
-        return await self._store.workers()
+        return await self._store.workers.list_workers()

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.model import (
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import encode_task_data
 from pg_scheduler.jobs.validation import check_job_id
-from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.connections.session import Connection
 
 __all__ = ["JobMethods"]
 
@@ -42,7 +42,7 @@ class JobMethods(SchedulerParts):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
-        connection: PoolConnection | None = None,
+        connection: Connection | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -104,7 +104,7 @@ class JobMethods(SchedulerParts):
         *,
         conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
         batch_size: int = 1000,
-        connection: PoolConnection | None = None,
+        connection: Connection | None = None,
     ) -> list[str | None]:
         """Schedule many jobs with few statements.
 
@@ -173,7 +173,7 @@ class JobMethods(SchedulerParts):
         Returns:
             True if the job was pending or running, False if it has finished or does not exist.
         """
-        change = await self._store.cancel(check_job_id(job_id))
+        change = await self._store.jobs.cancel(check_job_id(job_id))
         await self._notify_owner(change.worker_id)
         if (
             change.changed and change.worker_id is None
@@ -189,7 +189,7 @@ class JobMethods(SchedulerParts):
         Returns:
             True if the job had finished and is pending now, False if it is unfinished or does not exist.
         """
-        was_finished = await self._store.retry(check_job_id(job_id))
+        was_finished = await self._store.jobs.retry(check_job_id(job_id))
         if was_finished:
             await self._outbox.notify_due(datetime.now(UTC))
         return was_finished
@@ -212,7 +212,7 @@ class JobMethods(SchedulerParts):
             ValueError: ``status`` is not a status.
         """
         new = JobStatus.parse(status)
-        change = await self._store.set_status(check_job_id(job_id), new, self._config.lease_seconds)
+        change = await self._store.jobs.set_status(check_job_id(job_id), new, self._config.lease_seconds)
         await self._notify_owner(change.worker_id)
         if new is JobStatus.PENDING:
             await self._outbox.notify_due(datetime.now(UTC))

@@ -48,7 +48,9 @@ class LegacyMethods(SchedulerParts):
 
         Their jobs stay pending for a worker that registers them.
         """
-        unknown = sorted(name for name in await self._store.waiting_names() if not self._tasks.resolve(name))
+        unknown = sorted(
+            name for name in await self._store.jobs.waiting_names() if not self._tasks.resolve(name)
+        )
         for name in unknown:
             logger.warning(
                 "pending jobs reference the unregistered function %r; start a worker that registers it",
@@ -83,7 +85,7 @@ class LegacyMethods(SchedulerParts):
         job_id = check_job_id(job_row["job_id"])
         if job_id in self._running().in_flight.held():
             raise ValueError(f"job {job_id!r} is already running on this worker; wait until it has finished")
-        claim = await self._store.held_claim(job_id, self._life.worker_id)
+        claim = await self._store.claims.held_claim(job_id, self._life.worker_id)
         if claim is None:
             raise ValueError(
                 f"job {job_id!r} is not claimed by worker {self._life.worker_id}; "

@@ -28,7 +28,7 @@ class RetentionMethods(SchedulerParts):
         check_count("days", days, least=1)
         if not self._config.vacuum.track_metrics:
             return []
-        return [asdict(day) for day in await self._store.vacuum_stats(days)]
+        return [asdict(day) for day in await self._store.retention.vacuum_stats(days)]
 
     async def get_total_vacuum_stats(self) -> dict[str, Any]:
         """Return the deletions since the first vacuum; empty without ``track_metrics``.
@@ -37,4 +37,4 @@ class RetentionMethods(SchedulerParts):
         """
         if not self._config.vacuum.track_metrics:
             return {}
-        return asdict(await self._store.total_vacuum_stats())
+        return asdict(await self._store.retention.total_vacuum_stats())

@@ -46,7 +46,7 @@ class ScheduleMethods(SchedulerParts):
         Returns:
             The id of the job, or None if the key is unknown in this process.
         """
-        job = self._periodic.manual_job(dedup_key, await self._store.now())
+        job = self._periodic.manual_job(dedup_key, await self._store.schedules.now())
         if job is None:
             return None
         return await self._enqueuer.insert(job, ConflictResolution.RAISE, None)

@@ -25,7 +25,7 @@ from pg_scheduler.jobs.validation import (
     check_timeout,
 )
 from pg_scheduler.store.connections.listen import DUE
-from pg_scheduler.store.connections.pool import PoolConnection, check_connection
+from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.store import Store
 
 __all__ = ["Enqueuer"]
@@ -153,7 +153,7 @@ class Enqueuer:
         )
 
     async def insert(
-        self, job: NewJob, conflict_resolution: ConflictResolution, connection: PoolConnection | None
+        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
     ) -> str:
         """Insert one job.
 
@@ -163,24 +163,24 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
-            await self._store.replace([job], connection=connection)
+            await self._store.jobs.replace([job], connection=connection)
             await self._announce(job.execution_time, connection)
         elif not await self._inserted(job, connection) and conflict_resolution is ConflictResolution.RAISE:
             raise await self._conflict([job.job_id], connection)
         return job.job_id
 
-    async def _inserted(self, job: NewJob, connection: PoolConnection | None) -> bool:
+    async def _inserted(self, job: NewJob, connection: Connection | None) -> bool:
         if connection is None:
             return await self._coalescer.insert(job)
         message = DUE if self._outbox.is_near(job.execution_time) else None
-        return bool(await self._store.insert([job], message=message, connection=connection))
+        return bool(await self._store.jobs.insert([job], message=message, connection=connection))
 
     async def _insert_together(self, jobs: Sequence[NewJob]) -> set[str]:
         """Insert jobs of single calls; the ids that were free. Word of them goes along, or later."""
         near = self._outbox.is_near(min([job.execution_time for job in jobs]))
         message = self._outbox.due_message if near and self._outbox.may_carry() else None
         began = time.monotonic()
-        inserted = await self._store.insert_small(jobs, message=message)
+        inserted = await self._store.jobs.insert_small(jobs, message=message)
         if inserted and message:
             self._outbox.carried(began)
         elif inserted and near:
@@ -192,7 +192,7 @@ class Enqueuer:
         specs: Sequence[JobSpec],
         conflict_resolution: ConflictResolution,
         batch_size: int,
-        connection: PoolConnection | None,
+        connection: Connection | None,
     ) -> list[str | None]:
         """Check and insert many jobs; ids in the order of the specs, None where one was not inserted.
 
@@ -213,17 +213,17 @@ class Enqueuer:
         batches = _batches(others, conflict_resolution, batch_size)
         ids: list[str | None] = [job.job_id for job in jobs]
         if conflict_resolution is ConflictResolution.RAISE:
-            async with self._store.all_or_nothing(connection) as one:
+            async with self._store.jobs.all_or_nothing(connection) as one:
                 await self._insert_or_raise(batches, one)
-                await self._store.copy(copied, batch_size, connection=one)
+                await self._store.jobs.copy(copied, batch_size, connection=one)
         elif conflict_resolution is ConflictResolution.REPLACE:
             for batch in batches:
-                await self._store.replace(batch, connection=connection)
-            await self._store.copy(copied, batch_size, connection=connection)
+                await self._store.jobs.replace(batch, connection=connection)
+            await self._store.jobs.copy(copied, batch_size, connection=connection)
         else:
             for batch in batches:
-                inserted |= await self._store.insert(batch, connection=connection)
-            await self._store.copy(copied, batch_size, connection=connection)
+                inserted |= await self._store.jobs.insert(batch, connection=connection)
+            await self._store.jobs.copy(copied, batch_size, connection=connection)
             # Of an id that comes twice, the first one is the one inserted.
             for place, job in enumerate(jobs):
                 if job.job_id in inserted:
@@ -243,23 +243,23 @@ class Enqueuer:
             jobs += self.check(specs[start : start + IN_ONE_GO])
         return jobs
 
-    async def _insert_or_raise(self, batches: Iterable[Sequence[NewJob]], connection: PoolConnection) -> None:
+    async def _insert_or_raise(self, batches: Iterable[Sequence[NewJob]], connection: Connection) -> None:
         for batch in batches:
-            inserted = await self._store.insert(batch, connection=connection)
+            inserted = await self._store.jobs.insert(batch, connection=connection)
             if len(inserted) < len(batch):
                 taken = [job.job_id for job in batch if job.job_id not in inserted]
                 raise await self._conflict(taken, connection)
 
-    async def _conflict(self, job_ids: Sequence[str], connection: PoolConnection | None) -> JobConflictError:
-        statuses = await self._store.statuses_of(job_ids, connection=connection)
+    async def _conflict(self, job_ids: Sequence[str], connection: Connection | None) -> JobConflictError:
+        statuses = await self._store.jobs.statuses_of(job_ids, connection=connection)
         status = statuses.get(job_ids[0])
         return JobConflictError(job_ids[0], status.value if status else "deleted")
 
-    async def _announce(self, due: datetime, connection: PoolConnection | None) -> None:
+    async def _announce(self, due: datetime, connection: Connection | None) -> None:
         if connection is None:
             await self._outbox.notify_due(due)
         elif self._outbox.is_near(due):  # sent by the caller's commit, or never
-            await self._store.notify([DUE], connection=connection)
+            await self._store.locks.notify([DUE], connection=connection)
 
 
 def _batches(

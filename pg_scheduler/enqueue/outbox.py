@@ -136,7 +136,7 @@ class Outbox:
     async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
         """Request heartbeats now: the time in which the workers must answer counts from the return."""
         if messages := _checks(worker_ids):
-            await self._store.notify(messages)
+            await self._store.locks.notify(messages)
 
     async def notify_schedules(self) -> None:
         """Announce that a schedule was enabled or disabled."""
@@ -156,7 +156,7 @@ class Outbox:
         messages, self._messages = self._messages, {}
         if messages:
             try:
-                await self._store.notify(list(messages))
+                await self._store.locks.notify(list(messages))
             except BaseException:  # not sent
                 self._messages = messages | self._messages
                 raise

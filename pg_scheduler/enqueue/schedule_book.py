@@ -91,7 +91,7 @@ class ScheduleBook:
         """Write what was switched here; whether anything was written."""
         written = False
         for dedup_key, enabled in dict(self._wishes).items():
-            if not await self._store.enable_periodic(dedup_key, enabled):
+            if not await self._store.schedules.enable_periodic(dedup_key, enabled):
                 continue  # no node has written the schedule yet: after the next merge
             written = True
             if row := self._rows.get(dedup_key):
@@ -109,12 +109,12 @@ class ScheduleBook:
         version = self._catalogue.version
         configs = self._known()
         if configs and self._merged_version != version:
-            async with self._store.periodic_locked() as connection:
-                rows = await self._store.periodic_rows(on=connection)
+            async with self._store.schedules.periodic_locked() as connection:
+                rows = await self._store.schedules.periodic_rows(on=connection)
                 new = [key for key in configs if key not in rows]
-                chained = await self._store.chained_runs(new, on=connection)
-                now = await self._store.now(on=connection)
-                await self._store.write_periodic(
+                chained = await self._store.schedules.chained_runs(new, on=connection)
+                now = await self._store.schedules.now(on=connection)
+                await self._store.schedules.write_periodic(
                     merge(configs, rows, now=now, chained=chained), on=connection
                 )
         self._merged_version = version
@@ -125,7 +125,7 @@ class ScheduleBook:
         Where none is known, nothing is asked: the time is None.
         """
         known = self._known()
-        rows, now = await self._store.periodic_rows_and_now() if known else ({}, None)
+        rows, now = await self._store.schedules.periodic_rows_and_now() if known else ({}, None)
         self._rows = {key: row for key, row in rows.items() if key in known}
         return self._rows, now
 

@@ -1,15 +1,26 @@
-"""How a try ended, and what that makes of the job: one pure decision.
+"""Decide what an attempt's end makes of its job: a result becomes an outcome, a row change and an event.
 
-``decide()`` is given what happened (a result) and answers what to write (an outcome). A try that was
-taken away from us (cancelled by a caller, or lost with the lease) has no outcome: its row belongs to
-somebody else by now.
+``decide()`` maps a result (how the attempt ended) to an outcome (what to write). ``row_change()`` maps an
+outcome to the values of the row, ``outcome_event()`` to the event. An attempt that was cancelled by a caller,
+or lost its lease, has no outcome: its row belongs to another attempt by then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+)
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 
@@ -23,14 +34,24 @@ __all__ = [
     "Result",
     "RetryOutcome",
     "ReturnResult",
+    "RowChange",
     "SkipOutcome",
     "SkippedResult",
     "UnrunnableResult",
     "decide",
     "describe",
+    "outcome_event",
+    "reclaim_change",
+    "release_change",
+    "row_change",
 ]
 
-MAX_ERROR_LENGTH = 10_000
+MAX_ERROR_LENGTH: Final = 10_000
+"""Characters of an error message that are kept."""
+
+QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
+
+# -- how an attempt ended ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,41 +61,43 @@ class ReturnResult:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResult:
-    """The coroutine raised, or ran out of time."""
+    """The coroutine raised an exception or timed out."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class UnrunnableResult:
-    """The row cannot be run by anybody: trying again would not help."""
+    """No worker can run the row, so a retry would not help."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedResult:
-    """Another run holds the advisory lock."""
+    """Another attempt holds the advisory lock."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptResult:
-    """The Scheduler shut down before the coroutine ended."""
+    """The scheduler shut down before the coroutine ended."""
 
 
 Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | InterruptResult
 
+# -- what to write -------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class CompleteOutcome:
-    """Write ``completed``."""
+    """Complete the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailOutcome:
-    """Write ``failed``, for good. ``exception`` goes into the log."""
+    """Fail the job for good. ``exception`` goes into the log."""
 
     error: str
     exception: BaseException | None = field(default=None, compare=False)
@@ -82,7 +105,7 @@ class FailOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RetryOutcome:
-    """Write ``pending`` again, due after the delay. ``exception`` goes into the log."""
+    """Make the job pending again, due after the delay. ``exception`` goes into the log."""
 
     delay: timedelta
     error: str
@@ -91,34 +114,52 @@ class RetryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseOutcome:
-    """Write ``pending`` again at once; the try does not count."""
+    """Make the job pending again at once. The attempt does not count as a retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkipOutcome:
-    """Write ``cancelled`` with the reason."""
+    """Cancel the job with a reason."""
 
     reason: str
 
 
 Outcome = CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SkipOutcome
 
-_COMPLETED = CompleteOutcome()
-_RELEASE = ReleaseOutcome()
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """Values that settle an attempt in its row.
+
+    Attributes:
+        attempt: The attempt, which is part of the fencing token.
+        status: The new status.
+        error: The new error message; None keeps the old one, unless the job completed.
+        delay_s: Seconds until a pending job is due; 0 keeps its execution time.
+        retries: Added to the row's retries.
+        crashes: Added to the row's crashes.
+    """
+
+    attempt: int
+    status: JobStatus
+    error: str | None = None
+    delay_s: float = 0.0
+    retries: int = 0
+    crashes: int = 0
 
 
 def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) -> Outcome:
-    """What to write for a try that ended.
+    """Return the outcome of an attempt.
 
     Args:
-        claim: The try.
+        claim: The attempt.
         result: How it ended.
-        policy: When failed tries come back. The delay is added to the database's clock.
+        policy: The delay before a retry, which is added to the database's clock.
         spread: A random number from -1 to 1 for the policy's jitter.
     """
     match result:
         case ReturnResult():
-            return _COMPLETED
+            return _COMPLETE
         case ErrorResult(error) if claim.retry_count < claim.max_retries:
             return RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error)
         case ErrorResult(error) | UnrunnableResult(error):
@@ -129,12 +170,70 @@ def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) 
             return _RELEASE
 
 
+_COMPLETE: Final = CompleteOutcome()
+_RELEASE: Final = ReleaseOutcome()
+
+
+def row_change(attempt: int, outcome: Outcome) -> RowChange:
+    """Return the row change of an outcome."""
+    match outcome:
+        case CompleteOutcome():
+            return RowChange(attempt, JobStatus.COMPLETED)
+        case FailOutcome(error):
+            return RowChange(attempt, JobStatus.FAILED, error)
+        case RetryOutcome(delay, error):
+            return RowChange(attempt, JobStatus.PENDING, error, delay.total_seconds(), retries=1)
+        case SkipOutcome(reason):
+            return RowChange(attempt, JobStatus.CANCELLED, reason)
+        case ReleaseOutcome():
+            return release_change(attempt)
+
+
+def release_change(attempt: int) -> RowChange:
+    """Return the row change of an attempt that makes its job pending again and does not count."""
+    return RowChange(attempt, JobStatus.PENDING)
+
+
+def reclaim_change(attempt: int, *, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
+    """Return the row change of an orphaned job.
+
+    Args:
+        attempt: The attempt that nobody holds any more.
+        crashed: Whether its worker died.
+        crashes: The number of workers that died before while they ran the job.
+        max_crashes: The number that quarantines the job; None for no limit.
+    """
+    if not crashed:
+        return release_change(attempt)
+    if max_crashes is not None and crashes + 1 >= max_crashes:
+        return RowChange(attempt, JobStatus.FAILED, QUARANTINED.format(crashes + 1), crashes=1)
+    return RowChange(attempt, JobStatus.PENDING, crashes=1)
+
+
+def outcome_event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
+    """Return the event of an outcome; ``JobLost`` for one that the database refused."""
+    about = (claim.job_id, claim.job_name, claim.attempt)
+    if not accepted:
+        return JobLost(*about)
+    match outcome:
+        case CompleteOutcome():
+            return JobCompleted(*about)
+        case FailOutcome(error, exception):
+            return JobFailed(*about, error=error, exception=exception)
+        case RetryOutcome(delay, error, exception):
+            return JobRetried(*about, error=error, delay=delay, exception=exception)
+        case SkipOutcome(reason):
+            return JobCancelled(*about, reason=reason)
+        case ReleaseOutcome():
+            return JobReleased(*about)
+
+
 def describe(error: BaseException) -> str:
-    """An exception as the text of the ``error_message`` column, which can hold neither NUL nor surrogates."""
+    """Return an exception as text that PostgreSQL can hold: without NUL and surrogates."""
     name = type(error).__qualname__
     try:
-        said = str(error)
+        message = str(error)
     except Exception as mistake:  # noqa: BLE001 - user code: a class of the job's author
-        said = f"(its text cannot be had: {type(mistake).__qualname__})"
-    text = f"{name}: {said}" if said else name
+        message = f"(str() of it raised {type(mistake).__qualname__})"
+    text = f"{name}: {message}" if message else name
     return text[:MAX_ERROR_LENGTH].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,36 +1,140 @@
-"""Loads the statements: ``sql/*.sql``, each after a line ``-- name: <name>``.
+"""Load the statements of ``sql/*.sql``.
 
-``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables
-whatever the search path of the connection they run on.
+A statement begins with its declarations::
+
+    -- name: renew_lease
+    -- route: shared, tuned
+    -- timeout: call
+
+``route`` says which connection runs the statement (see ``Route``). ``shared, <route>`` tries the shared
+connection first. ``<route> | <route>`` leaves the choice to the method; the first is the default. ``timeout``
+is ``call`` unless it says ``hot``.
+
+``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
+the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import Final
 
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.sqltext import qualify
 
-__all__ = ["load_queries"]
+__all__ = ["Query", "Route", "Timeout", "load_queries"]
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+class Route(StrEnum):
+    """The connection that runs a statement, unless the caller passes one."""
+
+    CALLER = "caller"
+    """The connection of the transaction that the statement is part of; it has no other."""
+    CHECKOUT = "checkout"
+    """A connection that is held for long, because the statement changes its session."""
+    DEDICATED = "dedicated"
+    """The connection of the hot path."""
+    POOL = "pool"
+    """A connection of the pool, for this statement."""
+    RESERVED = "reserved"
+    """The same, or the dedicated connection while jobs use up the pool."""
+    STICKY = "sticky"
+    """A connection of the pool that is kept for a moment, for the next call."""
+    STICKY_RESERVED = "sticky-reserved"
+    """The same, or the dedicated connection while jobs use up the pool."""
+    TUNED = "tuned"
+    """A transaction of its own with planner settings, on a reserved connection."""
+
+
+class Timeout(StrEnum):
+    """The time limit of a statement; see ``ConnectionOptions``."""
+
+    CALL = "call"
+    HOT = "hot"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement.
+
+    Attributes:
+        name: Its name.
+        text: The SQL.
+        routes: The connections that may run it, the default first.
+        is_shareable: Whether it runs on the shared connection if that is free.
+        timeout: Its time limit.
+    """
+
+    name: str
+    text: str
+    routes: tuple[Route, ...]
+    is_shareable: bool
+    timeout: Timeout
+
+
+_MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
+_DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
+_COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
+_PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
+_PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
 
 @cache
-def load_queries(schema: str) -> Mapping[str, str]:
-    """Every statement by name, for the tables in ``schema``."""
-    return MappingProxyType({name: qualify(text, schema) for name, text in _statements()})
+def load_queries(schema: str) -> Mapping[str, Query]:
+    """Return every statement by name, for the tables in ``schema``."""
+    return MappingProxyType(
+        {query.name: replace(query, text=qualify(query.text, schema)) for query in _queries()}
+    )
 
 
-def _statements() -> Iterator[tuple[str, str]]:
+def _queries() -> Iterator[Query]:
+    parts = list(_parts())
+    fragments = _PRIORITIES | {
+        name: _COMMENT.sub("", text).strip() for kind, name, text in parts if kind == "fragment"
+    }
     seen: set[str] = set()
+    for kind, name, text in parts:
+        if kind == "fragment":
+            continue
+        if name in seen:
+            raise LookupError(f"two statements are named {name!r}")
+        seen.add(name)
+        yield _query(name, text, fragments)
+
+
+def _parts() -> Iterator[tuple[str, str, str]]:
     for file in sorted(files("pg_scheduler.store").joinpath("sql").iterdir(), key=lambda each: each.name):
-        _, *parts = _NAME.split(file.read_text(encoding="utf-8"))
-        for name, text in zip(parts[::2], parts[1::2], strict=True):
-            if name in seen:
-                raise LookupError(f"two statements are named {name!r}")
-            seen.add(name)
-            yield name, text.strip()
+        _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
+        yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+
+
+def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
+    declared: dict[str, str] = {}
+    while found := _DECLARATION.match(text):
+        declared[found[1]] = found[2]
+        text = text[found.end() :]
+    if "route" not in declared:
+        raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
+    routes = declared["route"].removeprefix("shared, ")
+    try:
+        return Query(
+            name=name,
+            text=_expand(text, fragments).strip(),
+            routes=tuple(Route(route) for route in routes.split(" | ")),
+            is_shareable=routes != declared["route"],
+            timeout=Timeout(declared.get("timeout", Timeout.CALL)),
+        )
+    except ValueError as error:
+        raise LookupError(f"statement {name!r} declares {declared!r}: {error}") from error
+
+
+def _expand(text: str, fragments: Mapping[str, str]) -> str:
+    while _PLACEHOLDER.search(text):  # a fragment may contain others
+        text = _PLACEHOLDER.sub(lambda found: fragments[found[1]], text)
+    return text

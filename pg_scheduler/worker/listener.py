@@ -85,7 +85,7 @@ class Listener(Service):
         return CHECK_INTERVAL
 
     async def _hears_itself(self) -> bool:
-        await self._store.notify([self._hello])
+        await self._store.locks.notify([self._hello])
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
                 return await self._heard.wait()

@@ -118,7 +118,7 @@ class Runtime:
             on_lost=self._lost,
             on_fault=on_fault,
         )
-        lease_connection = LeaseConnection(store, store.connections, worker_id)
+        lease_connection = LeaseConnection(store.workers, store.connections, worker_id)
         self.heartbeat = Heartbeat(
             store,
             events,

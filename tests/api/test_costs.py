@@ -131,7 +131,7 @@ async def test_bulk_sends_at_most_twenty_statements_and_one_notification(
     idle: Scheduler, sent: Statements, other: asyncpg.Connection
 ) -> None:
     received: asyncio.Queue[str] = asyncio.Queue()
-    channel = await Store(Connections(idle.db_pool)).channel()
+    channel = await Store(Connections(idle.db_pool)).locks.channel()
     await other.add_listener(channel, lambda *message: received.put_nowait(message[3]))
     await sent.take()
 

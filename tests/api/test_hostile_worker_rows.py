@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 import asyncpg
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
+from pg_scheduler.store.store import Store
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
 from tests.support.worker import Recorder, now
 
@@ -111,7 +113,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their leases never end, but no connection holds the liveness locks in their rows."""
-    monkeypatch.setattr("pg_scheduler.store.store.SETTLING", 0.0)
+    monkeypatch.setattr("pg_scheduler.scheduler.Store", partial(Store, server_start_grace_s=0.0))
     monkeypatch.setattr("pg_scheduler.worker.maintenance.rescuer.PATIENCE", 0.0)
     for number, worker_id in enumerate(IDS):
         row = dict.fromkeys(("started_at", "last_beat", "lease_until"), INSTANTS[number % 2 * 3])

@@ -180,7 +180,7 @@ async def test_due_job_runs_after_the_listener_reconnects_when_its_notification_
     seen = Recorder(scheduler)
     scheduler.register(open_gate.job, name="app.work")
     await scheduler.start()
-    await scheduler._store.insert([new_job("unannounced", "app.work")])  # without a notification
+    await scheduler._store.jobs.insert([new_job("unannounced", "app.work")])  # without a notification
     assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
     await seen.until(JobCompleted, job_id="unannounced")
 
@@ -370,11 +370,12 @@ async def test_start_fails_on_a_closed_pool_and_succeeds_later_on_an_open_one(ds
     with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
         await scheduler.start()
     assert not holds(scheduler.is_running)
-    scheduler._store.connections._pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+    connections = scheduler._store.connections
+    connections._pool = connections.hot_path._pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
     await scheduler.start()
     assert holds(scheduler.is_running)
     await scheduler.shutdown()
-    await scheduler._store.connections._pool.close()
+    await connections._pool.close()
 
 
 async def test_scheduler_recovers_when_every_connection_is_lost(

@@ -54,7 +54,7 @@ async def test_error_omits_the_password_when_the_dsn_has_the_wrong_type(
     ids=["port", "bracket", "scheme", "option", "unreachable"],
 )
 async def test_error_omits_the_password_when_the_dsn_cannot_be_used(pool: asyncpg.Pool, address: str) -> None:
-    held = Connections(pool, address).hold()
+    held = Connections(pool, address).checkout()
     with pytest.raises((ConfigurationError, DatabaseUnavailableError)) as raised:
         await held.__aenter__()
     assert SECRET not in logged_text(raised.value)
@@ -68,7 +68,7 @@ async def test_error_omits_the_password_when_a_dsn_is_passed_for_another_paramet
     assert SECRET not in logged_text(raised.value)
     scheduler = Scheduler(pool, direct_dsn=DSN)
     with pytest.raises(TypeError) as raised:
-        await scheduler.schedule(work, execution_time=now(), connection=DSN)
+        await scheduler.schedule(work, execution_time=now(), connection=DSN)  # type: ignore[arg-type]
     assert SECRET not in logged_text(raised.value)
     shown = [scheduler, scheduler._config, scheduler._store, scheduler._store.connections]
     assert SECRET not in repr(shown)

@@ -7,7 +7,9 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -17,27 +19,24 @@ from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, p
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome
+from pg_scheduler.jobs.outcome import CompleteOutcome, release_change
 from pg_scheduler.jobs.rows import Claim, GeneratedIdJob
 from pg_scheduler.schedules.sync import SyncPlan
+from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.support.store import LEASE, NAME, new_job, worker
+from tests.support.store import LEASE, NAME, methods_of, new_job, worker
 from tests.support.worker import now
 
 LIMIT_S = 0.3
 """Replaces every timeout of the library, which are up to an hour."""
 MAX_CALL_S = 10 * LIMIT_S
 """A call may wait for a connection, for several statements, and for concurrent calls of its kind."""
-TIMEOUTS = {
-    "CALL_TIMEOUT",
-    "HOT_TIMEOUT",
-    "ANSWER_TIMEOUT",
-    "TIMEOUT",
-    "FAREWELL",
-    "MIGRATION_TIMEOUT_S",
-    "QUERY_TIMEOUT_S",
+TIMEOUTS: dict[str, Any] = {
+    each.name: LIMIT_S for each in fields(ConnectionOptions) if "timeout_s" in each.name
 }
+OPTIONS = ConnectionOptions(**TIMEOUTS)
+MIGRATION_TIMEOUTS = {"MIGRATION_TIMEOUT_S", "QUERY_TIMEOUT_S"}
 
 Call = Callable[[Any, Any], Awaitable[object]]
 
@@ -45,8 +44,9 @@ Call = Callable[[Any, Any], Awaitable[object]]
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set every timeout of the library to the limit."""
+    monkeypatch.setattr("pg_scheduler.scheduler.Connections", partial(Connections, options=OPTIONS))
     for module in [each for name, each in sys.modules.items() if name.startswith("pg_scheduler.")]:
-        for name in TIMEOUTS & set(vars(module)):
+        for name in MIGRATION_TIMEOUTS & set(vars(module)):
             monkeypatch.setattr(module, name, LIMIT_S)
 
 
@@ -198,56 +198,57 @@ def claimed() -> list[Claim]:
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
-    "channel": lambda it, _: Store(it.connections).channel(),
+    "channel": lambda it, _: Store(it.connections).locks.channel(),
     "migrate": lambda it, _: it.migrate(),
-    "insert": lambda it, _: it.insert([new_job()]),
-    "insert, with a message": lambda it, conn: it.insert([new_job()], message="due", connection=conn),
-    "insert_small": lambda it, _: it.insert_small([new_job()]),
-    "copy": lambda it, _: it.copy([GeneratedIdJob(*new_job())], 1000),
-    "replace": lambda it, _: it.replace([new_job()]),
-    "statuses_of": lambda it, _: it.statuses_of(["a"]),
-    "all_or_nothing": lambda it, _: enter(it.all_or_nothing()),
-    "all_or_nothing, on a connection": lambda it, conn: enter(it.all_or_nothing(conn)),
-    "exchange": lambda it, _: it.exchange("w1", [NAME], 1),
-    "exchange, with completions": lambda it, _: it.exchange("w1", [NAME], 1, completed=claimed()),
-    "finish": lambda it, _: it.finish("w1", [(claimed()[0], CompleteOutcome())]),
-    "held_claim": lambda it, _: it.held_claim("a", "w1"),
-    "cancel": lambda it, _: it.cancel("a"),
-    "retry": lambda it, _: it.retry("a"),
-    "set_status": lambda it, _: it.set_status("a", JobStatus.PENDING, LEASE),
-    "register": lambda it, _: it.register(worker(), LEASE),
-    "renew": lambda it, _: it.renew("w1", {}, LEASE),
-    "suspect_workers": lambda it, _: it.suspect_workers("w1"),
-    "restart_leases": lambda it, _: it.restart_leases(),
-    "deregister": lambda it, _: it.deregister("w1"),
-    "workers": lambda it, _: it.workers(),
-    "rescue": lambda it, _: it.rescue(120),
-    "release_unacknowledged": lambda it, _: it.release_unacknowledged("w1", {}),
-    "look_ahead": lambda it, _: it.look_ahead(30, 120),
-    "expire": lambda it, _: it.expire(10),
-    "table_blocks": lambda it, _: it.table_blocks(),
-    "vacuum_blocks": lambda it, _: it.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
-    "vacuum_surplus": lambda it, _: it.vacuum_surplus(JobStatus.FAILED, 1, 10),
-    "record_vacuum": lambda it, _: it.record_vacuum({}, "w1"),
-    "vacuum_stats": lambda it, _: it.vacuum_stats(1),
-    "total_vacuum_stats": lambda it, _: it.total_vacuum_stats(),
-    "get_job": lambda it, _: it.get_job("a"),
-    "list_jobs": lambda it, _: it.list_jobs(
+    "insert": lambda it, _: it.jobs.insert([new_job()]),
+    "insert, with a message": lambda it, conn: it.jobs.insert([new_job()], message="due", connection=conn),
+    "insert_small": lambda it, _: it.jobs.insert_small([new_job()]),
+    "copy": lambda it, _: it.jobs.copy([GeneratedIdJob(*new_job())], 1000),
+    "replace": lambda it, _: it.jobs.replace([new_job()]),
+    "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
+    "all_or_nothing": lambda it, _: enter(it.jobs.all_or_nothing()),
+    "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),
+    "exchange": lambda it, _: it.claims.exchange("w1", [NAME], 1),
+    "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
+    "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
+    "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn),
+    "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
+    "cancel": lambda it, _: it.jobs.cancel("a"),
+    "retry": lambda it, _: it.jobs.retry("a"),
+    "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),
+    "register": lambda it, _: it.workers.register(worker(), LEASE),
+    "renew": lambda it, _: it.workers.renew("w1", {}, LEASE),
+    "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
+    "restart_leases": lambda it, _: it.workers.restart_leases(),
+    "deregister": lambda it, _: it.workers.deregister("w1"),
+    "list_workers": lambda it, _: it.workers.list_workers(),
+    "rescue": lambda it, _: it.workers.rescue(120),
+    "release_unacknowledged": lambda it, _: it.claims.release_unacknowledged("w1", {}),
+    "scan_deadlines": lambda it, _: it.workers.scan_deadlines(30, 120),
+    "expire": lambda it, _: it.jobs.expire(10),
+    "table_blocks": lambda it, _: it.retention.table_blocks(),
+    "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
+    "vacuum_surplus": lambda it, _: it.retention.vacuum_surplus(JobStatus.FAILED, 1, 10),
+    "record_vacuum": lambda it, _: it.retention.record_vacuum({}, "w1"),
+    "vacuum_stats": lambda it, _: it.retention.vacuum_stats(1),
+    "total_vacuum_stats": lambda it, _: it.retention.total_vacuum_stats(),
+    "get_job": lambda it, _: it.jobs.get_job("a"),
+    "list_jobs": lambda it, _: it.jobs.list_jobs(
         after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
     ),
-    "count_jobs": lambda it, _: it.count_jobs(None),
-    "waiting_names": lambda it, _: it.waiting_names(),
-    "now": lambda it, _: it.now(),
-    "periodic_rows": lambda it, _: it.periodic_rows(),
-    "periodic_rows_and_now": lambda it, _: it.periodic_rows_and_now(),
-    "periodic_locked": lambda it, _: enter(it.periodic_locked()),
-    "chained_runs": lambda it, conn: it.chained_runs(["key"], on=conn),
-    "write_periodic": lambda it, conn: it.write_periodic(SyncPlan((), ("key",)), on=conn),
-    "due_periodic": lambda it, conn: it.due_periodic(["key"], on=conn),
-    "move_periodic": lambda it, conn: it.move_periodic("key", None, now(), on=conn),
-    "enable_periodic": lambda it, _: it.enable_periodic("key", True),
-    "notify": lambda it, _: it.notify(["due"]),
-    "advisory_lock": lambda it, _: enter(it.advisory_lock(1)),
+    "count_jobs": lambda it, _: it.jobs.count_jobs(None),
+    "waiting_names": lambda it, _: it.jobs.waiting_names(),
+    "now": lambda it, _: it.schedules.now(),
+    "periodic_rows": lambda it, _: it.schedules.periodic_rows(),
+    "periodic_rows_and_now": lambda it, _: it.schedules.periodic_rows_and_now(),
+    "periodic_locked": lambda it, _: enter(it.schedules.periodic_locked()),
+    "chained_runs": lambda it, conn: it.schedules.chained_runs(["key"], on=conn),
+    "write_periodic": lambda it, conn: it.schedules.write_periodic(SyncPlan((), ("key",)), on=conn),
+    "due_periodic": lambda it, conn: it.schedules.due_periodic(["key"], on=conn),
+    "move_periodic": lambda it, conn: it.schedules.move_periodic("key", None, now(), on=conn),
+    "enable_periodic": lambda it, _: it.schedules.enable_periodic("key", True),
+    "notify": lambda it, _: it.locks.notify(["due"]),
+    "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }
 
 
@@ -255,13 +256,15 @@ STORE_CALLS: dict[str, Call] = {
 async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
     part: int, private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None
 ) -> None:
-    public = {name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")}
-    assert {name.partition(",")[0] for name in STORE_CALLS} == public
     async with asyncpg.create_pool(private_dsn, min_size=20, max_size=20) as pool:
         await Scheduler(pool).initialize_db()
-        connections = Connections(pool)
+        connections = Connections(pool, options=OPTIONS)
+        store = Store(connections, schema="public")
+        assert {name.partition(",")[0] for name in STORE_CALLS} == {
+            name.rpartition(".")[2] for name in methods_of(store)
+        }
         try:
             calls = dict(list(STORE_CALLS.items())[part::3])
-            await assert_all_end(calls, Store(connections, schema="public"), private_dsn, private_server)
+            await assert_all_end(calls, store, private_dsn, private_server)
         finally:
             await connections.release_held()

@@ -40,6 +40,7 @@ from tests.cluster.outages import (
     writable_dsn,
 )
 from tests.conftest import FAST
+from tests.support.store import use_options
 from tests.support.worker import holds, now
 from tools.chaos.proxy import Proxy
 
@@ -136,11 +137,11 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
     proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than the lease, which heartbeats renew on another connection, also for unwritten results."""
-    monkeypatch.setattr("pg_scheduler.store.store.HOT_TIMEOUT", 3.5)
+    use_options(monkeypatch, hot_timeout_s=3.5)
     proxy, dsn = proxied_dsn
     async with start_workload(dsn, lease=2) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._store.connections._steady)
+        drop_connection(proxy, workload.scheduler._store.connections.hot_path.connection)
         workload.finish_held_jobs()
         await workload.wait_for_retries("claimer")
         await workload.assert_recovered()
@@ -149,11 +150,11 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
 async def test_listener_reconnects_when_its_connection_is_half_open(
     proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.store.connections.shared.ANSWER_TIMEOUT", 1)
+    use_options(monkeypatch, answer_timeout_s=1)
     proxy, dsn = proxied_dsn
     async with start_workload(dsn) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._store.shared._connection)
+        drop_connection(proxy, workload.scheduler._store.shared.connection)
         await workload.scheduler.send_heartbeat(workload.held[0])  # as every twenty seconds
         await workload.recorder.until(ListenerLost)
         await workload.recorder.until(ListenerConnected)
@@ -163,9 +164,7 @@ async def test_listener_reconnects_when_its_connection_is_half_open(
 async def test_scheduler_recovers_when_all_connections_are_half_open(
     proxied_dsn: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for bound in ("HOT_TIMEOUT", "CALL_TIMEOUT", "ANSWER_TIMEOUT"):
-        for module in ("connections.pool", "store", "connections.shared"):
-            monkeypatch.setattr(f"pg_scheduler.store.{module}.{bound}", 1, raising=False)
+    use_options(monkeypatch, hot_timeout_s=1, call_timeout_s=1, answer_timeout_s=1)
     proxy, dsn = proxied_dsn
     async with start_workload(dsn) as workload:
         await workload.schedule_jobs()

@@ -206,7 +206,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
     workers = await roles.connect(WORKER)
     listener = await workers.acquire()
     received: asyncio.Queue[object] = asyncio.Queue()
-    channel = await scheduler._store.channel()
+    channel = await scheduler._store.locks.channel()
 
     def receive(*message: object) -> None:
         received.put_nowait(message)

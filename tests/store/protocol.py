@@ -32,9 +32,11 @@ from pg_scheduler.jobs.outcome import (
     SkipOutcome,
 )
 from pg_scheduler.jobs.rows import Claim, NewJob
-from pg_scheduler.store.connections.pool import Connections, PoolConnection
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.store import ExchangeResult, RenewResult, RescueResult, StatusChange, Store
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import ExchangeResult, ExpiredJob, RenewResult, RescueResult, StatusChange
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 MAX_CRASHES = 2
@@ -150,7 +152,7 @@ class Register(Op):
     worker_id: str
 
     async def run(self, store: Store) -> None:
-        await store.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id])
+        await store.workers.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id])
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
         return Lease(self.now, self.now + LEASE * SECOND) if worker_id == self.worker_id else lease
@@ -161,7 +163,7 @@ class Deregister(Op):
     worker_id: str
 
     async def run(self, store: Store) -> None:
-        await store.deregister(self.worker_id)
+        await store.workers.deregister(self.worker_id)
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
         return None if worker_id == self.worker_id else lease
@@ -173,7 +175,7 @@ class Insert(Op):
     number: int = 0
 
     async def run(self, store: Store) -> set[str]:
-        return await store.insert([self.new])
+        return await store.jobs.insert([self.new])
 
     def job_ids(self) -> Sequence[str]:
         return [self.new.job_id]
@@ -193,7 +195,7 @@ class Insert(Op):
 @dataclass
 class Replace(Insert):
     async def run(self, store: Store) -> set[str]:
-        await store.replace([self.new])
+        await store.jobs.replace([self.new])
         return {self.new.job_id}
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
@@ -217,7 +219,7 @@ class ExchangeOp(Op):
     limit: int = LIMIT
 
     async def run(self, store: Store) -> ExchangeResult:
-        return await store.exchange(self.worker_id, [NAME], self.limit, completed=self.completed)
+        return await store.claims.exchange(self.worker_id, [NAME], self.limit, completed=self.completed)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row is None:
@@ -265,7 +267,7 @@ class Renew(Op):
     held: Mapping[str, int]
 
     async def run(self, store: Store) -> RenewResult:
-        return await store.renew(self.worker_id, self.held, LEASE)
+        return await store.workers.renew(self.worker_id, self.held, LEASE)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         token = (self.worker_id, self.held.get(job_id))
@@ -298,7 +300,7 @@ class Finish(Op):
     definitions: Mapping[int, NewJob]
 
     async def run(self, store: Store) -> set[str]:
-        return await store.finish(self.worker_id, self.outcomes)
+        return await store.results.settle(self.worker_id, self.outcomes)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         for claim, outcome in self.outcomes:
@@ -347,7 +349,7 @@ class RescueOp(Op):
     """None of them: all whose lease is over."""
 
     async def run(self, store: Store) -> RescueResult:
-        return await store.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
+        return await store.workers.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
 
     def effects(self, state: State) -> Iterator[State]:
         dead = [
@@ -396,7 +398,7 @@ class GiveBack(Op):
     definitions: Mapping[int, NewJob]
 
     async def run(self, store: Store) -> list[str]:
-        return await store.release_unacknowledged(self.worker_id, self.known)
+        return await store.claims.release_unacknowledged(self.worker_id, self.known)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row is None or row.status != "running" or row.worker != self.worker_id or row.due > self.now:
@@ -415,8 +417,8 @@ class GiveBack(Op):
 class Expire(Op):
     skips: ClassVar[bool] = True
 
-    async def run(self, store: Store) -> list[tuple[str, str, int]]:
-        return await store.expire(LIMIT)
+    async def run(self, store: Store) -> list[ExpiredJob]:
+        return await store.jobs.expire(LIMIT)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row and row.status == "pending" and row.due <= self.now and row.expires and row.expires < self.now:
@@ -432,7 +434,7 @@ class Cancel(Op):
     job_id: str
 
     async def run(self, store: Store) -> StatusChange:
-        return await store.cancel(self.job_id)
+        return await store.jobs.cancel(self.job_id)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row and job_id == self.job_id and row.status not in ENDED:
@@ -452,7 +454,7 @@ class SetStatus(Op):
     status: JobStatus
 
     async def run(self, store: Store) -> StatusChange:
-        return await store.set_status(self.job_id, self.status, LEASE)
+        return await store.jobs.set_status(self.job_id, self.status, LEASE)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row is None or job_id != self.job_id:
@@ -471,7 +473,7 @@ class RetryJob(Op):
     job_id: str
 
     async def run(self, store: Store) -> bool:
-        return await store.retry(self.job_id)
+        return await store.jobs.retry(self.job_id)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row and job_id == self.job_id and row.status in ENDED:
@@ -486,7 +488,7 @@ class RetryJob(Op):
 class Vacuum(Op):
     async def run(self, store: Store) -> dict[JobStatus, int]:
         cutoffs = dict.fromkeys((each for each in JobStatus if each.is_finished), self.now)
-        return await store.vacuum_blocks(0, 1000, cutoffs)
+        return await store.retention.vacuum_blocks(0, 1000, cutoffs)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         return None if row and row.ended and row.ended <= self.now else row
@@ -548,7 +550,7 @@ class _Transaction:
 class Session(Connections):
     """One connection. Each statement waits for a turn, and so does the end of the transaction."""
 
-    def __init__(self, pool: asyncpg.Pool, connection: PoolConnection) -> None:
+    def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
         self.pid: int = connection.get_server_pid()
@@ -558,10 +560,14 @@ class Session(Connections):
         """It has begun to wait for one, or has ended."""
         self._turn = asyncio.Event()
 
-    def transaction(self, settings: str = "", *, own: bool = False) -> Any:
+    def transaction(self, *, hot: bool = False, reserved: bool = False) -> Any:
         return _Transaction(self, self._connection.transaction())
 
-    acquire = steady = transaction
+    def acquire(self, *, reserved: bool = False) -> Any:
+        return self.transaction()
+
+    def dedicated(self) -> Any:
+        return self.transaction()
 
     async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
         await self.wait()
@@ -638,7 +644,7 @@ WORKERS = "SELECT worker_id, last_beat, lease_until FROM scheduler_workers"
 class World:
     """Real sessions on a real database, stepped by hand, and what was committed so far."""
 
-    def __init__(self, pool: asyncpg.Pool, watch: PoolConnection, actors: Sequence[Actor]) -> None:
+    def __init__(self, pool: asyncpg.Pool, watch: Connection, actors: Sequence[Actor]) -> None:
         self.now = NOW
         self.definitions: dict[int, NewJob] = {}
         self.claims: list[tuple[str, Claim]] = []

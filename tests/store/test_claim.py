@@ -30,7 +30,7 @@ from tests.support.store import (
 @pytest.fixture
 async def store(store: Store) -> Store:
     """A store with the worker w1."""
-    await store.register(worker(), LEASE)
+    await store.workers.register(worker(), LEASE)
     return store
 
 
@@ -49,8 +49,8 @@ async def test_a_claim_says_all_a_run_needs(store: Store, pool: Pool) -> None:
         function="app.moved",
         lock_key=-(2**63),
     )
-    await store.insert([job])
-    claimed = await store.exchange("w1", ["app.moved"], 10)
+    await store.jobs.insert([job])
+    claimed = await store.claims.exchange("w1", ["app.moved"], 10)
     assert claimed.expired == []
     assert claimed.jobs == [
         Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63))
@@ -71,33 +71,33 @@ async def test_the_order_is_priority_then_time_then_id(store: Store) -> None:
         new_job("high", priority=3),
         new_job("critical", priority=1),
     ]
-    await store.insert(jobs)
+    await store.jobs.insert(jobs)
     order = ["critical", "high", "earlier", "a", "b", "low"]
-    assert ids((await store.exchange("w1", [NAME], 4)).jobs) == order[:4]
-    assert ids((await store.exchange("w1", [NAME], 4)).jobs) == order[4:]
+    assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == order[:4]
+    assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == order[4:]
 
 
 async def test_jobs_of_one_instant_are_claimed_by_id_however_they_were_inserted(store: Store) -> None:
     names = [f"{n * 7919 % 1000:04}" for n in range(1000)]
-    await store.insert([new_job(name) for name in names])
+    await store.jobs.insert([new_job(name) for name in names])
     taken: list[str] = []
-    while batch := ids((await store.exchange("w1", [NAME], 64)).jobs):
+    while batch := ids((await store.claims.exchange("w1", [NAME], 64)).jobs):
         taken += batch
     assert taken == sorted(names)
 
 
 async def test_what_is_not_due_waits(store: Store, clock: FakeClock) -> None:
-    await store.insert([new_job(execution_time=NOW + SECOND)])
-    assert (await store.exchange("w1", [NAME], 1)).jobs == []
+    await store.jobs.insert([new_job(execution_time=NOW + SECOND)])
+    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
     assert await due_in(store, [NAME]) == 1
     clock.advance(SECOND)
     assert await due_in(store, [NAME]) == 0
-    assert ids((await store.exchange("w1", [NAME], 1)).jobs) == ["job"]
+    assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
     assert await due_in(store, [NAME]) is None
 
 
 async def test_the_next_due_time_is_the_earliest_of_known_names_and_may_lie_behind(store: Store) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("unknown", job_name="other", execution_time=NOW - 99 * SECOND),
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
@@ -109,7 +109,7 @@ async def test_the_next_due_time_is_the_earliest_of_known_names_and_may_lie_behi
 
 
 async def test_the_next_due_time_is_of_what_was_not_taken(store: Store) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
             new_job("near", priority=8, execution_time=NOW + 5 * SECOND),
@@ -117,36 +117,36 @@ async def test_the_next_due_time_is_of_what_was_not_taken(store: Store) -> None:
             new_job("late", priority=8, execution_time=NOW - 9 * SECOND, misfire_grace_time=1),
         ]
     )
-    full = await store.exchange("w1", [NAME], 1)
+    full = await store.claims.exchange("w1", [NAME], 1)
     assert (ids(full.expired), full.due_in) == (["late"], None), "the next claim tells"
-    less = await store.exchange("w1", [NAME], 2)
+    less = await store.claims.exchange("w1", [NAME], 2)
     assert (ids(less.jobs), less.due_in) == (["due"], 5)
-    assert (await store.exchange("w1", [NAME], 2)).due_in == 5
+    assert (await store.claims.exchange("w1", [NAME], 2)).due_in == 5
 
 
 async def test_a_due_job_that_somebody_has_locked_shows_as_due(store: Store, pool: Pool) -> None:
-    await store.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
+    await store.jobs.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
-        claimed = await store.exchange("w1", [NAME], 10)
+        claimed = await store.claims.exchange("w1", [NAME], 10)
         assert (ids(claimed.jobs), claimed.due_in) == (["a"], -1)
-    claimed = await store.exchange("w1", [NAME], 10)
+    claimed = await store.claims.exchange("w1", [NAME], 10)
     assert (ids(claimed.jobs), claimed.due_in) == (["b"], None)
 
 
 async def test_jobs_of_other_names_wait_for_a_worker_that_knows_them(store: Store, pool: Pool) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
     )
-    assert (await store.exchange("w1", [], 10)).jobs == []
-    assert ids((await store.exchange("w1", [NAME], 10)).jobs) == ["known"]
+    assert (await store.claims.exchange("w1", [], 10)).jobs == []
+    assert ids((await store.claims.exchange("w1", [NAME], 10)).jobs) == ["known"]
     assert await column(pool, "status") == {"known": "running", "unknown": "pending", "moved": "pending"}
-    assert sorted(await store.waiting_names()) == ["elsewhere", "other"]
-    assert ids((await store.exchange("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
+    assert sorted(await store.jobs.waiting_names()) == ["elsewhere", "other"]
+    assert ids((await store.claims.exchange("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
 
 
 async def test_a_job_past_its_grace_comes_back_as_expired(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("for ever"),
             new_job("in time", misfire_grace_time=60),
@@ -155,72 +155,74 @@ async def test_a_job_past_its_grace_comes_back_as_expired(store: Store, pool: Po
         ]
     )
     clock.advance(60 * SECOND)
-    await store.renew("w1", {}, LEASE)
-    claimed = await store.exchange("w1", [NAME], 10)
+    await store.workers.renew("w1", {}, LEASE)
+    claimed = await store.claims.exchange("w1", [NAME], 10)
     assert ids(claimed.jobs) == ["for ever", "in time"]
     assert ids(claimed.expired) == ["late", "none"]
     late = await row(pool, "late")
     assert (late["status"], late["finished_at"], late["started_at"]) == ("expired", NOW + 60 * SECOND, None)
-    assert (await store.exchange("w1", [NAME], 10)).expired == []
+    assert (await store.claims.exchange("w1", [NAME], 10)).expired == []
 
 
 async def test_no_grace_is_still_on_time(store: Store) -> None:
-    await store.insert([new_job(misfire_grace_time=0)])
-    assert ids((await store.exchange("w1", [NAME], 1)).jobs) == ["job"]
+    await store.jobs.insert([new_job(misfire_grace_time=0)])
+    assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
 async def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
     (first,) = await running(store, new_job())
-    await store.rescue(120)
-    assert (await store.exchange("w1", [NAME], 1)).jobs == [], "it is held"
-    await store.deregister("w1")
-    await store.register(worker("w2"), LEASE)
-    await store.set_status("job", (await store.statuses_of(["job"]))["job"].__class__.PENDING, LEASE)
-    (second,) = (await store.exchange("w2", [NAME], 1)).jobs
+    await store.workers.rescue(120)
+    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [], "it is held"
+    await store.workers.deregister("w1")
+    await store.workers.register(worker("w2"), LEASE)
+    await store.jobs.set_status(
+        "job", (await store.jobs.statuses_of(["job"]))["job"].__class__.PENDING, LEASE
+    )
+    (second,) = (await store.claims.exchange("w2", [NAME], 1)).jobs
     assert (first.attempt, second.attempt) == (1, 2)
-    assert await store.held_claim("job", "w1") is None
-    assert await store.held_claim("job", "w2") == second
+    assert await store.claims.held_claim("job", "w1") is None
+    assert await store.claims.held_claim("job", "w2") == second
 
 
 async def test_a_worker_without_a_row_gets_nothing(store: Store, pool: Pool) -> None:
-    await store.insert([new_job()])
-    assert (await store.exchange("nobody", [NAME], 1)).jobs == []
+    await store.jobs.insert([new_job()])
+    assert (await store.claims.exchange("nobody", [NAME], 1)).jobs == []
     assert (await row(pool))["attempt"] == 0
 
 
 async def test_a_worker_whose_lease_is_over_gets_nothing(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.insert([new_job()])
+    await store.jobs.insert([new_job()])
     clock.advance(LEASE * SECOND)
-    assert (await store.exchange("w1", [NAME], 1)).jobs == []
+    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
     assert (await row(pool))["status"] == "pending"
-    await store.renew("w1", {}, LEASE)
-    assert ids((await store.exchange("w1", [NAME], 1)).jobs) == ["job"]
+    await store.workers.renew("w1", {}, LEASE)
+    assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
 async def test_two_claims_at_once_share_the_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.register(worker("w2"), LEASE)
-    await store.insert([new_job(f"{n:02}") for n in range(10)])
+    await store.workers.register(worker("w2"), LEASE)
+    await store.jobs.insert([new_job(f"{n:02}") for n in range(10)])
     async with pool.acquire() as one:
         transaction = one.transaction()
         await transaction.start()
         first = await claim_on(one, store, 4)
-        second = (await store.exchange("w2", [NAME], 10)).jobs
+        second = (await store.claims.exchange("w2", [NAME], 10)).jobs
         await transaction.commit()
     assert sorted(each["job_id"] for each in first) == ["00", "01", "02", "03"]
     assert ids(second) == ["04", "05", "06", "07", "08", "09"]
 
 
 async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> None:
-    await store.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
+    await store.jobs.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
     workers = [f"w{n}" for n in range(5)]
     for each in workers:
-        await store.register(worker(each), LEASE)
+        await store.workers.register(worker(each), LEASE)
 
     async def take(worker_id: str) -> list[str]:
         taken: list[str] = []
         # What another claim has locked for a moment looks like an empty queue.
-        while (await store.count_jobs(None)).pending:
-            taken += ids((await store.exchange(worker_id, [NAME], 7)).jobs)
+        while (await store.jobs.count_jobs(None)).pending:
+            taken += ids((await store.claims.exchange(worker_id, [NAME], 7)).jobs)
         return taken
 
     taken = await asyncio.gather(*map(take, workers))
@@ -230,7 +232,7 @@ async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> 
 
 async def test_a_claim_locks_no_more_than_it_takes(store: Store, pool: Pool) -> None:
     jobs = [new_job(f"{priority}-{n}", priority=priority) for priority in (1, 3, 5, 8) for n in range(3)]
-    await store.insert(jobs)
+    await store.jobs.insert(jobs)
     for limit in (1, 2, 4, 5):
         async with pool.acquire() as one:
             transaction = one.transaction()
@@ -246,36 +248,36 @@ async def test_a_claim_locks_no_more_than_it_takes(store: Store, pool: Pool) -> 
 
 async def test_a_row_that_changes_under_the_claim_is_not_taken_twice(store: Store, pool: Pool) -> None:
     """Another transaction cancels the job after the claim has seen it as pending."""
-    await store.insert([new_job("a"), new_job("b")])
+    await store.jobs.insert([new_job("a"), new_job("b")])
     async with pool.acquire() as other, other.transaction():
         await other.execute(
             "UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id = 'a'"
         )
-        assert ids((await store.exchange("w1", [NAME], 10)).jobs) == ["b"]
-    assert (await store.exchange("w1", [NAME], 10)).jobs == []
+        assert ids((await store.claims.exchange("w1", [NAME], 10)).jobs) == ["b"]
+    assert (await store.claims.exchange("w1", [NAME], 10)).jobs == []
     assert await column(pool, "attempt") == {"a": 0, "b": 1}
 
 
 async def test_held_claim(store: Store) -> None:
     (claim,) = await running(store, new_job(function="app.moved", job_name="app.moved"))
-    assert await store.held_claim("job", "w1") == claim
-    assert await store.held_claim("job", "w2") is None
-    assert await store.held_claim("other", "w1") is None
-    await store.cancel("job")
-    assert await store.held_claim("job", "w1") is None
+    assert await store.claims.held_claim("job", "w1") == claim
+    assert await store.claims.held_claim("job", "w2") is None
+    assert await store.claims.held_claim("other", "w1") is None
+    await store.jobs.cancel("job")
+    assert await store.claims.held_claim("job", "w1") is None
 
 
 async def test_the_farthest_times_can_be_stored_and_read(store: Store, clock: FakeClock) -> None:
     last = NOW.max.replace(tzinfo=NOW.tzinfo) - timedelta(microseconds=1)
     first = NOW.min.replace(tzinfo=NOW.tzinfo) + timedelta(microseconds=1)
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("last", execution_time=last, misfire_grace_time=2**31 - 1),
             new_job("first", execution_time=first),
         ]
     )
-    assert ids((await store.exchange("w1", [NAME], 10)).jobs) == ["first"]
-    job = await store.get_job("last")
+    assert ids((await store.claims.exchange("w1", [NAME], 10)).jobs) == ["first"]
+    job = await store.jobs.get_job("last")
     assert job
     assert (job.execution_time, job.expires_at) == (last, None)
     assert await due_in(store, [NAME]) == pytest.approx((last - NOW).total_seconds())
@@ -293,9 +295,9 @@ async def test_a_pool_of_one_connection_is_enough(dsn: str, clock: FakeClock) ->
 
 async def test_a_claim_that_finds_nothing_writes_nothing(store: Store, pool: Pool) -> None:
     """Not even a lock, which is written down as well: idle workers look every two seconds."""
-    await store.register(worker(), LEASE)
+    await store.workers.register(worker(), LEASE)
     async with pool.acquire() as connection, connection.transaction():
         assert await claim_on(connection, store, 10) == []
         assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
-        await store.insert([new_job()], connection=connection)
+        await store.jobs.insert([new_job()], connection=connection)
         assert len(await claim_on(connection, store, 10)) == 1

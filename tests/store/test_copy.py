@@ -56,35 +56,35 @@ async def rows(pool: Pool) -> list[dict[str, object]]:
 
 async def test_the_rows_are_those_of_an_insert(store: Store, pool: Pool) -> None:
     jobs = [NewJob(*job) for job in fresh(KINDS)]
-    assert await store.insert(jobs) == {job.job_id for job in jobs}
+    assert await store.jobs.insert(jobs) == {job.job_id for job in jobs}
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
-    await store.copy(fresh(KINDS), 1000)
+    await store.jobs.copy(fresh(KINDS), 1000)
     assert await rows(pool) == inserted
     assert len(inserted) == len(KINDS)
 
 
 async def test_every_other_insert_writes_them_too(store: Store, pool: Pool) -> None:
-    await store.insert([NewJob(*job) for job in fresh(KINDS)])
+    await store.jobs.insert([NewJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
     several = fresh(KINDS)
-    assert await store.insert(several) == {job.job_id for job in several}
+    assert await store.jobs.insert(several) == {job.job_id for job in several}
     assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
-        assert await store.insert([job]) == {job.job_id}
+        assert await store.jobs.insert([job]) == {job.job_id}
     assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
-        assert await store.insert([NewJob(*job)]) == {job.job_id}
-        assert await store.insert([NewJob(*job)]) == set()
+        assert await store.jobs.insert([NewJob(*job)]) == {job.job_id}
+        assert await store.jobs.insert([NewJob(*job)]) == set()
     assert await rows(pool) == inserted
 
 
 async def test_without_an_override_the_databases_clock_tells_the_creation(pool: Pool) -> None:
     before = await pool.fetchval("SELECT clock_timestamp()")
-    await Store(Connections(pool)).copy(fresh([new_job()]), 1)
+    await Store(Connections(pool)).jobs.copy(fresh([new_job()]), 1)
     created = await pool.fetchval("SELECT created_at FROM scheduled_jobs")
     assert before <= created <= await pool.fetchval("SELECT clock_timestamp()")
 
@@ -97,7 +97,7 @@ async def test_no_row_is_lost_between_two_pieces(
     if batch_size == 1:
         count = min(count, 3)
     jobs = fresh([new_job(execution_time=NOW + n * SECOND) for n in range(count)])
-    await store.copy(jobs, batch_size)
+    await store.jobs.copy(jobs, batch_size)
     found = await pool.fetch("SELECT job_id, execution_time FROM scheduled_jobs ORDER BY job_id")
     assert [tuple(row) for row in found] == [(job.job_id, job.execution_time) for job in jobs]
 
@@ -105,7 +105,7 @@ async def test_no_row_is_lost_between_two_pieces(
 async def test_what_the_table_refuses_is_refused_with_its_batch(store: Store, pool: Pool) -> None:
     wrong = new_job(priority=2)
     with pytest.raises(asyncpg.CheckViolationError):
-        await store.copy(fresh([new_job(), new_job(), new_job(), wrong]), 2)
+        await store.jobs.copy(fresh([new_job(), new_job(), new_job(), wrong]), 2)
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
 
 
@@ -114,7 +114,7 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(dsn: str, clock: FakeCloc
         store = Store(Connections(pool), clock=clock)
         async with pool.acquire() as other, other.transaction():
             await other.execute("LOCK TABLE scheduled_jobs IN ACCESS EXCLUSIVE MODE")
-            copying = asyncio.create_task(store.copy(fresh([new_job()] * 2000), 1000))
+            copying = asyncio.create_task(store.jobs.copy(fresh([new_job()] * 2000), 1000))
             waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while not await other.fetchval(waits):
                 pass
@@ -122,5 +122,5 @@ async def test_a_copy_that_is_cancelled_leaves_nothing(dsn: str, clock: FakeCloc
             with pytest.raises(asyncio.CancelledError):
                 await copying
         assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
-        await store.copy(fresh([new_job()] * 2000), 1000)
+        await store.jobs.copy(fresh([new_job()] * 2000), 1000)
         assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2000

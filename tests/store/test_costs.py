@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.jobs.ids import new_job_id
-from pg_scheduler.store.connections.pool import STEADY_SETTINGS
+from pg_scheduler.store.connections.options import DEDICATED_SETTINGS
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, worker
@@ -77,10 +77,10 @@ class HotPath:
 
 @pytest.fixture
 async def path(dsn: str, store: Store) -> AsyncIterator[HotPath]:
-    await store.register(worker(WORKER), LEASE)
+    await store.workers.register(worker(WORKER), LEASE)
     connection = await asyncpg.connect(dsn)
-    await connection.execute(STEADY_SETTINGS)
-    await connection.execute(f"PREPARE exchange_jobs AS {load_queries('public')['exchange_jobs']}")
+    await connection.execute(DEDICATED_SETTINGS)
+    await connection.execute(f"PREPARE exchange_jobs AS {load_queries('public')['exchange_jobs'].text}")
     path = HotPath(connection)
     for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
         await path.exchange(1)
@@ -100,7 +100,7 @@ async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
         for n in range(BACKLOG)
     ]
     for start in range(0, BACKLOG, 1000):
-        await store.insert(jobs[start : start + 1000])
+        await store.jobs.insert(jobs[start : start + 1000])
 
 
 async def test_a_poll_beside_20_other_workers_looks_at_their_locks_and_writes_nothing(
@@ -110,7 +110,7 @@ async def test_a_poll_beside_20_other_workers_looks_at_their_locks_and_writes_no
     others = await asyncpg.connect(dsn)
     for n in range(20):
         await others.execute(f"SELECT pg_advisory_lock({n})")
-        await store.register(worker(f"other {n}"), LEASE, n)
+        await store.workers.register(worker(f"other {n}"), LEASE, n)
     beside = await path.exchange(10)
     assert beside["WAL Bytes"] == 0
     assert touched(beside) <= touched(alone) + 2

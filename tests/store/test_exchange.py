@@ -9,7 +9,8 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
-from pg_scheduler.store.store import ExchangeResult, Store
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import ExchangeResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 
@@ -19,9 +20,11 @@ def ids(jobs: object) -> list[str]:
 
 async def test_completions_and_claims_together(store: Store, pool: Pool, clock: FakeClock) -> None:
     done = await running(store, new_job("a"), new_job("b"), new_job("stays"))
-    await store.insert([new_job("next"), new_job("more"), new_job("future", execution_time=NOW + 9 * SECOND)])
+    await store.jobs.insert(
+        [new_job("next"), new_job("more"), new_job("future", execution_time=NOW + 9 * SECOND)]
+    )
     clock.advance(SECOND)
-    answer = await store.exchange("w1", [NAME], 5, completed=done[:2])
+    answer = await store.claims.exchange("w1", [NAME], 5, completed=done[:2])
     assert (ids(answer.jobs), answer.expired, answer.due_in) == (["more", "next"], [], 8)
     assert answer.refused == set()
     assert await column(pool, "status") == {
@@ -38,24 +41,24 @@ async def test_completions_and_claims_together(store: Store, pool: Pool, clock: 
 
 async def test_with_a_limit_of_zero_it_only_completes(store: Store, pool: Pool) -> None:
     done = await running(store, new_job("a"))
-    await store.insert([new_job("waits")])
-    assert await store.exchange("w1", [NAME], 0, completed=done) == ExchangeResult([], [], None, set())
+    await store.jobs.insert([new_job("waits")])
+    assert await store.claims.exchange("w1", [NAME], 0, completed=done) == ExchangeResult([], [], None, set())
     assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
 
 
 async def test_without_completions_it_only_claims(store: Store) -> None:
-    await store.register(worker(), LEASE)
-    await store.insert([new_job("a")])
-    answer = await store.exchange("w1", [NAME], 5)
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job("a")])
+    answer = await store.claims.exchange("w1", [NAME], 5)
     assert (ids(answer.jobs), answer.refused) == (["a"], set())
 
 
 async def test_with_nothing_to_do_it_does_nothing(store: Store) -> None:
     nothing = ExchangeResult([], [], None, set())
-    assert await store.exchange("w1", [], 0) == nothing
-    assert await store.exchange("w1", [NAME], 5) == nothing
-    await store.register(worker(), LEASE)
-    assert await store.exchange("w1", [NAME], 5) == nothing
+    assert await store.claims.exchange("w1", [], 0) == nothing
+    assert await store.claims.exchange("w1", [NAME], 5) == nothing
+    await store.workers.register(worker(), LEASE)
+    assert await store.claims.exchange("w1", [NAME], 5) == nothing
 
 
 async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool: Pool) -> None:
@@ -63,13 +66,13 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
         store, *(new_job(each) for each in ("fine", "gone", "again", "cancelled", "replaced"))
     )
     by_id = {claim.job_id: claim for claim in done}
-    await store.cancel("cancelled")
-    await store.replace([new_job("replaced", priority=1)])
-    await store.set_status("again", JobStatus.PENDING, LEASE)
-    await store.exchange("w1", [NAME], 1)  # a second try of it
-    await store.insert([new_job("next")])
+    await store.jobs.cancel("cancelled")
+    await store.jobs.replace([new_job("replaced", priority=1)])
+    await store.jobs.set_status("again", JobStatus.PENDING, LEASE)
+    await store.claims.exchange("w1", [NAME], 1)  # a second try of it
+    await store.jobs.insert([new_job("next")])
     by_id["gone"] = by_id["gone"]._replace(job_id="never was")
-    answer = await store.exchange("w1", [NAME], 5, completed=list(by_id.values()))
+    answer = await store.claims.exchange("w1", [NAME], 5, completed=list(by_id.values()))
     assert answer.refused == {"never was", "again", "cancelled", "replaced"}
     assert ids(answer.jobs) == ["next"]
     assert await column(pool, "status") == {
@@ -81,9 +84,9 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
         "next": "running",
     }
     replaced = by_id["replaced"]
-    assert await store.finish("w1", [(replaced, CompleteOutcome()), (by_id["again"], CompleteOutcome())]) == {
-        "replaced"
-    }
+    assert await store.results.settle(
+        "w1", [(replaced, CompleteOutcome()), (by_id["again"], CompleteOutcome())]
+    ) == {"replaced"}
     assert (await row(pool, "replaced"))["status"] == "pending"
 
 
@@ -91,35 +94,35 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
 async def test_another_token_completes_nothing(store: Store, pool: Pool, attempt: int) -> None:
     (claim,) = await running(store, new_job())
     before = await row(pool)
-    answer = await store.exchange("w1", [], 0, completed=[claim._replace(attempt=attempt)])
+    answer = await store.claims.exchange("w1", [], 0, completed=[claim._replace(attempt=attempt)])
     assert answer.refused == {"job"}
-    assert (await store.exchange("w2", [], 0, completed=[claim])).refused == {"job"}
+    assert (await store.claims.exchange("w2", [], 0, completed=[claim])).refused == {"job"}
     assert await row(pool) == before
 
 
 async def test_what_is_not_kept_is_deleted_under_the_same_tokens(store: Store, pool: Pool) -> None:
     own, lost, replaced = await running(store, new_job("own"), new_job("lost"), new_job("replaced"))
-    await store.cancel("lost")
-    await store.replace([new_job("replaced", execution_time=NOW + SECOND)])
-    await store.insert([new_job("next")])
-    answer = await store.exchange("w1", [NAME], 5, completed=[own, lost, replaced], keep=False)
+    await store.jobs.cancel("lost")
+    await store.jobs.replace([new_job("replaced", execution_time=NOW + SECOND)])
+    await store.jobs.insert([new_job("next")])
+    answer = await store.claims.exchange("w1", [NAME], 5, completed=[own, lost, replaced], keep=False)
     assert (ids(answer.jobs), answer.refused) == (["next"], {"lost", "replaced"})
     assert await column(pool, "status") == {"lost": "cancelled", "replaced": "running", "next": "running"}
 
 
 async def test_one_token_twice_is_no_refusal(store: Store) -> None:
     (claim,) = await running(store, new_job())
-    assert (await store.exchange("w1", [], 0, completed=[claim, claim])).refused == set()
-    assert (await store.exchange("w1", [], 0, completed=[claim])).refused == {"job"}, "it has ended"
+    assert (await store.claims.exchange("w1", [], 0, completed=[claim, claim])).refused == set()
+    assert (await store.claims.exchange("w1", [], 0, completed=[claim])).refused == {"job"}, "it has ended"
 
 
 async def test_a_worker_without_a_lease_completes_what_is_still_its_own_and_claims_nothing(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     done = await running(store, new_job("a"))
-    await store.insert([new_job("next")])
+    await store.jobs.insert([new_job("next")])
     clock.advance(2 * LEASE * SECOND)
-    answer = await store.exchange("w1", [NAME], 5, completed=done)
+    answer = await store.claims.exchange("w1", [NAME], 5, completed=done)
     assert (answer.jobs, answer.refused) == ([], set())
     assert answer.due_in is not None
     assert answer.due_in < 0
@@ -127,9 +130,9 @@ async def test_a_worker_without_a_lease_completes_what_is_still_its_own_and_clai
 
 
 async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -> None:
-    await store.register(worker(), LEASE)
+    await store.workers.register(worker(), LEASE)
     for priority in (1, 3, 5, 8):
-        await store.insert(
+        await store.jobs.insert(
             [
                 new_job(f"{priority} before", priority=priority, execution_time=NOW - 2 * SECOND),
                 new_job(f"{priority} at", priority=priority, execution_time=NOW - SECOND),
@@ -137,7 +140,7 @@ async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -
             ]
         )
     mark = NOW - SECOND
-    first = await store.exchange("w1", [NAME], 100, since=(mark, None, NOW, mark))
+    first = await store.claims.exchange("w1", [NAME], 100, since=(mark, None, NOW, mark))
     assert ids(first.jobs) == [
         "1 at",
         "1 after",
@@ -148,21 +151,21 @@ async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -
         "8 at",
         "8 after",
     ]
-    rest = await store.exchange("w1", [NAME], 100)
+    rest = await store.claims.exchange("w1", [NAME], 100)
     assert ids(rest.jobs) == ["1 before", "5 before", "5 at", "8 before"]
 
 
 async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
     """A caller's open transaction that replaces one running job must not hold up all claims of its worker."""
     done = await running(store, new_job("a"), new_job("locked"))
-    await store.insert([new_job("next")])
+    await store.jobs.insert([new_job("next")])
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()
-        await store.replace([new_job("locked", priority=1)], connection=other)
-        answer = await asyncio.wait_for(store.exchange("w1", [NAME], 5, completed=done), 10)
+        await store.jobs.replace([new_job("locked", priority=1)], connection=other)
+        answer = await asyncio.wait_for(store.claims.exchange("w1", [NAME], 5, completed=done), 10)
         assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
-        finishing = asyncio.create_task(store.finish("w1", [(done[1], CompleteOutcome())]))
+        finishing = asyncio.create_task(store.results.settle("w1", [(done[1], CompleteOutcome())]))
         waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits
         assert not waiting
         await transaction.rollback()
@@ -173,23 +176,25 @@ async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
 async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Store, pool: Pool) -> None:
     """One that cannot be written leaves the others for the next time, none is refused then."""
     first = await running(store, new_job("a"), new_job("b"))
-    await store.finish("w1", [(first[1], ReleaseOutcome())])
-    (second,) = (await store.exchange("w1", [NAME], 1)).jobs
+    await store.results.settle("w1", [(first[1], ReleaseOutcome())])
+    (second,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     assert (first[0].attempt, second.attempt) == (1, 2)
     await pool.execute("ALTER TABLE scheduled_jobs ADD CHECK (job_id <> 'b' OR status <> 'completed')")
     with pytest.raises(Exception, match="check"):
-        await store.finish("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())])
+        await store.results.settle("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())])
     assert await column(pool, "status") == {"a": "running", "b": "running"}
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_check")
-    assert await store.finish("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())]) == {
+    assert await store.results.settle("w1", [(first[0], CompleteOutcome()), (second, CompleteOutcome())]) == {
         "a",
         "b",
     }
 
 
 async def test_a_claim_begins_at_an_id_where_many_are_due_at_one_instant(store: Store) -> None:
-    await store.register(worker(), LEASE)
-    await store.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
-    answer = await store.exchange("w1", [NAME], 2, since=(None, None, NOW, None), after=("", "", "c", ""))
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
+    answer = await store.claims.exchange(
+        "w1", [NAME], 2, since=(None, None, NOW, None), after=("", "", "c", "")
+    )
     assert ids(answer.jobs) == ["c", "d"]
-    assert ids((await store.exchange("w1", [NAME], 4)).jobs) == ["a", "b"]
+    assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == ["a", "b"]

@@ -34,25 +34,29 @@ LATER = NOW + 10 * SECOND
 async def test_a_batch_of_completions(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(3)))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, CompleteOutcome()) for claim in claims]) == {"0", "1", "2"}
+    assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims]) == {
+        "0",
+        "1",
+        "2",
+    }
     found = await row(pool, "1")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("completed", LATER, None)
     assert (found["started_at"], found["worker_id"], found["attempt"]) == (NOW, "w1", 1)
 
 
 async def test_an_empty_batch(store: Store) -> None:
-    assert await store.finish("w1", []) == set()
+    assert await store.results.settle("w1", []) == set()
 
 
 async def test_a_completion_forgets_the_error_of_an_earlier_try(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1))
-    await store.finish("w1", [(claim, RetryOutcome(SECOND, "first"))])
+    await store.results.settle("w1", [(claim, RetryOutcome(SECOND, "first"))])
     clock.advance(SECOND)
-    (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
+    (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     assert (claim.attempt, claim.retry_count) == (2, 1)
-    await store.finish("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, CompleteOutcome())])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("completed", None, 1)
 
@@ -60,7 +64,7 @@ async def test_a_completion_forgets_the_error_of_an_earlier_try(
 async def test_a_failure(store: Store, pool: Pool, clock: FakeClock) -> None:
     (claim,) = await running(store, new_job())
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, FailOutcome("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, FailOutcome("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("failed", LATER, None)
     assert found["error_message"] == "ValueError: 'žluť' \" \\ {}"
@@ -72,7 +76,7 @@ async def test_a_retry_is_due_after_its_delay_with_its_whole_grace(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, RetryOutcome(timedelta(seconds=1.5), "no"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, RetryOutcome(timedelta(seconds=1.5), "no"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["retry_count"]) == ("pending", "no", 1)
     assert found["execution_time"] == LATER + 1.5 * SECOND
@@ -87,22 +91,24 @@ async def test_a_release_is_due_at_once_and_does_not_count(
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, ReleaseOutcome())]) == {"job"}
+    assert await store.results.settle("w1", [(claim, ReleaseOutcome())]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["retry_count"], found["execution_time"]) == ("pending", 0, NOW)
     assert found["expires_at"] == LATER + 7 * SECOND
-    assert (await store.exchange("w1", [NAME], 1)).jobs == [claim._replace(attempt=2)]
+    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [claim._replace(attempt=2)]
 
 
 async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> None:
     claims = await running(store, new_job("a", max_retries=1), new_job("b"))
-    await store.finish("w1", list(zip(claims, [RetryOutcome(SECOND, "no"), ReleaseOutcome()], strict=True)))
+    await store.results.settle(
+        "w1", list(zip(claims, [RetryOutcome(SECOND, "no"), ReleaseOutcome()], strict=True))
+    )
     assert await column(pool, "expires_at") == {"a": None, "b": None}
 
 
 async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    assert await store.finish("w1", [(claim, SkipOutcome("skipped: locked"))]) == {"job"}
+    assert await store.results.settle("w1", [(claim, SkipOutcome("skipped: locked"))]) == {"job"}
     found = await row(pool)
     assert (found["status"], found["error_message"], found["finished_at"]) == (
         "cancelled",
@@ -114,7 +120,9 @@ async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> 
 async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
     outcomes = [*EVERY_OUTCOME, CompleteOutcome()]
-    assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {c.job_id for c in claims}
+    assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {
+        c.job_id for c in claims
+    }
     assert await column(pool, "status") == {
         "0": "completed",
         "1": "failed",
@@ -132,10 +140,10 @@ async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
 async def test_another_worker_or_attempt_writes_nothing(store: Store, pool: Pool, outcome: Outcome) -> None:
     (claim,) = await running(store, new_job())
     before = await row(pool)
-    assert await store.finish("w2", [(claim, outcome)]) == set()
-    assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
-    assert await store.finish("w1", [(claim._replace(attempt=0), outcome)]) == set()
-    assert await store.finish("w1", [(claim._replace(job_id="gone"), outcome)]) == set()
+    assert await store.results.settle("w2", [(claim, outcome)]) == set()
+    assert await store.results.settle("w1", [(claim._replace(attempt=2), outcome)]) == set()
+    assert await store.results.settle("w1", [(claim._replace(attempt=0), outcome)]) == set()
+    assert await store.results.settle("w1", [(claim._replace(job_id="gone"), outcome)]) == set()
     assert await row(pool) == before
 
 
@@ -145,9 +153,9 @@ async def test_a_job_that_is_not_running_any_more_is_not_written(
     store: Store, pool: Pool, outcome: Outcome, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job())
-    await store.set_status("job", status, LEASE)
+    await store.jobs.set_status("job", status, LEASE)
     before = await row(pool)
-    await store.finish("w1", [(claim, outcome)])
+    await store.results.settle("w1", [(claim, outcome)])
     assert await row(pool) == before
 
 
@@ -157,15 +165,15 @@ async def test_what_was_written_already_is_accepted(
 ) -> None:
     """The answer was lost on the way, and the worker writes it again."""
     (claim,) = await running(store, new_job())
-    assert await store.finish("w1", [(claim, outcome)]) == {"job"}
+    assert await store.results.settle("w1", [(claim, outcome)]) == {"job"}
     before = await row(pool)
     clock.advance(SECOND)
-    assert await store.finish("w1", [(claim, outcome)]) == {"job"}
+    assert await store.results.settle("w1", [(claim, outcome)]) == {"job"}
     for other in EVERY_OUTCOME:
-        accepted = await store.finish("w1", [(claim, other)])
+        accepted = await store.results.settle("w1", [(claim, other)])
         assert accepted == ({"job"} if type(other) is type(outcome) else set())
-    assert await store.finish("w2", [(claim, outcome)]) == set()
-    assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
+    assert await store.results.settle("w2", [(claim, outcome)]) == set()
+    assert await store.results.settle("w1", [(claim._replace(attempt=2), outcome)]) == set()
     assert await row(pool) == before
 
 
@@ -174,20 +182,20 @@ async def test_a_job_that_another_try_holds_is_not_written(
     store: Store, pool: Pool, outcome: Outcome
 ) -> None:
     (old,) = await running(store, new_job())
-    await store.set_status("job", JobStatus.PENDING, LEASE)
-    (new,) = (await store.exchange("w1", [NAME], 1)).jobs
+    await store.jobs.set_status("job", JobStatus.PENDING, LEASE)
+    (new,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     before = await row(pool)
-    assert await store.finish("w1", [(old, outcome)]) == set()
+    assert await store.results.settle("w1", [(old, outcome)]) == set()
     assert await row(pool) == before
-    assert await store.finish("w1", [(new, outcome)]) == {"job"}
+    assert await store.results.settle("w1", [(new, outcome)]) == {"job"}
 
 
 async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(4)))
-    await store.cancel("1")
-    await store.cancel("2")
+    await store.jobs.cancel("1")
+    await store.jobs.cancel("2")
     outcomes: list[Outcome] = [CompleteOutcome(), CompleteOutcome(), FailOutcome("no"), FailOutcome("no")]
-    assert await store.finish("w1", list(zip(claims, outcomes, strict=True))) == {"0", "3"}
+    assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {"0", "3"}
     assert await column(pool, "status") == {
         "0": "completed",
         "1": "cancelled",
@@ -201,9 +209,9 @@ async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, 
 async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late: Outcome) -> None:
     """The same worker lost a job, claimed it again, and both tries ended before the batch was written."""
     (stale,) = await running(store, new_job())
-    await store.set_status("job", JobStatus.PENDING, LEASE)
-    (fresh,) = (await store.exchange("w1", [NAME], 1)).jobs
-    await store.finish("w1", [(stale, late), (fresh, CompleteOutcome())])
+    await store.jobs.set_status("job", JobStatus.PENDING, LEASE)
+    (fresh,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
+    await store.results.settle("w1", [(stale, late), (fresh, CompleteOutcome())])
     found = await row(pool)
     assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
 
@@ -228,11 +236,14 @@ async def test_the_new_definition_takes_the_row_however_the_try_ended(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
     (claim, other) = await running(store, new_job(max_retries=1), new_job("other"))
-    await store.replace([REPLACEMENT])
+    await store.jobs.replace([REPLACEMENT])
     held = await row(pool)
     assert (held["status"], held["job_name"], held["attempt"]) == ("running", NAME, 1), "undisturbed"
     clock.advance(10 * SECOND)
-    assert await store.finish("w1", [(claim, outcome), (other, CompleteOutcome())]) == {"job", "other"}
+    assert await store.results.settle("w1", [(claim, outcome), (other, CompleteOutcome())]) == {
+        "job",
+        "other",
+    }
     found = await row(pool)
     expected = {
         "status": "pending",
@@ -264,8 +275,8 @@ async def test_a_new_definition_without_anything_optional(store: Store, pool: Po
     (claim,) = await running(
         store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
     )
-    await store.replace([new_job(timeout_seconds=None)])
-    await store.finish("w1", [(claim, CompleteOutcome())])
+    await store.jobs.replace([new_job(timeout_seconds=None)])
+    await store.results.settle("w1", [(claim, CompleteOutcome())])
     found = await row(pool)
     for name in ("misfire_grace_time", "timeout_seconds", "function", "lock_key", "expires_at"):
         assert found[name] is None
@@ -275,35 +286,35 @@ async def test_grace_of_a_new_definition_counts_from_when_it_can_start(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job())
-    await store.replace([new_job(misfire_grace_time=5)])
+    await store.jobs.replace([new_job(misfire_grace_time=5)])
     clock.advance(10 * SECOND)
-    await store.finish("w1", [(claim, CompleteOutcome())])
+    await store.results.settle("w1", [(claim, CompleteOutcome())])
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
 
 
 async def test_a_new_definition_waits_under_the_fence_too(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    await store.replace([REPLACEMENT])
+    await store.jobs.replace([REPLACEMENT])
     before = await row(pool)
     for outcome in EVERY_OUTCOME:
-        assert await store.finish("w1", [(claim._replace(attempt=2), outcome)]) == set()
-        assert await store.finish("w2", [(claim, outcome)]) == set()
+        assert await store.results.settle("w1", [(claim._replace(attempt=2), outcome)]) == set()
+        assert await store.results.settle("w2", [(claim, outcome)]) == set()
     assert await row(pool) == before
 
 
 async def test_the_last_new_definition_counts(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    await store.replace([REPLACEMENT])
-    await store.replace([new_job(priority=8)])
-    await store.finish("w1", [(claim, CompleteOutcome())])
+    await store.jobs.replace([REPLACEMENT])
+    await store.jobs.replace([new_job(priority=8)])
+    await store.results.settle("w1", [(claim, CompleteOutcome())])
     assert (await row(pool))["priority"] == 8
 
 
 async def test_it_runs_with_the_new_definition_and_never_two_at_once(store: Store, clock: FakeClock) -> None:
     (first,) = await running(store, new_job())
-    await store.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
-    await store.register(worker("w2"), LEASE)
-    assert (await store.exchange("w2", [NAME], 1)).jobs == []
-    await store.finish("w1", [(first, FailOutcome("no"))])
-    (second,) = (await store.exchange("w2", [NAME], 1)).jobs
+    await store.jobs.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
+    await store.workers.register(worker("w2"), LEASE)
+    assert (await store.claims.exchange("w2", [NAME], 1)).jobs == []
+    await store.results.settle("w1", [(first, FailOutcome("no"))])
+    (second,) = (await store.claims.exchange("w2", [NAME], 1)).jobs
     assert (second.attempt, second.task_data) == (2, '{"args": ["new"], "kwargs": {}}')

@@ -13,8 +13,9 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobCounts, JobPriority, JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.store.connections.pool import PoolConnection
-from pg_scheduler.store.store import StatusChange, Store
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import StatusChange
 from tests.support.store import (
     LEASE,
     NAME,
@@ -38,15 +39,15 @@ NO_FILTERS: dict[str, Any] = dict.fromkeys(
 
 
 async def test_ids_that_are_free_are_inserted(store: Store, pool: Pool) -> None:
-    assert await store.insert([new_job("a")]) == {"a"}
-    assert await store.insert([new_job("a", priority=1), new_job("b")]) == {"b"}
-    assert await store.insert([new_job("c", priority=3), new_job("c", priority=8)]) == {"c"}
-    assert await store.insert([]) == set()
+    assert await store.jobs.insert([new_job("a")]) == {"a"}
+    assert await store.jobs.insert([new_job("a", priority=1), new_job("b")]) == {"b"}
+    assert await store.jobs.insert([new_job("c", priority=3), new_job("c", priority=8)]) == {"c"}
+    assert await store.jobs.insert([]) == set()
     assert await column(pool, "priority") == {"a": 5, "b": 5, "c": 3}
 
 
 async def test_a_new_row(store: Store, pool: Pool) -> None:
-    await store.insert([new_job(misfire_grace_time=60)])
+    await store.jobs.insert([new_job(misfire_grace_time=60)])
     found = await row(pool)
     assert (found["status"], found["attempt"], found["retry_count"]) == ("pending", 0, 0)
     assert (found["created_at"], found["expires_at"]) == (NOW, NOW + 60 * SECOND)
@@ -57,27 +58,27 @@ async def test_on_the_callers_transaction(store: Store, pool: Pool) -> None:
     async with pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await store.insert([new_job("a")], connection=connection)
-        await store.replace([new_job("b")], connection=connection)
-        assert await store.statuses_of(["a", "b", "c"], connection=connection) == {
+        await store.jobs.insert([new_job("a")], connection=connection)
+        await store.jobs.replace([new_job("b")], connection=connection)
+        assert await store.jobs.statuses_of(["a", "b", "c"], connection=connection) == {
             "a": JobStatus.PENDING,
             "b": JobStatus.PENDING,
         }
-        assert await store.statuses_of(["a"]) == {}, "not yet for others"
+        assert await store.jobs.statuses_of(["a"]) == {}, "not yet for others"
         await transaction.rollback()
-    assert await store.statuses_of(["a", "b"]) == {}
+    assert await store.jobs.statuses_of(["a", "b"]) == {}
 
 
 async def test_all_or_nothing(store: Store, pool: Pool) -> None:
-    async def fail(connection: PoolConnection | None) -> None:
-        async with store.all_or_nothing(connection) as one:
-            await store.insert([new_job("a")], connection=one)
+    async def fail(connection: Connection | None) -> None:
+        async with store.jobs.all_or_nothing(connection) as one:
+            await store.jobs.insert([new_job("a")], connection=one)
             raise LookupError
 
     with pytest.raises(LookupError):
         await fail(None)
     async with pool.acquire() as connection, connection.transaction():
-        await store.insert([new_job("b")], connection=connection)
+        await store.jobs.insert([new_job("b")], connection=connection)
         with pytest.raises(LookupError):
             await fail(connection)
     assert await column(pool, "status") == {"b": "pending"}, "the caller's own work stands"
@@ -111,8 +112,10 @@ async def test_arguments_come_back_from_the_database_as_they_went(store: Store) 
     collector = Collector()
     collector.collect()
     sent = {f"{n}": large_floats_aside(value) for n, value in enumerate(collector.found)}
-    await store.insert([new_job(n, task_data=encode((value,), {"k": value})) for n, value in sent.items()])
-    back = {job.job_id: job for job in await store.list_jobs(**NO_FILTERS, limit=1000)}
+    await store.jobs.insert(
+        [new_job(n, task_data=encode((value,), {"k": value})) for n, value in sent.items()]
+    )
+    back = {job.job_id: job for job in await store.jobs.list_jobs(**NO_FILTERS, limit=1000)}
     assert len(back) == len(sent) >= 100
     for n, value in sent.items():
         assert (back[n].args, back[n].kwargs) == ((value,), {"k": value})
@@ -120,8 +123,8 @@ async def test_arguments_come_back_from_the_database_as_they_went(store: Store) 
 
 @pytest.mark.parametrize("number", [9e15, -9e15, 5e-324, 0.1, 1.0, 0.0, -2.5e-7])
 async def test_a_float_comes_back_as_one(store: Store, number: float) -> None:
-    await store.insert([new_job(task_data=encode((number,), None))])
-    job = await store.get_job("job")
+    await store.jobs.insert([new_job(task_data=encode((number,), None))])
+    job = await store.jobs.get_job("job")
     assert job
     assert job.args == (number,)
     assert type(job.args[0]) is float
@@ -129,8 +132,8 @@ async def test_a_float_comes_back_as_one(store: Store, number: float) -> None:
 
 @pytest.mark.parametrize("number", [1e16, 1e23, -1.7976931348623157e308])
 async def test_a_large_float_comes_back_as_the_int_that_it_is_written_as(store: Store, number: float) -> None:
-    await store.insert([new_job(task_data=encode((number,), None))])
-    job = await store.get_job("job")
+    await store.jobs.insert([new_job(task_data=encode((number,), None))])
+    job = await store.jobs.get_job("job")
     assert job
     assert type(job.args[0]) is int
     assert float(job.args[0]) == number
@@ -144,8 +147,8 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
     store: Store, pool: Pool, clock: FakeClock, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1, misfire_grace_time=1))
-    await store.finish("w1", [(claim, FailOutcome("no"))])
-    await store.set_status("job", status, LEASE)
+    await store.results.settle("w1", [(claim, FailOutcome("no"))])
+    await store.jobs.set_status("job", status, LEASE)
     clock.advance(SECOND)
     definition = new_job(
         job_name="app.other",
@@ -158,7 +161,7 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
         function="app.moved",
         lock_key=1,
     )
-    await store.replace([definition])
+    await store.jobs.replace([definition])
     found = await row(pool)
     written = definition._asdict()
     assert {name: found[name] for name in written} == written
@@ -169,14 +172,14 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
 
 
 async def test_a_job_that_is_not_there_is_inserted(store: Store, pool: Pool) -> None:
-    await store.replace([new_job("a"), new_job("b", misfire_grace_time=5)])
+    await store.jobs.replace([new_job("a"), new_job("b", misfire_grace_time=5)])
     assert await column(pool, "expires_at") == {"a": None, "b": NOW + 5 * SECOND}
 
 
 async def test_two_calls_that_replace_the_same_jobs_do_not_deadlock(store: Store) -> None:
     jobs = [new_job(f"{n:03}") for n in range(300)]
-    await store.insert(jobs)
-    await asyncio.gather(*(store.replace(order) for order in (jobs, jobs[::-1]) * 4))
+    await store.jobs.insert(jobs)
+    await asyncio.gather(*(store.jobs.replace(order) for order in (jobs, jobs[::-1]) * 4))
 
 
 # -- cancel --------------------------------------------------------------------------------------------
@@ -184,13 +187,13 @@ async def test_two_calls_that_replace_the_same_jobs_do_not_deadlock(store: Store
 
 async def test_cancel(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job("running"))
-    await store.insert([new_job("pending")])
-    await store.replace([new_job("running", priority=1)])
+    await store.jobs.insert([new_job("pending")])
+    await store.jobs.replace([new_job("running", priority=1)])
     clock.advance(SECOND)
-    assert await store.cancel("pending") == StatusChange(True, None)
-    assert await store.cancel("running") == StatusChange(True, "w1")
-    assert await store.cancel("running") == StatusChange(False, None)
-    assert await store.cancel("missing") == StatusChange(False, None)
+    assert await store.jobs.cancel("pending") == StatusChange(True, None)
+    assert await store.jobs.cancel("running") == StatusChange(True, "w1")
+    assert await store.jobs.cancel("running") == StatusChange(False, None)
+    assert await store.jobs.cancel("missing") == StatusChange(False, None)
     found = await row(pool, "running")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("cancelled", NOW + SECOND, None)
     assert found["replacement"] is None, "whatever waits for it is cancelled too"
@@ -199,25 +202,27 @@ async def test_cancel(store: Store, pool: Pool, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status.is_finished])
 async def test_what_has_ended_is_not_cancelled(store: Store, pool: Pool, status: JobStatus) -> None:
-    await store.insert([new_job()])
-    await store.set_status("job", status, LEASE)
+    await store.jobs.insert([new_job()])
+    await store.jobs.set_status("job", status, LEASE)
     before = await row(pool)
-    assert await store.cancel("job") == StatusChange(False, None)
+    assert await store.jobs.cancel("job") == StatusChange(False, None)
     assert await row(pool) == before
 
 
 @pytest.mark.parametrize("verb", ["cancel", "set_status"])
 async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool: Pool, verb: str) -> None:
     """It tells the worker that has just taken the job, though its own snapshot is older."""
-    await store.insert([new_job()])
-    await store.register(worker(), LEASE)
-    await store.now()
+    await store.jobs.insert([new_job()])
+    await store.workers.register(worker(), LEASE)
+    await store.schedules.now()
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()
         await claim_on(other, store, 1)
         change = asyncio.create_task(
-            store.cancel("job") if verb == "cancel" else store.set_status("job", JobStatus.FAILED, LEASE)
+            store.jobs.cancel("job")
+            if verb == "cancel"
+            else store.jobs.set_status("job", JobStatus.FAILED, LEASE)
         )
         blocked = (
             "SELECT count(*) FROM pg_stat_activity"
@@ -239,18 +244,18 @@ async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool
 async def test_from_every_status_to_every_status(
     store: Store, pool: Pool, clock: FakeClock, before: JobStatus, after: JobStatus
 ) -> None:
-    await store.insert([new_job(misfire_grace_time=10, max_retries=1)])
+    await store.jobs.insert([new_job(misfire_grace_time=10, max_retries=1)])
     if before is JobStatus.RUNNING:
-        await store.register(worker(), LEASE)
-        await store.exchange("w1", [NAME], 1)
-        await store.replace([new_job(priority=1)])
+        await store.workers.register(worker(), LEASE)
+        await store.claims.exchange("w1", [NAME], 1)
+        await store.jobs.replace([new_job(priority=1)])
     else:
-        await store.set_status("job", before, LEASE)
+        await store.jobs.set_status("job", before, LEASE)
     old = await row(pool)
     clock.advance(5 * SECOND)
     later = NOW + 5 * SECOND
 
-    told = await store.set_status("job", after, LEASE)
+    told = await store.jobs.set_status("job", after, LEASE)
 
     assert told == StatusChange(True, "w1" if before is JobStatus.RUNNING else None)
     found = await row(pool)
@@ -268,15 +273,15 @@ async def test_from_every_status_to_every_status(
 
 
 async def test_a_job_that_is_not_there_has_no_status_to_set(store: Store) -> None:
-    assert await store.set_status("missing", JobStatus.PENDING, LEASE) == StatusChange(False, None)
+    assert await store.jobs.set_status("missing", JobStatus.PENDING, LEASE) == StatusChange(False, None)
 
 
 async def test_a_reservation_by_hand_ends_with_its_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.insert([new_job()])
-    await store.set_status("job", JobStatus.RUNNING, LEASE)
-    assert (await store.rescue(120)).job_ids == []
+    await store.jobs.insert([new_job()])
+    await store.jobs.set_status("job", JobStatus.RUNNING, LEASE)
+    assert (await store.workers.rescue(120)).job_ids == []
     clock.advance(LEASE * SECOND + SECOND)
-    assert (await store.rescue(120)).job_ids == ["job"]
+    assert (await store.workers.rescue(120)).job_ids == ["job"]
     assert (await row(pool))["status"] == "pending"
 
 
@@ -284,7 +289,7 @@ async def test_a_reservation_by_hand_ends_with_its_lease(store: Store, pool: Poo
 
 
 async def test_one_job(store: Store, clock: FakeClock) -> None:
-    assert await store.get_job("job") is None
+    assert await store.jobs.get_job("job") is None
     (claim,) = await running(
         store,
         new_job(
@@ -295,8 +300,8 @@ async def test_one_job(store: Store, clock: FakeClock) -> None:
             timeout_seconds=1.5,
         ),
     )
-    await store.replace([new_job()])
-    job = await store.get_job("job")
+    await store.jobs.replace([new_job()])
+    job = await store.jobs.get_job("job")
     assert job
     assert (job.args, job.kwargs) == ((1,), {"a": [2]})
     assert (job.status, job.priority, job.timeout) == (
@@ -309,32 +314,32 @@ async def test_one_job(store: Store, clock: FakeClock) -> None:
     assert (job.lease_until, job.expires_at) == (NOW + LEASE * SECOND, NOW + 60 * SECOND)
     assert (job.finished_at, job.worker_id, job.error_message, job.replacement) == (None, "w1", None, True)
     assert job.execution_time.tzinfo is UTC
-    await store.finish("w1", [(claim, CompleteOutcome())])
-    after = await store.get_job("job")
+    await store.results.settle("w1", [(claim, CompleteOutcome())])
+    after = await store.jobs.get_job("job")
     assert after
     assert (after.status, after.replacement) == (JobStatus.PENDING, False)
 
 
 @pytest.mark.parametrize("task_data", ["[1]", "null", '{"args": 5}', '"text"'])
 async def test_arguments_that_others_wrote_are_left_out(store: Store, pool: Pool, task_data: str) -> None:
-    await store.insert([new_job(timeout_seconds=None)])
+    await store.jobs.insert([new_job(timeout_seconds=None)])
     await pool.execute("UPDATE scheduled_jobs SET task_data = $1", task_data)
-    job = await store.get_job("job")
+    job = await store.jobs.get_job("job")
     assert job
     assert (job.args, job.kwargs, job.timeout) == ((), {}, None)
 
 
 async def page(store: Store, **filters: object) -> list[str]:
-    return [job.job_id for job in await store.list_jobs(**{**NO_FILTERS, "limit": 100, **filters})]
+    return [job.job_id for job in await store.jobs.list_jobs(**{**NO_FILTERS, "limit": 100, **filters})]
 
 
 async def test_pages_are_in_the_order_of_ids_and_no_change_disturbs_them(store: Store) -> None:
     jobs = [new_job(f"{n:02}", execution_time=NOW + n * SECOND) for n in range(10)]
-    await store.insert(jobs[::-1])
+    await store.jobs.insert(jobs[::-1])
     seen = await page(store, limit=4)
-    await store.cancel("01")
-    await store.replace([jobs[5]._replace(execution_time=NOW - SECOND, priority=1)])
-    await store.insert([new_job("03a"), new_job("055")])
+    await store.jobs.cancel("01")
+    await store.jobs.replace([jobs[5]._replace(execution_time=NOW - SECOND, priority=1)])
+    await store.jobs.insert([new_job("03a"), new_job("055")])
     while more := await page(store, limit=4, after=seen[-1]):
         seen += more
     assert seen == ["00", "01", "02", "03", "03a", "04", "05", "055", "06", "07", "08", "09"]
@@ -343,7 +348,7 @@ async def test_pages_are_in_the_order_of_ids_and_no_change_disturbs_them(store: 
 async def test_filters(store: Store) -> None:
     await running(store, new_job("a"))
     await running(store, new_job("b"), worker_id="w2")
-    await store.insert([new_job("c", job_name="other"), new_job("d", execution_time=NOW + SECOND)])
+    await store.jobs.insert([new_job("c", job_name="other"), new_job("d", execution_time=NOW + SECOND)])
     assert await page(store) == ["a", "b", "c", "d"]
     assert await page(store, statuses=[JobStatus.PENDING]) == ["c", "d"]
     assert await page(store, statuses=[JobStatus.PENDING, JobStatus.RUNNING], limit=3) == ["a", "b", "c"]
@@ -356,12 +361,12 @@ async def test_filters(store: Store) -> None:
 
 
 async def test_counts(store: Store) -> None:
-    assert await store.count_jobs(None) == JobCounts()
+    assert await store.jobs.count_jobs(None) == JobCounts()
     statuses = list(JobStatus)
     for n, status in enumerate(statuses):
         for m in range(n + 1):
-            await store.insert([new_job(f"{status}-{m}", job_name="even" if m % 2 == 0 else "odd")])
-            await store.set_status(f"{status}-{m}", status, LEASE)
-    assert await store.count_jobs(None) == JobCounts(1, 2, 3, 4, 5, 6)
-    assert await store.count_jobs("odd") == JobCounts(0, 1, 1, 2, 2, 3)
-    assert await store.count_jobs("missing") == JobCounts()
+            await store.jobs.insert([new_job(f"{status}-{m}", job_name="even" if m % 2 == 0 else "odd")])
+            await store.jobs.set_status(f"{status}-{m}", status, LEASE)
+    assert await store.jobs.count_jobs(None) == JobCounts(1, 2, 3, 4, 5, 6)
+    assert await store.jobs.count_jobs("odd") == JobCounts(0, 1, 1, 2, 2, 3)
+    assert await store.jobs.count_jobs("missing") == JobCounts()

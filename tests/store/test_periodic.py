@@ -39,24 +39,24 @@ CRON = replace(
 
 
 async def write(store: Store, *rows: PeriodicRow, delete: tuple[str, ...] = ()) -> None:
-    async with store.periodic_locked() as connection:
-        await store.write_periodic(SyncPlan(rows, delete), on=connection)
+    async with store.schedules.periodic_locked() as connection:
+        await store.schedules.write_periodic(SyncPlan(rows, delete), on=connection)
 
 
 async def due(store: Store, *keys: str) -> list[str]:
     async with store.connections.transaction() as connection:
-        return [row.dedup_key for row in await store.due_periodic(keys, on=connection)]
+        return [row.dedup_key for row in await store.schedules.due_periodic(keys, on=connection)]
 
 
 async def move(store: Store, window: datetime | None, following: datetime) -> None:
     async with store.connections.transaction() as connection:
-        await store.move_periodic("key", window, following, on=connection)
+        await store.schedules.move_periodic("key", window, following, on=connection)
 
 
 async def test_rows_come_back_as_they_went(store: Store) -> None:
-    assert await store.periodic_rows() == {}
+    assert await store.schedules.periodic_rows() == {}
     await write(store, ROW, CRON)
-    assert await store.periodic_rows() == {"key": ROW, "cron": CRON}
+    assert await store.schedules.periodic_rows() == {"key": ROW, "cron": CRON}
 
 
 async def test_a_row_is_written_over(store: Store) -> None:
@@ -65,27 +65,27 @@ async def test_a_row_is_written_over(store: Store) -> None:
     changed = replace(changed, enabled_in_code=False, priority=8, max_retries=0, use_advisory_lock=False)
     changed = replace(changed, anchor=NOW - SECOND, next_fire_at=None)
     await write(store, changed)
-    assert await store.periodic_rows() == {"key": changed}
+    assert await store.schedules.periodic_rows() == {"key": changed}
 
 
 async def test_a_row_that_moves_to_another_key(store: Store) -> None:
     await write(store, ROW)
     await write(store, replace(ROW, dedup_key="new"), delete=("key", "missing"))
-    assert list(await store.periodic_rows()) == ["new"]
+    assert list(await store.schedules.periodic_rows()) == ["new"]
 
 
 async def test_one_node_at_a_time_writes_and_readers_do_not_wait(store: Store) -> None:
     entered = asyncio.Event()
 
     async def other() -> list[str]:
-        async with store.periodic_locked() as connection:
+        async with store.schedules.periodic_locked() as connection:
             entered.set()
-            return list(await store.periodic_rows(on=connection))
+            return list(await store.schedules.periodic_rows(on=connection))
 
-    async with store.periodic_locked() as connection:
-        await store.write_periodic(SyncPlan((ROW,), ()), on=connection)
+    async with store.schedules.periodic_locked() as connection:
+        await store.schedules.write_periodic(SyncPlan((ROW,), ()), on=connection)
         waiting = asyncio.create_task(other())
-        assert await store.periodic_rows() == {}
+        assert await store.schedules.periodic_rows() == {}
         assert not entered.is_set()
     assert await waiting == ["key"], "it sees what the first one wrote"
 
@@ -110,31 +110,33 @@ async def test_due_schedules(store: Store, clock: FakeClock) -> None:
 async def test_another_planner_is_not_waited_for(store: Store) -> None:
     await write(store, replace(ROW, next_fire_at=NOW))
     async with store.connections.transaction() as connection:
-        assert await store.due_periodic(["key"], on=connection)
+        assert await store.schedules.due_periodic(["key"], on=connection)
         assert await due(store, "key") == []
 
 
 async def test_a_schedule_moves_on(store: Store) -> None:
     await write(store, ROW)
     await move(store, NOW + SECOND, NOW + 2 * SECOND)
-    assert await store.periodic_rows() == {
+    assert await store.schedules.periodic_rows() == {
         "key": replace(ROW, last_fire_at=NOW + SECOND, next_fire_at=NOW + 2 * SECOND)
     }
     await move(store, None, NOW + 9 * SECOND)
-    assert await store.periodic_rows() == {
+    assert await store.schedules.periodic_rows() == {
         "key": replace(ROW, last_fire_at=NOW + SECOND, next_fire_at=NOW + 9 * SECOND)
     }
 
 
 async def test_switches(store: Store) -> None:
     await write(store, ROW)
-    await store.enable_periodic("missing", True)
-    await store.enable_periodic("key", True)
-    assert await store.periodic_rows() == {"key": ROW}, "it was on: the next window stands"
-    await store.enable_periodic("key", False)
-    assert await store.periodic_rows() == {"key": replace(ROW, enabled=False)}
-    await store.enable_periodic("key", True)
-    assert await store.periodic_rows() == {"key": replace(ROW, next_fire_at=None)}, "from now on, not at once"
+    await store.schedules.enable_periodic("missing", True)
+    await store.schedules.enable_periodic("key", True)
+    assert await store.schedules.periodic_rows() == {"key": ROW}, "it was on: the next window stands"
+    await store.schedules.enable_periodic("key", False)
+    assert await store.schedules.periodic_rows() == {"key": replace(ROW, enabled=False)}
+    await store.schedules.enable_periodic("key", True)
+    assert await store.schedules.periodic_rows() == {"key": replace(ROW, next_fire_at=None)}, (
+        "from now on, not at once"
+    )
 
 
 @pytest.mark.parametrize("now", [NOW, None])
@@ -142,12 +144,12 @@ async def test_the_clock_that_decides(pool: Pool, clock: FakeClock, now: datetim
     store = Store(Connections(pool), clock=clock if now else None)
     before = await pool.fetchval("SELECT clock_timestamp()")
     async with store.connections.transaction() as connection:
-        told = await store.now(on=connection)
+        told = await store.schedules.now(on=connection)
     assert told == now if now else told >= before
 
 
 async def test_waiting_runs_of_0_2_chains(store: Store) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("periodic:key:1", execution_time=NOW + SECOND),
             new_job("periodic:key:2", execution_time=NOW + 2 * SECOND),
@@ -158,7 +160,7 @@ async def test_waiting_runs_of_0_2_chains(store: Store) -> None:
             new_job(window_job_id("own", NOW)),
         ]
     )
-    await store.cancel("periodic:gone:4")
-    async with store.periodic_locked() as connection:
-        found = await store.chained_runs(["key", "gone", "none", "own"], on=connection)
+    await store.jobs.cancel("periodic:gone:4")
+    async with store.schedules.periodic_locked() as connection:
+        found = await store.schedules.chained_runs(["key", "gone", "none", "own"], on=connection)
     assert found == {"key": NOW + 2 * SECOND}  # 0.2.x numbers its windows; ours are instants

@@ -16,16 +16,15 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
-from pg_scheduler.store.connections.pool import (
-    HOT_SETTINGS,
-    SETTINGS,
-    STEADY_RESET,
-    STEADY_SETTINGS,
-    Connections,
-    PoolConnection,
+from pg_scheduler.store.connections.options import (
+    DEDICATED_RESET,
+    DEDICATED_SETTINGS,
+    HOT_TRANSACTION_SETTINGS,
+    TRANSACTION_SETTINGS,
 )
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import HOT, PLANNED, UPKEEP, Store
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.queries import Route, load_queries
+from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
@@ -37,23 +36,31 @@ TYPES = {
     + ", timestamptz" * 4
     + ", bool, text[]",
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
-    "settle_jobs": "text[], text, text, timestamptz",
-    "apply_replacements": "text[], text, text, timestamptz",
+    "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
+    ", timestamptz",
+    "apply_replacements": "text[], integer[], text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "restart_leases": "timestamptz, integer",
     "expire_jobs": "timestamptz, integer",
-    "look_ahead": "timestamptz, double precision, double precision",
+    "scan_deadlines": "timestamptz, double precision, double precision",
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
 }
-HELD_THERE = sorted(HOT | UPKEEP & TYPES.keys())
+HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
+TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
+HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements on connections that are held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
-TOKENS = json.dumps({job_id: {"attempt": 1} for job_id in HELD})
-OUTCOME = {"attempt": 1, "status": "pending", "error": "no", "delay": 1, "retries": 1, "crashes": 0}
-SETTLED = json.dumps(dict.fromkeys(HELD, OUTCOME))
+
+
+def each(value: object) -> str:
+    """An array with this value for each of them."""
+    return "'{" + ",".join([str(value)] * len(HELD)) + "}'"
+
+
+ONES = each(1)
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
@@ -62,23 +69,24 @@ VALUES = {
     + ", '-infinity'" * 4
     + ", true, ARRAY['','','','']",
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
-    "settle_jobs": f"{IDS}, '{SETTLED}', 'w1', {INSTANT}",
-    "apply_replacements": f"{IDS}, '{TOKENS}', 'w1', {INSTANT}",
+    "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
+    f", 'w1', {INSTANT}",
+    "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "restart_leases": f"{INSTANT}, 100",
     "expire_jobs": f"{INSTANT}, 100",
-    "look_ahead": f"{INSTANT}, 30, 120",
+    "scan_deadlines": f"{INSTANT}, 30, 120",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
 }
 
 
-async def prepare(connection: PoolConnection, names: Iterable[str]) -> None:
+async def prepare(connection: Connection, names: Iterable[str]) -> None:
     """Prepare statements, and use them often, on empty tables."""
     for name in names:
-        await connection.execute(f"PREPARE {name} ({TYPES[name]}) AS {QUERIES[name]}")
+        await connection.execute(f"PREPARE {name} ({TYPES[name]}) AS {QUERIES[name].text}")
         for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
             await connection.execute(f"EXECUTE {name} ({VALUES[name]})")
 
@@ -95,7 +103,7 @@ async def session(store: Store) -> AsyncIterator[Connection]:
 async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
     """A session with the settings of the connection that is held, which has prepared what runs there."""
     connection = await asyncpg.connect(dsn)
-    await connection.execute(STEADY_SETTINGS)
+    await connection.execute(DEDICATED_SETTINGS)
     await prepare(connection, HELD_THERE)
     yield connection
     await connection.close()
@@ -103,9 +111,9 @@ async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
 
 async def fill(connection: Connection, store: Store) -> None:
     """Some running jobs, due ones, many of the future in front of them by priority, and a history."""
-    await store.register(worker(), LEASE)
-    await store.insert([new_job(job_id, priority=1) for job_id in HELD])
-    assert len((await store.exchange("w1", [NAME], len(HELD))).jobs) == len(HELD)
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(job_id, priority=1) for job_id in HELD])
+    assert len((await store.claims.exchange("w1", [NAME], len(HELD))).jobs) == len(HELD)
     for prefix, count, shape in (
         (
             "future",
@@ -163,7 +171,7 @@ EXPECTED = {
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
     "expire_jobs": {CLAIM, TID},
-    "look_ahead": {CLAIM},
+    "scan_deadlines": {CLAIM},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
@@ -223,7 +231,7 @@ async def test_a_look_ahead_never_walks_the_future(steady: Connection, store: St
     await fill(steady, store)
     if analyzed:
         await steady.execute("ANALYZE scheduled_jobs")
-    found = await explain(steady, "look_ahead")
+    found = await explain(steady, "scan_deadlines")
     (index,) = (node["Index Cond"] for node in found if node.get("Index Name") == "scheduled_jobs_claim")
     assert "priority = " in index
     assert read_by(found) <= DUE + len(HELD) + 30 + 4
@@ -243,7 +251,7 @@ async def test_a_claim_that_begins_behind_the_running_rows_does_not_walk_them(
     assert read_by(await explain(steady, "exchange_jobs", marked)) <= 100 + 4
 
 
-async def not_hot(connection: PoolConnection) -> int:
+async def not_hot(connection: Connection) -> int:
     """Rows that this session has updated lately in a way that touched an index."""
     count: int = await connection.fetchval(
         "SELECT pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid)"
@@ -253,8 +261,8 @@ async def not_hot(connection: PoolConnection) -> int:
 
 
 async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) -> None:
-    await store.register(worker(), LEASE)
-    await store.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
     async with pool.acquire() as connection:
         async with connection.transaction():
             assert len(await claim_on(connection, store, 20)) == 5
@@ -262,7 +270,7 @@ async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) 
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
             beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5)
-            (row,) = await store._fetch("renew_lease", *beat, on=connection)
+            (row,) = await store.statements.fetch("renew_lease", *beat, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0
 
@@ -295,32 +303,33 @@ async def test_the_store_gives_the_hot_statements_those_settings(
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size, init=listen) as pool:
         store = Store(Connections(pool), clock=clock)
         one, two = await running(store, new_job("one"), new_job("two"))
-        await store.renew("w1", {"one": 1}, LEASE)
-        await store.exchange("w1", [NAME], 1, completed=[one])
-        await store._fetch("complete_unlocked", "w1", NOW, ["one"], 1, True)
-        await store.finish("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
-        await store.expire(1)
-        await store.look_ahead(30, 120)
-        await store.restart_leases()
-        await store.rescue(120)
+        await store.workers.renew("w1", {"one": 1}, LEASE)
+        await store.claims.exchange("w1", [NAME], 1, completed=[one])
+        await store.statements.fetch("complete_unlocked", "w1", NOW, ["one"], 1, True)
+        await store.results.settle("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
+        await store.jobs.expire(1)
+        await store.workers.scan_deadlines(30, 120)
+        await store.workers.restart_leases()
+        await store.workers.rescue(120)
         await store.connections.release_held()
-    hot = {QUERIES[name]: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
+    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:
-        if query in (SETTINGS, HOT_SETTINGS, STEADY_SETTINGS):
+        if query in (TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS, DEDICATED_SETTINGS):
             tuned[session] = query
-        elif query == STEADY_RESET or (
-            query in ("COMMIT;", "ROLLBACK;") and tuned.get(session) in (SETTINGS, HOT_SETTINGS)
+        elif query == DEDICATED_RESET or (
+            query in ("COMMIT;", "ROLLBACK;")
+            and tuned.get(session) in (TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS)
         ):
             del tuned[session]
         if query in hot:
             assert session in tuned, query
-            assert (hot[query] in HOT) is (tuned[session] != SETTINGS), (
+            assert (hot[query] in HOT) is (tuned[session] != TRANSACTION_SETTINGS), (
                 "the held connection is for the hot ones"
             )
             seen.add(hot[query])
             ways.add(tuned[session])
-    assert seen == set(hot.values()) >= PLANNED | HOT
+    assert seen == set(hot.values()) >= TUNED | HOT
     assert not tuned, "nothing is left to the pool's owner"
-    assert ways == {SETTINGS, HOT_SETTINGS if size <= 3 else STEADY_SETTINGS}
+    assert ways == {TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS if size <= 3 else DEDICATED_SETTINGS}

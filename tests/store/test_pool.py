@@ -12,14 +12,16 @@ import pytest
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.store.connections import pool as module
 from pg_scheduler.store.connections.listen import Subscription
-from pg_scheduler.store.connections.pool import STEADY, Connections, PoolConnection
+from pg_scheduler.store.connections.options import PLANNER_SETTINGS, ConnectionOptions
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, Pool, worker
 from tools.chaos.proxy import Proxy
 
 KEY = -(2**63)
+IMPATIENT = ConnectionOptions(call_timeout_s=0.01)
 
 
 @pytest.fixture
@@ -39,8 +41,8 @@ async def test_what_a_pool_can_do(dsn: str, size: int, direct: bool, spare: bool
         assert (connections.can_spare_one, connections.can_hold_a_lock) == (spare, lock)
 
 
-async def insert_and_fail(connections: Connections, *, own: bool = False) -> None:
-    async with connections.transaction(own=own) as connection:
+async def insert_and_fail(connections: Connections, *, reserved: bool = False) -> None:
+    async with connections.transaction(reserved=reserved) as connection:
         await connection.execute("INSERT INTO mark VALUES (2)")
         await connection.execute("INSERT INTO mark VALUES (1 / 0)")
 
@@ -55,16 +57,14 @@ async def test_a_transaction_commits_when_the_block_ends_well(pool: Pool) -> Non
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
 
 
-async def test_a_pool_without_a_free_connection_is_a_transient_fault(
-    small: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+async def test_a_statement_fails_as_unavailable_when_no_connection_becomes_free(small: Pool) -> None:
+    connections = Connections(small, options=IMPATIENT)
     async with small.acquire():
         with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
-            await Store(Connections(small)).now()
+            await Store(connections).schedules.now()
 
 
-@pytest.mark.parametrize("way", ["acquire", "kept", "transaction", "steady", "hold"])
+@pytest.mark.parametrize("way", ["acquire", "sticky", "transaction", "dedicated", "checkout"])
 async def test_a_closed_pool_never_opens_again(dsn: str, way: str) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     connections = Connections(pool)
@@ -85,13 +85,13 @@ async def test_a_connection_that_breaks_is_a_transient_fault(small: Pool) -> Non
 async def test_a_job_s_own_error_under_a_held_connection_is_left_as_it_is(pool: Pool) -> None:
     connections = Connections(pool)
     with pytest.raises(ConnectionResetError):
-        async with connections.hold():
+        async with connections.checkout():
             raise ConnectionResetError("of the job")
 
 
 async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: str) -> None:
     connections = Connections(small, dsn)
-    async with connections.hold() as direct, small.acquire() as connection:
+    async with connections.checkout() as direct, small.acquire() as connection:
         pids = {await each.fetchval("SELECT pg_backend_pid()") for each in (direct, connection)}
         assert len(pids) == 2
     assert direct.is_closed()
@@ -100,17 +100,17 @@ async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: 
 # -- the connection of the hot path --------------------------------------------------------------------
 
 
-async def pid_of(connection: PoolConnection) -> int:
+async def pid_of(connection: Connection) -> int:
     pid: int = await connection.fetchval("SELECT pg_backend_pid()")
     return pid
 
 
 async def pid_and_settings(connections: Connections) -> tuple[int, dict[str, str]]:
-    async with connections.steady() as connection:
+    async with connections.dedicated() as connection:
         rows = await connection.fetch(
-            "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)", list(STEADY)
+            "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)", list(PLANNER_SETTINGS)
         )
-        return await pid_of(connection), dict(rows)
+        return await pid_of(connection), {row[0]: row[1] for row in rows}
 
 
 async def settings_left(pool: Pool) -> int:
@@ -121,7 +121,7 @@ async def settings_left(pool: Pool) -> int:
                 pool.fetchval(
                     "SELECT count(*) FROM pg_settings, pg_sleep(0.01)"
                     " WHERE name = ANY ($1) AND source = 'session'",
-                    list(STEADY),
+                    list(PLANNER_SETTINGS),
                 )
             )
             for _ in range(pool.get_max_size())
@@ -140,11 +140,11 @@ async def test_the_steady_connection_is_held_between_uses_with_its_settings(
     connections: Connections, pool: Pool
 ) -> None:
     pid, settings = await pid_and_settings(connections)
-    assert settings == STEADY
+    assert settings == PLANNER_SETTINGS
     async with asyncio.TaskGroup() as others:  # the pool is busy meanwhile
         for _ in range(10):
             others.create_task(pool.fetchval("SELECT 1"))
-    assert await pid_and_settings(connections) == (pid, STEADY)
+    assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
     assert pool.get_size() - pool.get_idle_size() == 1
 
 
@@ -152,7 +152,7 @@ async def test_it_has_one_user_at_a_time(connections: Connections) -> None:
     order: list[str] = []
 
     async def use(name: str) -> None:
-        async with connections.steady() as connection:
+        async with connections.dedicated() as connection:
             order.append(f"{name} begins")
             await connection.execute("SELECT 1")
             order.append(f"{name} ends")
@@ -187,12 +187,12 @@ async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) 
 async def test_after_a_fault_it_is_another_one(connections: Connections, pool: Pool) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(DatabaseUnavailableError):
-        async with connections.steady() as connection:
+        async with connections.dedicated() as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
     assert pool.get_size() == pool.get_idle_size()
     again, settings = await pid_and_settings(connections)
     assert again != pid
-    assert settings == STEADY
+    assert settings == PLANNER_SETTINGS
 
 
 async def test_one_that_broke_while_nobody_used_it_disturbs_nobody(
@@ -200,37 +200,36 @@ async def test_one_that_broke_while_nobody_used_it_disturbs_nobody(
 ) -> None:
     pid, _ = await pid_and_settings(connections)
     noticed = asyncio.Event()
-    async with connections.steady() as held:
+    async with connections.dedicated() as held:
         held.add_termination_listener(lambda _connection: noticed.set())
     assert await pool.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
     await asyncio.wait_for(noticed.wait(), 10)
     again, settings = await pid_and_settings(connections)
     assert again != pid
-    assert settings == STEADY
+    assert settings == PLANNER_SETTINGS
 
 
 async def test_a_fault_that_is_no_connections_fault_leaves_it(connections: Connections) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(asyncpg.DivisionByZeroError):
-        async with connections.steady() as connection:
+        async with connections.dedicated() as connection:
             await connection.execute("SELECT 1 / 0")
-    assert await pid_and_settings(connections) == (pid, STEADY)
+    assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
 
 
-async def test_without_its_settings_nobody_gets_it(
-    connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
+async def test_dedicated_connection_is_not_used_when_its_settings_fail(
+    connections: Connections, pool: Pool
 ) -> None:
-    monkeypatch.setattr(module, "STEADY_SETTINGS", "SELECT pg_terminate_backend(pg_backend_pid())")
+    dies = ConnectionOptions(dedicated_settings="SELECT pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(DatabaseUnavailableError):
-        await pid_and_settings(connections)
+        await pid_and_settings(Connections(pool, options=dies))
     assert pool.get_size() == pool.get_idle_size()
-    monkeypatch.undo()
-    assert (await pid_and_settings(connections))[1] == STEADY
+    assert (await pid_and_settings(connections))[1] == PLANNER_SETTINGS
 
 
 async def transactional(connections: Connections) -> bool:
     """Whether the next use is a transaction, which is over with it."""
-    async with connections.steady() as connection:
+    async with connections.dedicated() as connection:
         return bool(connection.is_in_transaction())
 
 
@@ -268,23 +267,23 @@ async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
     connections: Connections, pool: Pool
 ) -> None:
     store = Store(connections)
-    await store.register(worker(), LEASE)
+    await store.workers.register(worker(), LEASE)
     assert await pool.execute("CREATE TABLE mark (id int)")
     pid, _ = await pid_and_settings(connections)
     async with used_up(pool), asyncio.timeout(10):
-        assert (await store.renew("w1", {}, LEASE)).alive
-        assert await store.finish("w1", []) == set()
-        assert await store.statuses_of(["gone"]) == {}
-        assert not await store.enable_periodic("gone", True)
-        await store.notify(["due"])
-        async with connections.transaction(own=True) as connection:
+        assert (await store.workers.renew("w1", {}, LEASE)).alive
+        assert await store.results.settle("w1", []) == set()
+        assert await store.jobs.statuses_of(["gone"]) == {}
+        assert not await store.schedules.enable_periodic("gone", True)
+        await store.locks.notify(["due"])
+        async with connections.transaction(reserved=True) as connection:
             await connection.execute("INSERT INTO mark VALUES (1)")
             assert await pid_of(connection) == pid
         with pytest.raises(asyncpg.DivisionByZeroError):
-            await insert_and_fail(connections, own=True)
-        assert await pid_and_settings(connections) == (pid, STEADY)
+            await insert_and_fail(connections, reserved=True)
+        assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
-    async with connections.acquire(own=True) as connection:
+    async with connections.acquire(reserved=True) as connection:
         assert await pid_of(connection) != pid, "it is the hot path's again"
 
 
@@ -293,24 +292,24 @@ async def test_who_is_cancelled_leaves_no_transaction_on_it(connections: Connect
     for turns in range(20):
         await pid_and_settings(connections)
         async with used_up(pool):
-            using = asyncio.create_task(insert_and_fail(connections, own=True))
+            using = asyncio.create_task(insert_and_fail(connections, reserved=True))
             for _ in range(turns):
                 await asyncio.sleep(0)
             using.cancel()
             await asyncio.wait([using])
-            async with asyncio.timeout(10), connections.transaction(own=True) as connection:
+            async with asyncio.timeout(10), connections.transaction(reserved=True) as connection:
                 await connection.execute("INSERT INTO mark VALUES ($1)", turns)
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark ORDER BY id")] == [*range(20)]
 
 
 async def test_who_only_enqueues_holds_nothing_beside_the_pool(
-    connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool,
 ) -> None:
-    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+    connections = Connections(pool, options=IMPATIENT)
     async with used_up(pool):
         with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
-            await Store(connections, schema="public").notify(["due"])
-    assert connections._steady is None
+            await Store(connections, schema="public").locks.notify(["due"])
+    assert connections.hot_path.connection is None
 
 
 async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
@@ -319,12 +318,12 @@ async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
     pid, _ = await pid_and_settings(connections)
     async with used_up(pool), asyncio.timeout(10):
         with pytest.raises(DatabaseUnavailableError):
-            async with connections.steady() as connection:
+            async with connections.dedicated() as connection:
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         async with used_up(pool):  # a job was waiting for the place that this left
             beside, settings = await pid_and_settings(connections)
-            assert (beside != pid, settings) == (True, STEADY)
-            async with connections.transaction(own=True) as connection:
+            assert (beside != pid, settings) == (True, PLANNER_SETTINGS)
+            async with connections.transaction(reserved=True) as connection:
                 assert await pid_of(connection) == beside
             assert pool.get_size() - pool.get_idle_size() == pool.get_max_size()
     assert (await pid_and_settings(connections))[0] == beside
@@ -341,18 +340,17 @@ async def test_a_connection_beside_the_pool_is_made_in_its_way(dsn: str) -> None
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=init) as pool:
         connections = Connections(pool)
-        async with used_up(pool), connections.steady() as connection:
+        async with used_up(pool), connections.dedicated() as connection:
             assert await connection.fetchval("SHOW application_name") == "as the owner wants"
         await connections.release_held()
 
 
-async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CALL_TIMEOUT", 0.01)
+async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=3) as pool:
-        connections = Connections(pool)
+        connections = Connections(pool, options=IMPATIENT)
         async with used_up(pool):
             with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
-                async with connections.acquire(own=True):
+                async with connections.acquire(reserved=True):
                     raise AssertionError
 
 
@@ -369,12 +367,12 @@ async def test_behind_a_pooler_settings_are_left_to_nobody(
 async def test_heartbeats_do_not_queue_up_behind_the_hot_path(connections: Connections, pool: Pool) -> None:
     """A claim that waits for a lock may wait for half a lease."""
     store = Store(connections)
-    await store.register(worker(), LEASE)
-    async with connections.steady():
-        assert (await asyncio.wait_for(store.renew("w1", {}, LEASE), 10)).alive
+    await store.workers.register(worker(), LEASE)
+    async with connections.dedicated():
+        assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
 
 
-@pytest.mark.parametrize("way", ["acquire", "kept", "steady", "transaction"])
+@pytest.mark.parametrize("way", ["acquire", "sticky", "dedicated", "transaction"])
 async def test_a_connection_that_is_ended_in_the_middle_of_a_call_is_a_transient_fault(
     connections: Connections, way: str
 ) -> None:
@@ -386,7 +384,7 @@ async def test_a_connection_that_is_ended_in_the_middle_of_a_call_is_a_transient
                 connection.terminate()
             raise AttributeError("'NoneType' object has no attribute 'bind_execute'")
 
-    with pytest.raises(DatabaseUnavailableError, match="in the middle of a call"):
+    with pytest.raises(DatabaseUnavailableError, match="ended during a call"):
         await use(ended=True)
     with pytest.raises(AttributeError):
         await use(ended=False)
@@ -416,36 +414,36 @@ async def test_a_lock_is_held_through_the_block_and_by_one_only(roomy: Pool, dsn
     pool = roomy
     store = Store(Connections(pool, dsn if direct else None))
     async with (
-        store.advisory_lock(KEY) as taken,
-        store.advisory_lock(KEY) as again,
-        store.advisory_lock(1) as other,
+        store.locks.advisory_lock(KEY) as taken,
+        store.locks.advisory_lock(KEY) as again,
+        store.locks.advisory_lock(1) as other,
     ):
         assert (taken, again, other) == (True, False, True)
         assert await locks(pool) == 2
     assert await locks(pool) == 0
     with pytest.raises(LookupError):
-        async with store.advisory_lock(KEY):
+        async with store.locks.advisory_lock(KEY):
             raise LookupError
     assert await locks(pool) == 0
 
 
 async def test_one_that_did_not_get_the_lock_does_not_take_it_away(pool: Pool) -> None:
     store = Store(Connections(pool))
-    async with store.advisory_lock(KEY):
-        async with store.advisory_lock(KEY) as again:
+    async with store.locks.advisory_lock(KEY):
+        async with store.locks.advisory_lock(KEY) as again:
             assert not again
         assert await locks(pool) == 1
 
 
 async def test_a_lock_goes_with_its_connection(pool: Pool) -> None:
     store = Store(Connections(pool))
-    async with store.advisory_lock(KEY) as taken:
+    async with store.locks.advisory_lock(KEY) as taken:
         assert taken
         await pool.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory'"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         )
-        async with store.advisory_lock(KEY) as again:
+        async with store.locks.advisory_lock(KEY) as again:
             assert again
 
 
@@ -474,14 +472,14 @@ async def test_messages_arrive_when_their_transaction_commits(pool: Pool, dsn: s
     open_before = subscription.is_open
     await subscription.open()
     assert (open_before, subscription.is_open) == (False, True)
-    assert subscription.channel == await store.channel()
+    assert subscription.channel == await store.locks.channel()
     subscription.lend()
     await subscription.check(0)
-    await store.notify(["one", "two"])
+    await store.locks.notify(["one", "two"])
     assert [await ear.hear(), await ear.hear()] == ["one", "two"]
     async with store.connections.transaction() as connection:
-        await store.notify(["later"], connection=connection)
-        await store.notify(["first"])
+        await store.locks.notify(["later"], connection=connection)
+        await store.locks.notify(["first"])
         assert await ear.hear() == "first"
     assert await ear.hear() == "later"
     await subscription.close()
@@ -493,8 +491,8 @@ async def test_other_schemas_are_not_heard(pool: Pool) -> None:
     here, there, ear = Store(Connections(pool)), Store(Connections(pool), schema="other"), Ear()
     subscription = ear.subscription(here)
     await subscription.open()
-    await there.notify(["elsewhere"])
-    await here.notify(["here"])
+    await there.locks.notify(["elsewhere"])
+    await here.locks.notify(["here"])
     assert await ear.hear() == "here"
     await subscription.close()
 
@@ -515,7 +513,7 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
         await subscription.check(0)
     await subscription.close()
     await subscription.open()
-    await store.notify(["again"])
+    await store.locks.notify(["again"])
     assert await ear.hear() == "again"
     await subscription.close()
 
@@ -525,22 +523,22 @@ async def test_a_closed_subscription_has_nothing_to_check(pool: Pool) -> None:
 
 
 async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
+    dsn: str,
 ) -> None:
-    monkeypatch.setattr(module, "KEEP", 0.01)  # real time: it is the subject
+    options = ConnectionOptions(sticky_idle_s=0.01)  # real time: it is the subject
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
-        connections = Connections(pool)
+        connections = Connections(pool, options=options)
         seen = set()
         for _ in range(5):
-            async with connections.kept() as connection:
+            async with connections.sticky() as connection:
                 seen.add(await connection.fetchval("SELECT pg_backend_pid()"))
         assert len(seen) == 1
         assert pool.get_idle_size() == pool.get_size() - 1
         async with asyncio.timeout(10):
             await pool.close()  # waits until all are back
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as small:
-        connections = Connections(small)
-        async with connections.kept():
+        connections = Connections(small, options=options)
+        async with connections.sticky():
             pass
         assert small.get_idle_size() == small.get_size(), "none to spare, none kept"
 
@@ -548,62 +546,59 @@ async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(
 async def test_a_kept_connection_that_broke_is_not_used_again(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
-        async with connections.kept() as connection:
+        async with connections.sticky() as connection:
             pid = await connection.fetchval("SELECT pg_backend_pid()")
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _connection: ended.set())
         await pool.execute("SELECT pg_terminate_backend($1)", pid)
         async with asyncio.timeout(10):
             await ended.wait()
-        async with connections.kept() as connection:
+        async with connections.sticky() as connection:
             assert await connection.fetchval("SELECT pg_backend_pid()") != pid
 
 
 async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
-    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+    proxied: tuple[Proxy, str],
 ) -> None:
-    monkeypatch.setattr(module, "KEEP", 0)
     proxy, dsn = proxied
     faults: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
     async with asyncpg.create_pool(dsn, min_size=0, max_size=5) as pool:
-        connections = Connections(pool)
-        async with connections.kept() as connection:
+        connections = Connections(pool, options=ConnectionOptions(sticky_idle_s=0))
+        async with connections.sticky() as connection:
             await connection.execute("SELECT 1")
             proxy.stall()  # the pool's reset gets no answer
-        kept = connections._kept
+        kept = connections.kept
         assert kept is not None
-        while kept._giving_back is None or kept._connection is not None:  # noqa: ASYNC110 - nothing will tell
+        while kept.releasing is None or kept.is_held:  # noqa: ASYNC110 - nothing will tell
             await asyncio.sleep(0)
-        giving_back = kept._giving_back
+        releasing = kept.releasing
         proxy.reset()
         async with asyncio.timeout(5):
-            await asyncio.wait([giving_back])
-        assert giving_back.exception() is None
+            await asyncio.wait([releasing])
+        assert releasing.exception() is None
         proxy.heal()
-        async with connections.kept() as connection:
+        async with connections.sticky() as connection:
             assert await connection.fetchval("SELECT 1") == 1
         await connections.release_held()
     assert not faults
 
 
 @pytest.mark.parametrize("when", ["before", "within", "at the end"])
-async def test_a_transaction_that_gets_no_answer_ends(
-    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+async def test_a_transaction_that_gets_no_answer_ends(proxied: tuple[Proxy, str], when: str) -> None:
     proxy, dsn = proxied
 
     async def use(connections: Connections) -> None:
         async with connections.transaction() as connection:
             if when == "within":
                 proxy.drop()
-            await connection.execute("SELECT 1", timeout=module.CALL_TIMEOUT)
+            await connection.execute("SELECT 1", timeout=connections.options.call_timeout_s)
             if when == "at the end":
                 proxy.drop()
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
-        monkeypatch.setattr(module, "CALL_TIMEOUT", 0.2)  # real time: this is about how long it takes
-        connections = Connections(pool)
+        options = ConnectionOptions(call_timeout_s=0.2)  # real time: this is about how long it takes
+        connections = Connections(pool, options=options)
         if when == "before":
             proxy.drop()
         using = asyncio.create_task(use(connections))
@@ -611,8 +606,7 @@ async def test_a_transaction_that_gets_no_answer_ends(
         assert using.done()
         assert isinstance(using.exception(), DatabaseUnavailableError)
         proxy.heal()
-        monkeypatch.undo()
-        async with connections.transaction() as connection:
+        async with Connections(pool).transaction() as connection:
             assert await connection.fetchval("SELECT 1") == 1
 
 
@@ -620,7 +614,7 @@ async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
         with pytest.raises(DatabaseUnavailableError):
-            async with connections.kept() as connection:
+            async with connections.sticky() as connection:
                 await connection.fetchval("SELECT pg_terminate_backend(pg_backend_pid())")
-        async with connections.kept() as connection:
+        async with connections.sticky() as connection:
             assert await connection.fetchval("SELECT 1") == 1

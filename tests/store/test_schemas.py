@@ -34,12 +34,12 @@ async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: 
     store = Store(Connections(empty_pool), schema=schema, clock=clock)
     await store.migrate()
     (claim,) = await running(store, new_job())
-    assert await store.finish("w1", [(claim, CompleteOutcome())]) == {"job"}
-    await store.copy([GeneratedIdJob(*new_job("copied"))], 1)
-    assert (await store.count_jobs(None)).pending == 1
-    assert await store.table_blocks() == 1
+    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
+    await store.jobs.copy([GeneratedIdJob(*new_job("copied"))], 1)
+    assert (await store.jobs.count_jobs(None)).pending == 1
+    assert await store.retention.table_blocks() == 1
     assert await schemas_with_jobs(empty_pool) == {schema}
-    assert len(await store.channel()) <= 63
+    assert len(await store.locks.channel()) <= 63
     await store.migrate()
 
 
@@ -53,16 +53,16 @@ async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeCl
     one, two = (Store(Connections(empty_pool), schema=name, clock=clock) for name in ("one", "two"))
     await one.migrate()
     await two.migrate()
-    assert await one.channel() != await two.channel()
-    await one.insert([new_job()])
-    await one.register(worker(), LEASE)
-    await two.register(worker(), LEASE)
-    assert await two.get_job("job") is None
-    assert (await two.exchange("w1", [NAME], 1)).jobs == []
-    await two.insert([new_job(priority=8)])
-    (claim,) = (await one.exchange("w1", [NAME], 1)).jobs
+    assert await one.locks.channel() != await two.locks.channel()
+    await one.jobs.insert([new_job()])
+    await one.workers.register(worker(), LEASE)
+    await two.workers.register(worker(), LEASE)
+    assert await two.jobs.get_job("job") is None
+    assert (await two.claims.exchange("w1", [NAME], 1)).jobs == []
+    await two.jobs.insert([new_job(priority=8)])
+    (claim,) = (await one.claims.exchange("w1", [NAME], 1)).jobs
     assert claim.priority == 5
-    assert await two.finish("w1", [(claim, CompleteOutcome())]) == set()
+    assert await two.results.settle("w1", [(claim, CompleteOutcome())]) == set()
 
 
 async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock: FakeClock) -> None:
@@ -75,7 +75,7 @@ async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock
         assert await store.schema() == "jobs"
         async with pool.acquire() as connection:
             await connection.execute("SET search_path = ''")
-            assert await store.insert([new_job()], connection=connection) == {"job"}
+            assert await store.jobs.insert([new_job()], connection=connection) == {"job"}
 
 
 async def test_tables_further_down_the_search_path_are_found(empty_pool: Pool, empty_dsn: str) -> None:
@@ -91,10 +91,10 @@ async def test_tables_that_are_missing_are_named_with_the_remedy(empty_pool: Poo
     with pytest.raises(
         SchemaMissingError, match=r"missing or old .* Call await scheduler\.initialize_db\(\)"
     ) as caught:
-        await store.insert([new_job()])
+        await store.jobs.insert([new_job()])
     assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
     with pytest.raises(SchemaMissingError):
-        await Store(Connections(empty_pool), schema="nowhere").count_jobs(None)
+        await Store(Connections(empty_pool), schema="nowhere").jobs.count_jobs(None)
 
 
 async def test_a_search_path_that_leads_nowhere_is_refused(empty_dsn: str) -> None:

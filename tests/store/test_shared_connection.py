@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections import shared as module
 from pg_scheduler.store.connections.listen import Subscription
-from pg_scheduler.store.connections.pool import STEADY, Connections, PoolConnection
+from pg_scheduler.store.connections.options import PLANNER_SETTINGS, ConnectionOptions
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import Wire, holds, locked, wire_to
@@ -19,15 +22,21 @@ from tests.support.worker import Wire, holds, locked, wire_to
 PID = "SELECT pg_backend_pid()"
 
 
-@pytest.fixture
-async def listening(pool: Pool) -> AsyncIterator[tuple[Store, PoolConnection]]:
-    """A store with a lent connection."""
-    store = Store(Connections(pool))
-    await store.register(worker(), LEASE)
-    async with store.connections.hold() as connection:
+@asynccontextmanager
+async def sharing(pool: Pool, **options: Any) -> AsyncIterator[tuple[Store, Connection]]:
+    """A store with a shared connection."""
+    store = Store(Connections(pool, options=ConnectionOptions(**options)))
+    await store.workers.register(worker(), LEASE)
+    async with store.connections.checkout() as connection:
         store.shared.lend(connection)
         yield store, connection
         await store.shared.take_back()
+
+
+@pytest.fixture
+async def listening(pool: Pool) -> AsyncIterator[tuple[Store, Connection]]:
+    async with sharing(pool) as shared:
+        yield shared
 
 
 async def pid(store: Store) -> int:
@@ -36,14 +45,14 @@ async def pid(store: Store) -> int:
     return found
 
 
-async def test_statements_of_upkeep_use_it(listening: tuple[Store, PoolConnection], pool: Pool) -> None:
+async def test_statements_of_upkeep_use_it(listening: tuple[Store, Connection], pool: Pool) -> None:
     store, connection = listening
     queries: list[str] = []
     connection.add_query_logger(lambda record: queries.append(record.query.partition("\n")[0]))
     before = pool.get_size()
-    await store.renew("w1", {}, LEASE)
-    await store.look_ahead(30, 120)
-    await store.periodic_rows()
+    await store.workers.renew("w1", {}, LEASE)
+    await store.workers.scan_deadlines(30, 120)
+    await store.schedules.periodic_rows()
     await asyncio.sleep(0)  # asyncpg tells its loggers in the loop's next round
     assert len(queries) == 4, "the settings and three statements, with no transaction or reset around them"
     assert pool.get_size() == before
@@ -51,70 +60,66 @@ async def test_statements_of_upkeep_use_it(listening: tuple[Store, PoolConnectio
 
 
 async def test_it_has_the_settings_while_it_is_lent_and_not_after(
-    listening: tuple[Store, PoolConnection],
+    listening: tuple[Store, Connection],
 ) -> None:
     store, connection = listening
     settings = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"
-    names = [*STEADY, "lock_timeout"]
+    names = [*PLANNER_SETTINGS, "lock_timeout"]
     before = await connection.fetch(settings, names)
     during = await store.shared.fetch(settings, names)
-    assert {row["name"]: row["setting"] for row in during} == STEADY | {"lock_timeout": "1000"}
+    assert {row["name"]: row["setting"] for row in during} == PLANNER_SETTINGS | {"lock_timeout": "1000"}
     await store.shared.take_back()
     assert await connection.fetch(settings, names) == before
     assert not store.shared.is_free
-    assert (await store.renew("w1", {}, LEASE)).alive
+    assert (await store.workers.renew("w1", {}, LEASE)).alive
     with pytest.raises(DatabaseUnavailableError):
         await store.shared.fetch(PID)
 
 
 async def test_jobs_that_use_the_pool_up_starve_no_heartbeat(
-    listening: tuple[Store, PoolConnection], pool: Pool
+    listening: tuple[Store, Connection], pool: Pool
 ) -> None:
     store, _ = listening
     taken = [await pool.acquire() for _ in range(pool.get_max_size() - 1)]
-    assert (await asyncio.wait_for(store.renew("w1", {}, LEASE), 10)).alive
+    assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
     for each in taken:
         await pool.release(each)
 
 
-async def test_a_heartbeat_does_not_queue_up_behind_another_statement(
-    listening: tuple[Store, PoolConnection], dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, connection = listening
-    monkeypatch.setattr(module, "SETTINGS", "SELECT 1")  # no lock_timeout: it would wait for ever
-    async with locked(dsn, "scheduler_periodic_jobs"):
-        waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_periodic_jobs"))
-        await asyncio.sleep(0)
-        assert not store.shared.is_free
-        assert (await asyncio.wait_for(store.renew("w1", {}, LEASE), 10)).alive
-    await waiting
-    assert holds(store.shared.is_free)
-    assert not connection.is_closed()
+async def test_a_heartbeat_does_not_queue_up_behind_another_statement(pool: Pool, dsn: str) -> None:
+    async with sharing(pool, shared_settings="SELECT 1") as (store, connection):  # without a lock timeout
+        async with locked(dsn, "scheduler_periodic_jobs"):
+            waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_periodic_jobs"))
+            await asyncio.sleep(0)
+            assert not store.shared.is_free
+            assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
+        await waiting
+        assert holds(store.shared.is_free)
+        assert not connection.is_closed()
 
 
-async def test_who_waits_for_a_lock_there_is_not_taken_for_dead(
-    listening: tuple[Store, PoolConnection], dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, connection = listening
-    monkeypatch.setattr(module, "SETTINGS", "SET lock_timeout = '10ms'")
-    async with locked(dsn, "scheduler_periodic_jobs"):
-        with pytest.raises(DatabaseUnavailableError, match="LockNotAvailable"):
-            await store.shared.fetch("SELECT FROM scheduler_periodic_jobs")
-        rows = asyncio.create_task(store.periodic_rows())  # asks again elsewhere, and waits there
-        await asyncio.wait([rows], timeout=0.1)  # real time: it must still wait
-        assert not rows.done()
-    assert await rows == {}
-    assert not connection.is_closed()
+async def test_who_waits_for_a_lock_there_is_not_taken_for_dead(pool: Pool, dsn: str) -> None:
+    async with sharing(pool, shared_settings="SET lock_timeout = '10ms'") as (store, connection):
+        async with locked(dsn, "scheduler_periodic_jobs"):
+            with pytest.raises(DatabaseUnavailableError, match="LockNotAvailable"):
+                await store.shared.fetch("SELECT FROM scheduler_periodic_jobs")
+            rows = asyncio.create_task(
+                store.schedules.periodic_rows()
+            )  # asks again elsewhere, and waits there
+            await asyncio.wait([rows], timeout=0.1)  # real time: it must still wait
+            assert not rows.done()
+        assert await rows == {}
+        assert not connection.is_closed()
 
 
-async def test_a_statement_that_is_wrong_is_told(listening: tuple[Store, PoolConnection]) -> None:
+async def test_a_statement_that_is_wrong_is_told(listening: tuple[Store, Connection]) -> None:
     store, connection = listening
     with pytest.raises(asyncpg.DivisionByZeroError):
         await store.shared.fetch("SELECT 1 / 0")
     assert await pid(store) == connection.get_server_pid()
 
 
-async def test_it_is_not_taken_back_under_a_statement(listening: tuple[Store, PoolConnection]) -> None:
+async def test_it_is_not_taken_back_under_a_statement(listening: tuple[Store, Connection]) -> None:
     store, _ = listening
     statement = asyncio.create_task(store.shared.fetch("SELECT 1 FROM pg_sleep(0.05)"))
     await asyncio.sleep(0)
@@ -131,26 +136,26 @@ async def wire(dsn: str) -> AsyncIterator[Wire]:
 
 @pytest.mark.parametrize("fault", ["cut", "frozen"])
 async def test_when_it_gives_no_answer_the_pool_is_asked_and_the_listener_is_told(
-    fault: str, wire: Wire, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    fault: str, wire: Wire, pool: Pool
 ) -> None:
     """Real time where it is frozen: that no answer comes has to be waited for."""
-    monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.2)
-    store, broken = Store(Connections(pool, wire.dsn)), asyncio.Event()
-    await store.register(worker(), LEASE)
+    connections = Connections(pool, wire.dsn, options=ConnectionOptions(answer_timeout_s=0.2))
+    store, broken = Store(connections), asyncio.Event()
+    await store.workers.register(worker(), LEASE)
     subscription = Subscription(store, lambda _message: None, broken.set)
     await subscription.open()
     subscription.lend()
-    await store.look_ahead(30, 120)
+    await store.workers.scan_deadlines(30, 120)
     if fault == "cut":
         wire.cut()
     else:
         wire.freeze_old_connections()
-    assert (await store.renew("w1", {}, LEASE)).alive
+    assert (await store.workers.renew("w1", {}, LEASE)).alive
     async with asyncio.timeout(10):
         await broken.wait()
     assert not holds(subscription.is_open)
     assert not holds(store.shared.is_free)
-    assert (await store.renew("w1", {}, LEASE)).alive
+    assert (await store.workers.renew("w1", {}, LEASE)).alive
     await subscription.close()
     if fault == "frozen":
         await subscription.open()
@@ -159,13 +164,10 @@ async def test_when_it_gives_no_answer_the_pool_is_asked_and_the_listener_is_tol
         await subscription.close()
 
 
-async def test_one_that_does_not_answer_is_not_waited_for_at_the_end(
-    wire: Wire, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_does_not_answer_is_not_waited_for_at_the_end(wire: Wire, pool: Pool) -> None:
     """Real time: that no answer comes has to be waited for."""
-    monkeypatch.setattr(module, "FAREWELL", 0.1)
-    store = Store(Connections(pool, wire.dsn))
-    async with store.connections.hold() as connection:
+    store = Store(Connections(pool, wire.dsn, options=ConnectionOptions(close_timeout_s=0.1)))
+    async with store.connections.checkout() as connection:
         store.shared.lend(connection)
         await store.shared.fetch(PID)
         wire.freeze_old_connections()

@@ -30,8 +30,21 @@ from pg_scheduler.schedules.sync import merge
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import StatusChange, Store
-from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, due_in, new_job, row, worker
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import StatusChange
+from tests.support.store import (
+    LEASE,
+    NAME,
+    NOW,
+    SECOND,
+    Connection,
+    Pool,
+    due_in,
+    methods_of,
+    new_job,
+    row,
+    worker,
+)
 
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
@@ -42,7 +55,7 @@ SOURCES = "\n".join(
 @pytest.mark.parametrize("name", QUERIES)
 async def test_every_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
     async with pool.acquire() as connection:
-        await connection.prepare(QUERIES[name])
+        await connection.prepare(QUERIES[name].text)
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -51,14 +64,14 @@ def test_every_statement_is_used(name: str) -> None:
 
 
 def test_every_statement_that_is_asked_for_is_there() -> None:
-    asked = re.findall(r'_(?:fetch|fetch_again|value|write|execute)\(\s*"(\w+)"', SOURCES)
+    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
-    assert len(set(asked)) >= len(QUERIES) - 2, "all but the two of the advisory lock"
+    assert len(set(asked)) >= len(QUERIES) - 4, "all but the four of an insert"
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_statement_says_what_it_does_and_names_its_tables_with_their_schema(name: str) -> None:
-    text = load_queries("other")[name]
+    text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
     tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs"
@@ -70,7 +83,7 @@ def test_every_statement_says_what_it_does_and_names_its_tables_with_their_schem
 def test_the_names_of_statements_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sql").mkdir()
     for file in ("a.sql", "b.sql"):
-        (tmp_path / "sql" / file).write_text("-- name: same\nSELECT 1;\n")
+        (tmp_path / "sql" / file).write_text("-- name: same\n-- route: pool\nSELECT 1;\n")
     monkeypatch.setattr(queries, "files", lambda _package: tmp_path)
     load_queries.cache_clear()
     try:
@@ -90,11 +103,11 @@ Use = Callable[[Store], Awaitable[object]]
 
 
 async def use_vacuum(store: Store) -> object:
-    await store.vacuum_blocks(0, await store.table_blocks(), {JobStatus.COMPLETED: NOW})
-    await store.vacuum_surplus(JobStatus.FAILED, 1, 10)
-    await store.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
-    assert (await store.total_vacuum_stats()).total_completed == 1
-    (day,) = await store.vacuum_stats(1)
+    await store.retention.vacuum_blocks(0, await store.retention.table_blocks(), {JobStatus.COMPLETED: NOW})
+    await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
+    await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
+    assert (await store.retention.total_vacuum_stats()).total_completed == 1
+    (day,) = await store.retention.vacuum_stats(1)
     return day.deleted_completed
 
 
@@ -102,33 +115,35 @@ async def use_periodic(store: Store) -> object:
     async def sweep() -> None: ...
 
     config = PeriodicJobConfig(sweep, timedelta(hours=1), dedup_key="key")
-    async with store.periodic_locked() as connection:
-        now = await store.now(on=connection)
-        chained = await store.chained_runs(["key"], on=connection)
-        await store.write_periodic(merge({"key": config}, {}, now=now, chained=chained), on=connection)
-        await store.due_periodic(["key"], on=connection)
-        await store.move_periodic("key", None, now, on=connection)
-    await store.enable_periodic("key", False)
-    rows, seen_at = await store.periodic_rows_and_now()
+    async with store.schedules.periodic_locked() as connection:
+        now = await store.schedules.now(on=connection)
+        chained = await store.schedules.chained_runs(["key"], on=connection)
+        await store.schedules.write_periodic(
+            merge({"key": config}, {}, now=now, chained=chained), on=connection
+        )
+        await store.schedules.due_periodic(["key"], on=connection)
+        await store.schedules.move_periodic("key", None, now, on=connection)
+    await store.schedules.enable_periodic("key", False)
+    rows, seen_at = await store.schedules.periodic_rows_and_now()
     assert seen_at == now
-    assert await store.periodic_rows() == rows
+    assert await store.schedules.periodic_rows() == rows
     return rows["key"].enabled
 
 
 async def use_path(store: Store) -> object:
     await store.migrate()
-    await store.insert([new_job(each) for each in "abcde"])
-    await store.insert_small([new_job("f")])
-    await store.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
-    await store.insert_small([GeneratedIdJob(*new_job("j", job_name="nobody.knows"))])
-    await store.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
-    await store.replace([new_job("f", priority=1)])
-    await store.register(worker(), LEASE)
+    await store.jobs.insert([new_job(each) for each in "abcde"])
+    await store.jobs.insert_small([new_job("f")])
+    await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
+    await store.jobs.insert_small([GeneratedIdJob(*new_job("j", job_name="nobody.knows"))])
+    await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
+    await store.jobs.replace([new_job("f", priority=1)])
+    await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
-    claims = {claim.job_id: claim for claim in (await store.exchange("w1", [NAME], 10)).jobs}
+    claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}
     assert list(claims) == ["f", "a", "b", "c", "d", "e"]
-    assert (await store.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
-    await store.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
+    assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
+    await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         CompleteOutcome(),
         CompleteOutcome(),
@@ -137,28 +152,30 @@ async def use_path(store: Store) -> object:
         SkipOutcome("no"),
         ReleaseOutcome(),
     ]
-    assert await store.finish("w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True)))
-    await store.cancel("f")
-    assert await store.retry("f")
-    await store.cancel("f")
-    await store.set_status("e", JobStatus.RUNNING, LEASE)
-    assert (await store.renew("w1", {}, LEASE, liveness_key=2**62)).alive
-    assert list(await store.suspect_workers("w2")) in ([], ["w1"])  # it depends on the server's age
-    await store.look_ahead(30, 120)
-    await store.restart_leases()
-    await store.rescue(120)
-    assert await store.release_unacknowledged("w1", {}) == []
-    await store.expire(10)
-    job = await store.get_job("a")
+    assert await store.results.settle(
+        "w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True))
+    )
+    await store.jobs.cancel("f")
+    assert await store.jobs.retry("f")
+    await store.jobs.cancel("f")
+    await store.jobs.set_status("e", JobStatus.RUNNING, LEASE)
+    assert (await store.workers.renew("w1", {}, LEASE, liveness_key=2**62)).alive
+    assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # it depends on the server's age
+    await store.workers.scan_deadlines(30, 120)
+    await store.workers.restart_leases()
+    await store.workers.rescue(120)
+    assert await store.claims.release_unacknowledged("w1", {}) == []
+    await store.jobs.expire(10)
+    job = await store.jobs.get_job("a")
     assert job
-    assert len(await store.workers()) == 1
-    await store.notify(["due"])
-    async with store.advisory_lock(1) as taken:
+    assert len(await store.workers.list_workers()) == 1
+    await store.locks.notify(["due"])
+    async with store.locks.advisory_lock(1) as taken:
         assert taken
-    page = await store.list_jobs(
+    page = await store.jobs.list_jobs(
         after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
     )
-    counts = await store.count_jobs(None)
+    counts = await store.jobs.count_jobs(None)
     return job.args, len(page), counts.total
 
 
@@ -192,6 +209,11 @@ async def test_codecs_of_the_pools_owner_disturb_nothing(
         assert await use(Store(Connections(pool), clock=clock)) == expected
 
 
+class UnusedPool:
+    def get_max_size(self) -> int:
+        return 1
+
+
 class OwnRecord(asyncpg.Record):
     def __getattr__(self, name: str) -> Any:
         return self[name]
@@ -212,28 +234,28 @@ async def test_without_an_override_the_databases_clock_decides(pool: asyncpg.Poo
     connections = Connections(pool)
     store = Store(connections)
     before = await pool.fetchval("SELECT clock_timestamp()")
-    now = await store.now()
+    now = await store.schedules.now()
     assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
-    await store.insert([new_job(execution_time=now)])
-    await store.register(worker(), LEASE)
-    (claim,) = (await store.exchange("w1", [NAME], 1)).jobs
-    assert await store.finish("w1", [(claim, CompleteOutcome())]) == {"job"}
+    await store.jobs.insert([new_job(execution_time=now)])
+    await store.workers.register(worker(), LEASE)
+    (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
+    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
     assert now <= (await row(pool))["finished_at"]
-    assert await store.cancel("job") == StatusChange(False, None)
+    assert await store.jobs.cancel("job") == StatusChange(False, None)
     await connections.release_held()
 
 
-def test_every_method_of_the_store_is_used_above() -> None:
-    """A method that is added to the store is added to a use here, or it has tests of its own for codecs."""
+def test_every_store_method_is_used_with_codecs_or_tested_elsewhere() -> None:
     here = inspect.getsource(inspect.getmodule(use_path) or pytest)
-    public = [name for name, _ in inspect.getmembers(Store, inspect.isfunction) if not name.startswith("_")]
     elsewhere = {
         "schema",
-        "channel",
-        "statuses_of",
-        "all_or_nothing",
-        "held_claim",
-        "deregister",
-        "waiting_names",
+        "locks.channel",
+        "jobs.statuses_of",
+        "jobs.all_or_nothing",
+        "claims.held_claim",
+        "results.write",
+        "workers.deregister",
+        "jobs.waiting_names",
     }
-    assert {name for name in public if f"store.{name}(" not in here} <= elsewhere
+    methods = methods_of(Store(Connections(cast("Pool", UnusedPool()))))
+    assert {name for name in methods if f"store.{name}(" not in here} <= elsewhere

@@ -7,7 +7,8 @@ from datetime import date, timedelta
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome
-from pg_scheduler.store.store import Store, VacuumDay, VacuumTotal
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import VacuumDay, VacuumTotal
 from tests.support.store import LEASE, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 DAY = timedelta(days=1)
@@ -20,8 +21,8 @@ async def finished(
     now = clock.now
     for job_id, status, age in jobs:
         clock.now = now - age
-        await store.insert([new_job(job_id, job_name=name)])
-        await store.set_status(job_id, status, LEASE)
+        await store.jobs.insert([new_job(job_id, job_name=name)])
+        await store.jobs.set_status(job_id, status, LEASE)
     clock.now = now
 
 
@@ -30,7 +31,7 @@ async def finished(
 
 async def test_jobs_past_their_grace_expire(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job("running", misfire_grace_time=0))
-    await store.insert(
+    await store.jobs.insert(
         [
             new_job("in time", misfire_grace_time=10),
             new_job("late", misfire_grace_time=9, job_name="unknown"),
@@ -39,21 +40,21 @@ async def test_jobs_past_their_grace_expire(store: Store, pool: Pool, clock: Fak
         ]
     )
     clock.advance(10 * SECOND)
-    assert await store.expire(100) == [("late", "unknown", 0)]
+    assert await store.jobs.expire(100) == [("late", "unknown", 0)]
     assert [job_id for job_id, status in (await column(pool, "status")).items() if status == "expired"] == [
         "late"
     ]
     assert (await row(pool, "late"))["finished_at"] == clock.now
-    assert await store.expire(100) == []
+    assert await store.jobs.expire(100) == []
 
 
 async def test_a_pass_expires_so_many_at_most(store: Store, clock: FakeClock) -> None:
-    await store.insert(
+    await store.jobs.insert(
         [new_job(f"{p}{n}", priority=p, misfire_grace_time=0) for p in (1, 3, 5, 8) for n in range(3)]
     )
     clock.advance(SECOND)
     counts = []
-    while gone := await store.expire(5):
+    while gone := await store.jobs.expire(5):
         counts.append(len(gone))
     assert counts == [5, 5, 2]
 
@@ -61,11 +62,11 @@ async def test_a_pass_expires_so_many_at_most(store: Store, clock: FakeClock) ->
 async def test_a_job_that_is_being_claimed_is_left_to_the_claim(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.insert([new_job(misfire_grace_time=0)])
+    await store.jobs.insert([new_job(misfire_grace_time=0)])
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
-        assert await store.expire(10) == []
+        assert await store.jobs.expire(10) == []
 
 
 # -- vacuum --------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ async def whole_table(
     store: Store, cutoffs: dict[JobStatus, timedelta], clock: FakeClock
 ) -> dict[JobStatus, int]:
     instants = {status: clock.now - age for status, age in cutoffs.items()}
-    return await store.vacuum_blocks(0, await store.table_blocks(), instants)
+    return await store.retention.vacuum_blocks(0, await store.retention.table_blocks(), instants)
 
 
 async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -99,24 +100,24 @@ async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool,
 
 
 async def test_a_walk_in_steps_of_blocks_meets_every_row(store: Store, clock: FakeClock) -> None:
-    await store.register(worker(), LEASE)
-    await store.insert([new_job(f"{n:04}") for n in range(500)])
-    for claim in (await store.exchange("w1", [new_job().job_name], 500)).jobs[::50]:
-        await store.cancel(claim.job_id)
-    await store.cancel("0499")
-    blocks = await store.table_blocks()
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(f"{n:04}") for n in range(500)])
+    for claim in (await store.claims.exchange("w1", [new_job().job_name], 500)).jobs[::50]:
+        await store.jobs.cancel(claim.job_id)
+    await store.jobs.cancel("0499")
+    blocks = await store.retention.table_blocks()
     assert blocks > 10
     found = []
     for first in range(0, blocks, 3):
-        gone = await store.vacuum_blocks(first, first + 3, {JobStatus.CANCELLED: NOW})
+        gone = await store.retention.vacuum_blocks(first, first + 3, {JobStatus.CANCELLED: NOW})
         found.append(gone.get(JobStatus.CANCELLED, 0))
     assert sum(found) == 11
     assert max(found) < 11, "each step deletes in its own blocks"
-    assert await store.vacuum_blocks(blocks, blocks + 1, {JobStatus.CANCELLED: NOW}) == {}
+    assert await store.retention.vacuum_blocks(blocks, blocks + 1, {JobStatus.CANCELLED: NOW}) == {}
 
 
 async def test_an_empty_table_has_no_blocks(store: Store) -> None:
-    assert await store.table_blocks() == 0
+    assert await store.retention.table_blocks() == 0
 
 
 async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -126,18 +127,18 @@ async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock:
     await finished(
         store, clock, ("failed", JobStatus.FAILED, DAY), ("waits", JobStatus.PENDING, DAY), name="a"
     )
-    assert await store.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 4
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 4
     assert set(await column(pool, "status")) == {"a0", "a1", "a2", "b0", "b1", "b2", "failed", "waits"}
-    assert await store.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 0
-    assert await store.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "so many at once"
-    assert await store.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 2
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 0
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "so many at once"
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 2
     assert set(await column(pool, "status")) == {"failed", "waits"}
 
 
 async def test_of_one_instant_the_last_ids_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(each) for each in "abcd"))
-    await store.finish("w1", [(claim, CompleteOutcome()) for claim in claims])
-    assert await store.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
+    await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims])
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
     assert set(await column(pool, "status")) == {"d"}
 
 
@@ -145,17 +146,24 @@ async def test_of_one_instant_the_last_ids_are_kept(store: Store, pool: Pool, cl
 
 
 async def test_counts_of_a_day_add_up(store: Store, clock: FakeClock) -> None:
-    assert await store.vacuum_stats(7) == []
-    assert await store.total_vacuum_stats() == VacuumTotal(0, 0, 0, 0, None)
-    await store.record_vacuum({JobStatus.COMPLETED: 1, JobStatus.FAILED: 2}, "w1")
+    assert await store.retention.vacuum_stats(7) == []
+    assert await store.retention.total_vacuum_stats() == VacuumTotal(0, 0, 0, 0, None)
+    await store.retention.record_vacuum({JobStatus.COMPLETED: 1, JobStatus.FAILED: 2}, "w1")
     clock.advance(SECOND)
-    await store.record_vacuum({JobStatus.COMPLETED: 3, JobStatus.CANCELLED: 4, JobStatus.EXPIRED: 5}, "w2")
-    assert await store.vacuum_stats(1) == [VacuumDay(date(2030, 1, 1), 4, 2, 4, 5, NOW + SECOND, "w2")]
+    await store.retention.record_vacuum(
+        {JobStatus.COMPLETED: 3, JobStatus.CANCELLED: 4, JobStatus.EXPIRED: 5}, "w2"
+    )
+    assert await store.retention.vacuum_stats(1) == [
+        VacuumDay(date(2030, 1, 1), 4, 2, 4, 5, NOW + SECOND, "w2")
+    ]
     clock.advance(2 * DAY)
-    await store.record_vacuum({JobStatus.COMPLETED: 10}, "w1")
-    assert [day.stat_date for day in await store.vacuum_stats(7)] == [date(2030, 1, 3), date(2030, 1, 1)]
-    assert [day.stat_date for day in await store.vacuum_stats(2)] == [date(2030, 1, 3)]
-    assert await store.total_vacuum_stats() == VacuumTotal(14, 2, 4, 5, clock.now)
+    await store.retention.record_vacuum({JobStatus.COMPLETED: 10}, "w1")
+    assert [day.stat_date for day in await store.retention.vacuum_stats(7)] == [
+        date(2030, 1, 3),
+        date(2030, 1, 1),
+    ]
+    assert [day.stat_date for day in await store.retention.vacuum_stats(2)] == [date(2030, 1, 3)]
+    assert await store.retention.total_vacuum_stats() == VacuumTotal(14, 2, 4, 5, clock.now)
 
 
 async def test_days_are_those_of_utc(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -166,8 +174,8 @@ async def test_days_are_those_of_utc(store: Store, pool: Pool, clock: FakeClock)
         + " SET TIME ZONE 'Asia/Kathmandu'"
     )
     await pool.expire_connections()
-    await store.record_vacuum({}, "w1")
-    assert [day.stat_date for day in await store.vacuum_stats(1)] == [date(2030, 1, 1)]
+    await store.retention.record_vacuum({}, "w1")
+    assert [day.stat_date for day in await store.retention.vacuum_stats(1)] == [date(2030, 1, 1)]
 
 
 async def test_rows_of_0_2_with_gaps_are_counted_on(store: Store, pool: Pool) -> None:
@@ -175,5 +183,5 @@ async def test_rows_of_0_2_with_gaps_are_counted_on(store: Store, pool: Pool) ->
         "INSERT INTO vacuum_stats (stat_date, deleted_completed, deleted_failed, deleted_cancelled)"
         " VALUES ('2030-01-01', NULL, 5, NULL)"
     )
-    await store.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
-    assert await store.vacuum_stats(1) == [VacuumDay(date(2030, 1, 1), 1, 5, 0, 0, NOW, "w1")]
+    await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")
+    assert await store.retention.vacuum_stats(1) == [VacuumDay(date(2030, 1, 1), 1, 5, 0, 0, NOW, "w1")]

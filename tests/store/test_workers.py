@@ -10,7 +10,8 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome
-from pg_scheduler.store.store import RenewResult, RescueResult, Store
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import RenewResult, RescueResult
 from tests.support.store import (
     LEASE,
     NAME,
@@ -30,27 +31,27 @@ NOTHING = RescueResult([], [])
 
 
 async def test_a_worker_comes_and_goes(store: Store, clock: FakeClock) -> None:
-    await store.register(worker("w2"), LEASE)
+    await store.workers.register(worker("w2"), LEASE)
     clock.advance(SECOND)
-    await store.register(worker("w1", hostname="other", pid=9, version="2", max_concurrent_jobs=3), 5)
-    first, second = await store.workers()
+    await store.workers.register(worker("w1", hostname="other", pid=9, version="2", max_concurrent_jobs=3), 5)
+    first, second = await store.workers.list_workers()
     until = NOW + LEASE * SECOND
     assert first == replace(worker("w2"), started_at=NOW, last_beat=NOW, lease_until=until)
     assert (second.worker_id, second.hostname, second.pid, second.version) == ("w1", "other", 9, "2")
     assert (second.max_concurrent_jobs, second.running_jobs) == (3, 0)
     assert second.lease_until == NOW + 6 * SECOND
     clock.advance(10 * SECOND)
-    assert [each.is_alive for each in await store.workers()] == [True, False]
-    await store.deregister("w2")
-    await store.deregister("missing")
-    assert [each.worker_id for each in await store.workers()] == ["w1"]
+    assert [each.is_alive for each in await store.workers.list_workers()] == [True, False]
+    await store.workers.deregister("w2")
+    await store.workers.deregister("missing")
+    assert [each.worker_id for each in await store.workers.list_workers()] == ["w1"]
 
 
 async def test_registering_again_is_a_fresh_lease(store: Store, clock: FakeClock) -> None:
-    await store.register(worker(), LEASE)
+    await store.workers.register(worker(), LEASE)
     clock.advance(90 * SECOND)
-    await store.register(worker(), LEASE)
-    (found,) = await store.workers()
+    await store.workers.register(worker(), LEASE)
+    (found,) = await store.workers.list_workers()
     assert (found.last_beat, found.is_alive) == (clock.now, True)
 
 
@@ -59,14 +60,14 @@ async def test_a_beat_renews_the_worker_and_the_jobs_it_holds(
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
     clock.advance(20 * SECOND)
-    assert await store.renew("w1", {"a": 1, "b": 1}, LEASE) == RenewResult(True, [])
-    (found,) = await store.workers()
+    assert await store.workers.renew("w1", {"a": 1, "b": 1}, LEASE) == RenewResult(True, [])
+    (found,) = await store.workers.list_workers()
     until = clock.now + LEASE * SECOND
     assert (found.last_beat, found.lease_until, found.running_jobs) == (clock.now, until, 2)
     assert set((await column(pool, "lease_until")).values()) == {until}
     assert set((await column(pool, "last_heartbeat")).values()) == {clock.now}
-    assert await store.renew("w1", {}, LEASE) == RenewResult(True, [])
-    assert (await store.workers())[0].running_jobs == 0
+    assert await store.workers.renew("w1", {}, LEASE) == RenewResult(True, [])
+    assert (await store.workers.list_workers())[0].running_jobs == 0
 
 
 async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -74,16 +75,16 @@ async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeCl
         store, *(new_job(each) for each in ("cancelled", "deleted", "done", "mine", "replaced", "retaken"))
     )
     held = dict.fromkeys(await column(pool, "status"), 1)
-    await store.register(worker("w2"), LEASE)
-    await store.cancel("cancelled")
+    await store.workers.register(worker("w2"), LEASE)
+    await store.jobs.cancel("cancelled")
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'deleted'")
-    await store.set_status("done", JobStatus.COMPLETED, LEASE)
-    await store.replace([new_job("replaced")])
-    await store.set_status("retaken", JobStatus.PENDING, LEASE)
-    await store.exchange("w1", [NAME], 1)
+    await store.jobs.set_status("done", JobStatus.COMPLETED, LEASE)
+    await store.jobs.replace([new_job("replaced")])
+    await store.jobs.set_status("retaken", JobStatus.PENDING, LEASE)
+    await store.claims.exchange("w1", [NAME], 1)
     before = await row(pool, "retaken")
     clock.advance(SECOND)
-    beat = await store.renew("w1", held, LEASE)
+    beat = await store.workers.renew("w1", held, LEASE)
     assert beat.alive
     assert sorted(beat.lost) == ["cancelled", "deleted", "done", "retaken"]
     assert await row(pool, "retaken") == before, "the try that holds it now beats for itself"
@@ -91,20 +92,20 @@ async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeCl
 
 async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job())
-    await store.deregister("w1")
+    await store.workers.deregister("w1")
     before = await row(pool)
     clock.advance(SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(False, ["job"])
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(False, ["job"])
     assert await row(pool) == before
 
 
 async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], late=True)
-    assert await store.rescue(THRESHOLD) == NOTHING
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], late=True)
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
     clock.advance(SECOND)
-    assert await store.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [])
+    assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [])
 
 
 # -- rescue --------------------------------------------------------------------------------------------
@@ -115,23 +116,23 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(store: Store, pool: Pool
     clock.advance(LEASE * SECOND / 2)
     await running(store, new_job("c"), worker_id="alive")
     clock.advance(LEASE * SECOND / 2 + SECOND)
-    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["a", "b"])
+    assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["a", "b"])
     assert await column(pool, "status") == {"a": "pending", "b": "pending", "c": "running"}
-    assert [each.worker_id for each in await store.workers()] == ["alive"]
+    assert [each.worker_id for each in await store.workers.list_workers()] == ["alive"]
     found = await row(pool, "a")
     assert (found["retry_count"], found["attempt"], found["worker_id"]) == (0, 1, None)
     assert found["expires_at"] == clock.now + 9 * SECOND
-    assert await store.finish("w1", [(claim, CompleteOutcome()) for claim in old]) == set(), (
+    assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in old]) == set(), (
         "the zombie is told"
     )
-    assert await store.rescue(THRESHOLD) == NOTHING
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
 async def test_who_is_alive_is_left_alone(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(LEASE * SECOND)
     before = await row(pool)
-    assert await store.rescue(THRESHOLD) == NOTHING
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
     assert await row(pool) == before
 
 
@@ -141,12 +142,12 @@ async def test_a_job_that_nobody_renews_is_given_back_though_its_worker_lives(
     """The answer of its claim was lost on the way: the worker does not know that it holds it."""
     await running(store, new_job("lost"), new_job("held"))
     clock.advance(LEASE * SECOND - SECOND)
-    await store.renew("w1", {"held": 1}, LEASE)
+    await store.workers.renew("w1", {"held": 1}, LEASE)
     clock.advance(2 * SECOND)
     # It may have been claimed while that beat was under way: the next one tells.
-    assert await store.rescue(THRESHOLD) == RescueResult([], [])
-    await store.renew("w1", {"held": 1}, LEASE)
-    assert await store.rescue(THRESHOLD) == RescueResult([], ["lost"])
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], [])
+    await store.workers.renew("w1", {"held": 1}, LEASE)
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["lost"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 
@@ -154,8 +155,11 @@ async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Po
     await running(store, new_job("lost"), new_job("held"), new_job("of an earlier try"))
     await running(store, new_job("another's"), worker_id="w2")
     known = {"held": 1, "of an earlier try": 7, "gone": 1}
-    assert await store.release_unacknowledged("w1", known, limit=1) in (["lost"], ["of an earlier try"])
-    assert len(await store.release_unacknowledged("w1", known)) == 1
+    assert await store.claims.release_unacknowledged("w1", known, limit=1) in (
+        ["lost"],
+        ["of an earlier try"],
+    )
+    assert len(await store.claims.release_unacknowledged("w1", known)) == 1
     assert await column(pool, "status") == {
         "lost": "pending",
         "held": "running",
@@ -163,7 +167,7 @@ async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Po
         "another's": "running",
     }
     assert set((await column(pool, "retry_count")).values()) == {0}
-    assert await store.release_unacknowledged("w1", known) == []
+    assert await store.claims.release_unacknowledged("w1", known) == []
 
 
 @pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
@@ -175,7 +179,7 @@ async def test_a_row_without_a_lease_goes_by_its_heartbeat(
         "UPDATE scheduled_jobs SET lease_until = NULL, worker_id = 'of 0.2', last_heartbeat = $1",
         None if beat is None else NOW - beat * SECOND,
     )
-    assert await store.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
 
 
 async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
@@ -184,11 +188,11 @@ async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
     """Its worker beats as soon as it finds its lease over, and has not heard of the claim yet."""
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
-    await store.renew("w1", {}, LEASE)
-    assert await store.rescue(THRESHOLD) == NOTHING
+    await store.workers.renew("w1", {}, LEASE)
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
     clock.advance(SECOND)
-    await store.renew("w1", {"job": 1}, LEASE)
-    assert await store.rescue(THRESHOLD) == NOTHING
+    await store.workers.renew("w1", {"job": 1}, LEASE)
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
 async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
@@ -196,18 +200,18 @@ async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clo
     await running(store, new_job("lost", execution_time=NOW), new_job("held", execution_time=NOW))
     await running(store, new_job("of the dead", execution_time=NOW), worker_id="dead")
     clock.advance(-900 * SECOND)
-    ahead = await store.look_ahead(30, THRESHOLD)
+    ahead = await store.workers.scan_deadlines(30, THRESHOLD)
     assert ahead.lapse_in == 0
-    await store.restart_leases()
-    assert await store.rescue(THRESHOLD) == NOTHING
+    await store.workers.restart_leases()
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
     assert set((await column(pool, "lease_until")).values()) == {clock.now + LEASE * SECOND}
-    ahead = await store.look_ahead(30, THRESHOLD)
+    ahead = await store.workers.scan_deadlines(30, THRESHOLD)
     assert ahead.lapse_in == LEASE
     clock.advance(LEASE * SECOND)
-    await store.renew("w1", {"held": 1}, LEASE)
+    await store.workers.renew("w1", {"held": 1}, LEASE)
     clock.advance(SECOND)
-    await store.renew("w1", {"held": 1}, LEASE)
-    assert await store.rescue(THRESHOLD) == RescueResult(["dead"], ["lost", "of the dead"])
+    await store.workers.renew("w1", {"held": 1}, LEASE)
+    assert await store.workers.rescue(THRESHOLD) == RescueResult(["dead"], ["lost", "of the dead"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 
@@ -215,9 +219,9 @@ async def test_a_new_definition_of_an_orphan_takes_the_row(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job())
-    await store.replace([new_job(priority=1)])
+    await store.jobs.replace([new_job(priority=1)])
     clock.advance(LEASE * SECOND + SECOND)
-    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
+    assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
     found = await row(pool)
     assert (found["status"], found["priority"], found["replacement"]) == ("pending", 1, None)
 
@@ -226,7 +230,7 @@ async def test_orphans_of_several_workers(store: Store, clock: FakeClock) -> Non
     for n in range(3):
         await running(store, new_job(f"a{n}"), new_job(f"b{n}"), worker_id=f"w{n}")
     clock.advance(LEASE * SECOND + SECOND)
-    rescue = await store.rescue(THRESHOLD)
+    rescue = await store.workers.rescue(THRESHOLD)
     assert sorted(rescue.dead_workers) == ["w0", "w1", "w2"]
     assert rescue.job_ids == ["a0", "a1", "a2", "b0", "b1", "b2"]
 
@@ -234,25 +238,25 @@ async def test_orphans_of_several_workers(store: Store, clock: FakeClock) -> Non
 async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.insert([new_job()])
-    await store.register(worker(), LEASE)
+    await store.jobs.insert([new_job()])
+    await store.workers.register(worker(), LEASE)
     async with pool.acquire() as claiming:
         transaction = claiming.transaction()
         await transaction.start()
         (claimed,) = await claim_on(claiming, store, 1)
         assert claimed["job_id"] == "job"
         clock.advance(LEASE * SECOND + SECOND)
-        assert await store.rescue(THRESHOLD) == NOTHING, "its row is locked FOR KEY SHARE"
+        assert await store.workers.rescue(THRESHOLD) == NOTHING, "its row is locked FOR KEY SHARE"
         await transaction.commit()
-    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
+    assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
 
 
 async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeClock) -> None:
-    await store.insert([new_job()])
-    await store.register(worker(), LEASE)
+    await store.jobs.insert([new_job()])
+    await store.workers.register(worker(), LEASE)
     clock.advance(LEASE * SECOND + SECOND)
-    assert await store.rescue(THRESHOLD) == RescueResult(["w1"], [])
-    assert (await store.exchange("w1", [NAME], 1)).jobs == []
+    assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], [])
+    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
 
 
 async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClock) -> None:
@@ -260,7 +264,7 @@ async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClo
 
     await running(store, *(new_job(f"{n}") for n in range(20)))
     clock.advance(LEASE * SECOND + SECOND)
-    rescues = await asyncio.gather(*(store.rescue(THRESHOLD) for _ in range(4)))
+    rescues = await asyncio.gather(*(store.workers.rescue(THRESHOLD) for _ in range(4)))
     assert sorted(each for rescue in rescues for each in rescue.job_ids) == sorted(f"{n}" for n in range(20))
     assert [each for rescue in rescues for each in rescue.dead_workers] == ["w1"]
 
@@ -270,12 +274,12 @@ async def test_a_beat_waits_for_nobodys_lock(store: Store, pool: Pool, clock: Fa
     await running(store, new_job("locked"), new_job("free"))
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
-        await store.replace([new_job("locked")], connection=other)
+        await store.jobs.replace([new_job("locked")], connection=other)
         async with asyncio.timeout(10):
-            beat = await store.renew("w1", {"locked": 1, "free": 1}, LEASE)
+            beat = await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)
         assert (beat.alive, beat.lost) == (True, [])
         leases = await column(pool, "lease_until")
         assert leases["free"] - leases["locked"] == SECOND
-    await store.renew("w1", {"locked": 1, "free": 1}, LEASE)
+    await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)
     leases = await column(pool, "lease_until")
     assert leases["free"] == leases["locked"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pg_scheduler.store.queries import load_queries
 
-NAMES = {text: name for name, text in load_queries("public").items()}
+NAMES = {query.text: name for name, query in load_queries("public").items()}
 RESET = "SELECT pg_advisory_unlock_all()"
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import asyncpg
+import pytest
 
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.rows import Claim, NewJob
-from pg_scheduler.store.connections.pool import PoolConnection
-from pg_scheduler.store.store import FROM_THE_START, NO_IDS, Store
+from pg_scheduler.store.connections import session
+from pg_scheduler.store.connections.options import ConnectionOptions
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -19,7 +25,27 @@ LEASE = 60.0
 NAME = "app.work"
 
 Pool = asyncpg.Pool
-Connection = asyncpg.Connection
+Connection: TypeAlias = session.Connection
+
+
+def use_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Give these connection options to the Schedulers that the test makes."""
+    with_options = partial(Connections, options=ConnectionOptions(**options))
+    monkeypatch.setattr("pg_scheduler.scheduler.Connections", with_options)
+
+
+def methods_of(store: Store) -> set[str]:
+    """The public methods of a store and of its repositories, as they are called on it."""
+    owners: dict[str, object] = {"": store}
+    owners |= {
+        f"{name}.": each for name, each in vars(store).items() if type(each).__name__.endswith("Repository")
+    }
+    return {
+        f"{prefix}{name}"
+        for prefix, owner in owners.items()
+        for name, _ in inspect.getmembers(type(owner), inspect.isfunction)
+        if not name.startswith("_")
+    }
 
 
 def new_job(job_id: str = "job", **changes: Any) -> NewJob:
@@ -44,25 +70,25 @@ def worker(worker_id: str = "w1", **changes: Any) -> Worker:
 
 async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Claim]:
     """Insert jobs and have a worker claim them."""
-    await store.insert(jobs)
-    await store.register(worker(worker_id), LEASE)
-    claims = (await store.exchange(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
+    await store.jobs.insert(jobs)
+    await store.workers.register(worker(worker_id), LEASE)
+    claims = (await store.claims.exchange(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
     assert len(claims) == len(jobs)
     return claims
 
 
 async def claim_on(
-    connection: PoolConnection, store: Store, limit: int, worker_id: str = "w1"
+    connection: Connection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
     """Claim on a connection of the test's own; the rows."""
     args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS)
-    *rows, _status_change = await store._fetch("exchange_jobs", *args, on=connection)
+    *rows, _status_change = await store.statements.fetch("exchange_jobs", *args, on=connection)
     return rows
 
 
 async def due_in(store: Store, names: list[str]) -> float | None:
     """Seconds until the next job of these names is due, as a worker without a lease is told."""
-    return (await store.exchange("nobody", names, 1)).due_in
+    return (await store.claims.exchange("nobody", names, 1)).due_in
 
 
 async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:

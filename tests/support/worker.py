@@ -120,9 +120,9 @@ async def claim(
     store: Store, *jobs: NewJob, worker_id: str = "me", lease: float = LEASE, limit: int = 1000
 ) -> list[Claim]:
     """Insert jobs and claim them for a worker that is registered for it."""
-    await store.register(new_worker(worker_id), lease)
-    await store.insert(jobs)
-    return (await store.exchange(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
+    await store.workers.register(new_worker(worker_id), lease)
+    await store.jobs.insert(jobs)
+    return (await store.claims.exchange(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
 
 
 def holds(value: object) -> bool:
@@ -131,7 +131,7 @@ def holds(value: object) -> bool:
 
 
 async def statuses(store: Store, *job_ids: str) -> list[str]:
-    found = await store.statuses_of(job_ids)
+    found = await store.jobs.statuses_of(job_ids)
     return [found[job_id].value for job_id in job_ids]
 
 

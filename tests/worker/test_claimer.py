@@ -25,7 +25,9 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.outcome import CompleteOutcome
 from pg_scheduler.jobs.rows import NewJob
-from pg_scheduler.store.store import ExchangeResult, Store
+from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import ExchangeResult
 from pg_scheduler.worker import service as base
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
@@ -56,7 +58,7 @@ def gate() -> Gate:
 async def known(parts: Parts, gate: Gate) -> Parts:
     """Parts of a registered worker that knows ``test.job``."""
     parts.tasks.register(gate.job, name="test.job")
-    await parts.store.register(new_worker(), LEASE)
+    await parts.store.workers.register(new_worker(), LEASE)
     return parts
 
 
@@ -66,7 +68,7 @@ async def finish(parts: Parts, gate: Gate, executor: object) -> None:
 
 
 async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: Gate) -> None:
-    await known.store.insert([new_job(str(n)) for n in range(5)])
+    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=10)
     claimer = known.claimer(executor, batch=3)
     assert await claimer.run_once() == 0
@@ -135,19 +137,19 @@ async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
 
 
 async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) -> None:
-    await known.store.insert([new_job(str(n)) for n in range(5)])
+    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=2)
     claimer = known.claimer(executor, batch=10, semaphore_full_interval=7.0)
     assert await claimer.run_once() == 0
     assert len(executor.in_flight.held()) == 2
     assert await claimer.run_once() == 7.0
-    assert (await known.store.count_jobs(None)).running == 2
+    assert (await known.store.jobs.count_jobs(None)).running == 2
     await finish(known, gate, executor)
 
 
 async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: Gate) -> None:
     """As when somebody calls listen_for_jobs() while the claimer runs."""
-    await known.store.insert([new_job(str(n)) for n in range(5)])
+    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=1)
     claimer = known.claimer(executor)
     await asyncio.gather(claimer.run_once(), claimer.run_once())
@@ -156,7 +158,7 @@ async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: 
 
 
 async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
-    await known.store.insert(
+    await known.store.jobs.insert(
         [
             new_job("soon", execution_time=now() + timedelta(seconds=1), priority=8),
             new_job("later", execution_time=now() + timedelta(seconds=1.5), priority=1),
@@ -169,7 +171,7 @@ async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
 async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
     """Two passes, the second of which waits in itself for what a timer is too coarse for."""
     due = now() + timedelta(seconds=0.5)
-    await known.store.insert([new_job("a", execution_time=due)])
+    await known.store.jobs.insert([new_job("a", execution_time=due)])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
     assert await claimer.run_once() <= 0.5 - module.APPROACH
     while not claimer._executor.in_flight.held():  # as the loop does, but for the sleeps
@@ -187,7 +189,7 @@ async def test_the_timer_strikes_at_the_due_time_not_around_it(
     gate.open.set()
     known.tasks.register(gate.job, name="test.job")
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
-    await known.store.insert([new_job("a", execution_time=now() + timedelta(seconds=1.5))])
+    await known.store.jobs.insert([new_job("a", execution_time=now() + timedelta(seconds=1.5))])
     await claimer.start()
     (first,) = seen.of(PassFinished, service="claimer")
     assert first.next_in <= 1.5
@@ -195,7 +197,7 @@ async def test_the_timer_strikes_at_the_due_time_not_around_it(
 
 
 async def test_jobs_of_unknown_names_set_no_timer(known: Parts) -> None:
-    await known.store.insert([new_job("a", "nobody.knows")])
+    await known.store.jobs.insert([new_job("a", "nobody.knows")])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=30.0, jitter=False)
     assert await claimer.run_once() == 30.0
     assert await statuses(known.store, "a") == ["pending"]
@@ -207,7 +209,7 @@ async def test_idle_polls_grow_up_to_their_bound_and_begin_anew_after_work(known
         min_interval=2.0, idle_start_interval=1.0, backoff_multiplier=2.0, max_interval=5.0, jitter=False
     )
     assert [await claimer.run_once() for _ in range(5)] == [2.0, 2.0, 4.0, 5.0, 5.0]
-    await known.store.insert([new_job("a")])
+    await known.store.jobs.insert([new_job("a")])
     assert await claimer.run_once() == 2.0
     await Parts.ended(claimer._executor)
 
@@ -226,7 +228,7 @@ async def test_jitter_moves_a_poll_by_a_tenth(
 
 async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: str) -> None:
     """Somebody's transaction holds the row: a poll that found nothing, no reason to ask again at once."""
-    await known.store.insert([new_job("a")])
+    await known.store.jobs.insert([new_job("a")])
     other = await asyncpg.connect(dsn)
     claimer = known.claimer(min_interval=0.05)
     async with other.transaction():
@@ -237,7 +239,7 @@ async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: s
 
 async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts: Parts, gate: Gate) -> None:
     parts.tasks.register(gate.job, name="test.job")
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     claimer = parts.claimer(min_interval=0.05)
     assert [await claimer.run_once() > 0 for _ in range(3)] == [True] * 3
     assert await statuses(parts.store, "a") == ["pending"]
@@ -245,7 +247,7 @@ async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts
 
 async def test_strict_priority_then_time_then_id(known: Parts, seen: Recorder, gate: Gate) -> None:
     old, older = now() - timedelta(hours=1), now() - timedelta(hours=2)
-    await known.store.insert(
+    await known.store.jobs.insert(
         [
             new_job("low", priority=8, execution_time=older),
             new_job("normal b", execution_time=old),
@@ -269,7 +271,7 @@ async def test_strict_priority_then_time_then_id(known: Parts, seen: Recorder, g
 async def test_jobs_past_their_grace_are_found_expired(known: Parts, seen: Recorder, gate: Gate) -> None:
     late = now() - timedelta(seconds=60)
     graces = {"expired": 30, "in time": 90, "patient": None}
-    await known.store.insert(
+    await known.store.jobs.insert(
         [new_job(job_id, execution_time=late, misfire_grace_time=grace) for job_id, grace in graces.items()]
     )
     gate.open.set()
@@ -310,7 +312,7 @@ class Line:
 
 
 async def test_results_go_along_with_the_next_claim(known: Parts, seen: Recorder, gate: Gate) -> None:
-    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
     line = Line(known, slots=2, batch=5)
     gate.open.set()
     assert await line.claimer.run_once() == 0
@@ -326,13 +328,13 @@ async def test_a_flood_runs_to_its_end_with_every_result_written(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     gate.open.set()
-    await known.store.insert([new_job(str(n)) for n in range(100)])
+    await known.store.jobs.insert([new_job(str(n)) for n in range(100)])
     line = Line(known, slots=7, batch=3)
     await line.start()
     await seen.until(JobCompleted, 100)
     assert len(gate.calls) == 100
     await line.stop()
-    assert (await known.store.count_jobs(None)).completed == 100
+    assert (await known.store.jobs.count_jobs(None)).completed == 100
 
 
 async def test_a_claim_that_fails_loses_no_result(
@@ -340,8 +342,8 @@ async def test_a_claim_that_fails_loses_no_result(
 ) -> None:
     parts = Parts(touchy, bus)
     parts.tasks.register(gate.job, name="test.job")
-    await touchy.register(new_worker(), LEASE)
-    await touchy.insert([new_job(job_id) for job_id in "abc"])
+    await touchy.workers.register(new_worker(), LEASE)
+    await touchy.jobs.insert([new_job(job_id) for job_id in "abc"])
     line = Line(parts, slots=2, batch=5)
     gate.open.set()
     await line.claimer.run_once()
@@ -359,7 +361,7 @@ async def test_while_claims_fail_results_are_written_without_them(
     known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claimer waits longer and longer then; results that relied on it would wait too."""
-    exchange = known.store.exchange
+    exchange = known.store.claims.exchange
     claims = 0
 
     async def broken_claims(
@@ -371,9 +373,9 @@ async def test_while_claims_fail_results_are_written_without_them(
             raise DatabaseUnavailableError("no claims today")
         return await exchange(worker_id, names, limit, **values)
 
-    monkeypatch.setattr(known.store, "exchange", broken_claims)
+    monkeypatch.setattr(known.store.claims, "exchange", broken_claims)
     monkeypatch.setattr(base, "FIRST_BACKOFF", 600.0)
-    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=2, batch=1)
     await line.start()
     await seen.until(ServiceRetrying, service="claimer")
@@ -386,7 +388,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
     known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They relied on a next claim, and then there was less than asked for and none came."""
-    exchange = known.store.exchange
+    exchange = known.store.claims.exchange
     claims, asked, answered = 0, asyncio.Event(), asyncio.Event()
 
     async def slow_second_claim(*args: Any, **values: Any) -> ExchangeResult:
@@ -398,9 +400,9 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
             await answered.wait()
         return answer
 
-    monkeypatch.setattr(known.store, "exchange", slow_second_claim)
+    monkeypatch.setattr(known.store.claims, "exchange", slow_second_claim)
     monkeypatch.setattr(cursor, "LIFETIME", 0.0)  # so the second claim has seen all, and a sleep follows it
-    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=3, batch=2)
     await line.start()
     await asyncio.wait_for(asked.wait(), PATIENCE)
@@ -415,7 +417,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
 async def test_when_claims_end_results_are_written_without_them(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
@@ -435,7 +437,7 @@ async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     """As when somebody calls execute_job() while all slots are taken."""
-    await known.store.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
@@ -453,7 +455,7 @@ async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
 async def test_the_last_results_of_a_burst_do_not_wait_for_a_claim(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    await known.store.insert([new_job(job_id) for job_id in "abc"])
+    await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
     line = Line(known, slots=3, batch=2)
     await line.start()
     await seen.until(JobStarted, 3)
@@ -468,7 +470,7 @@ async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: 
     claimer = known.claimer(executor)
     await claimer.start()
     await claimer.stop()
-    await known.store.insert([new_job("a")])
+    await known.store.jobs.insert([new_job("a")])
     assert await claimer.run_once() == NEVER
     assert executor.in_flight.held() == {}
     await claimer.start()
@@ -485,7 +487,7 @@ async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
     """Twelve due jobs, a minute apart, and marks that do not age by themselves."""
     monkeypatch.setattr(cursor, "LIFETIME", float("inf"))
     start = now() - timedelta(hours=1)
-    await known.store.insert(
+    await known.store.jobs.insert(
         [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]
     )
     return known
@@ -501,7 +503,7 @@ async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.insert([late_job()])
+    await busy.store.jobs.insert([late_job()])
     claimer.rescan()
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "late", "02"}
@@ -511,19 +513,19 @@ async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_
 async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
     busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = busy.store.exchange
+    exchange = busy.store.claims.exchange
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
 
     async def and_meanwhile(*args: Any, **values: Any) -> ExchangeResult:
         answer = await exchange(*args, **values)
-        await busy.store.insert([late_job()])
+        await busy.store.jobs.insert([late_job()])
         claimer.rescan()
         return answer
 
-    monkeypatch.setattr(busy.store, "exchange", and_meanwhile)
+    monkeypatch.setattr(busy.store.claims, "exchange", and_meanwhile)
     await claimer.run_once()
-    monkeypatch.setattr(busy.store, "exchange", exchange)
+    monkeypatch.setattr(busy.store.claims, "exchange", exchange)
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "late", "02"}
     await finish(busy, gate, executor)
@@ -535,7 +537,7 @@ async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.insert([late_job()])
+    await busy.store.jobs.insert([late_job()])
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "02", "03"}
     monkeypatch.setattr(cursor, "LIFETIME", 0.0)
@@ -548,7 +550,7 @@ async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate)
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=10)
     assert await claimer.run_once() == 0
-    await busy.store.insert([late_job()])
+    await busy.store.jobs.insert([late_job()])
     assert await claimer.run_once() == 0
     assert (len(executor.in_flight.held()), "late" in executor.in_flight.held()) == (12, False)
     assert await claimer.run_once() > 0
@@ -560,7 +562,7 @@ async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Pa
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
+    await busy.store.jobs.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "urgent", "02"}
     await finish(busy, gate, executor)
@@ -570,15 +572,15 @@ async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
     known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop was blocked. The keeper kept the lease, but did not know of these: they may be lost."""
-    await known.store.insert([new_job("a")])
-    real = Store.exchange
+    await known.store.jobs.insert([new_job("a")])
+    real = ClaimRepository.exchange
 
-    async def late(self: Store, *args: Any, **options: Any) -> ExchangeResult:
+    async def late(self: ClaimRepository, *args: Any, **options: Any) -> ExchangeResult:
         answer = await real(self, *args, **options)
         monkeypatch.setattr(module, "time", LaterTime())
         return answer
 
-    monkeypatch.setattr(Store, "exchange", late)
+    monkeypatch.setattr(ClaimRepository, "exchange", late)
     executor = known.executor()
     known.lease.renewed(time.monotonic() - 20)
     await known.claimer(executor).run_once()
@@ -599,7 +601,7 @@ class LaterTime:
 async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it(
     known: Parts, gate: Gate
 ) -> None:
-    await known.store.insert([new_job("a")])
+    await known.store.jobs.insert([new_job("a")])
     executor = known.executor()
     known.lease.revoke()
     await known.claimer(executor).run_once()

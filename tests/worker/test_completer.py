@@ -62,7 +62,7 @@ async def test_each_outcome_is_written_and_told(
     completer = parts.completer()
     parts.results.put(held, outcome)
     assert await completer.run_once() == NEVER
-    job = await parts.store.get_job("a")
+    job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.status, seen.events) == (status, [event])
     assert job.retry_count == isinstance(outcome, RetryOutcome)
@@ -138,7 +138,7 @@ async def test_two_tries_of_one_job_are_written_one_after_the_other(
 ) -> None:
     """Both ended before either could be written: each under its own token."""
     (old,) = await claim(parts.store, new_job("a"))
-    await parts.store.set_status("a", JobStatus.PENDING, 60)
+    await parts.store.jobs.set_status("a", JobStatus.PENDING, 60)
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
     parts.results.put(old, outcomes[0])
@@ -167,7 +167,7 @@ async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts)
 
 async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: Recorder) -> None:
     (old,) = await claim(parts.store, new_job("a"))
-    await parts.store.finish("me", [(old, ReleaseOutcome())])
+    await parts.store.results.settle("me", [(old, ReleaseOutcome())])
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
     parts.results.put(old, CompleteOutcome())
@@ -181,7 +181,7 @@ async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: 
 
 async def test_a_refused_result_does_not_hold_up_its_batch(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
-    await parts.store.cancel("a")
+    await parts.store.jobs.cancel("a")
     completer = parts.completer()
     for each in held:
         parts.results.put(each, CompleteOutcome())

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.store import FROM_THE_START, NO_IDS
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
 from pg_scheduler.worker.pipeline import cursor as module
-from pg_scheduler.worker.pipeline.cursor import LEVELS, LIFETIME, ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import LIFETIME, ClaimCursor
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -29,7 +29,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_there_is_a_mark_for_every_priority() -> None:
-    assert sorted(LEVELS.values()) == list(range(len(FROM_THE_START)))
+    assert sorted(PRIORITY_LEVELS.values()) == list(range(len(FROM_THE_START)))
 
 
 def test_each_priority_goes_on_where_its_last_claim_ended(seconds: list[float]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler import JobStatus, current_job
 from pg_scheduler.events import (
+    EventBus,
     JobCancelled,
     JobCompleted,
     JobEvent,
@@ -24,6 +25,9 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
+from pg_scheduler.store.connections.options import ConnectionOptions
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import executor as module
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -222,7 +226,7 @@ async def test_shutdown_interrupts_and_hands_back_without_counting(parts: Parts,
     await gate.wait_begun()
     await bench.executor.stop()
     assert isinstance(await bench.written(), JobReleased)
-    job = await parts.store.get_job("a")
+    job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.status, job.retry_count, job.worker_id, job.error_message) == ("pending", 0, None, None)
     assert gate.cancelled == 1
@@ -357,8 +361,8 @@ async def test_a_new_try_of_a_job_that_still_runs_here_ends_the_old_one(bench: B
     gate = Gate()
     old = await bench.submit(gate.job)
     await gate.wait_begun()
-    await bench.parts.store.set_status("a", JobStatus.PENDING, 60)
-    (again,) = (await bench.parts.store.exchange("me", ["test.job"], 1)).jobs
+    await bench.parts.store.jobs.set_status("a", JobStatus.PENDING, 60)
+    (again,) = (await bench.parts.store.claims.exchange("me", ["test.job"], 1)).jobs
     new = bench.executor.submit(again)
     await asyncio.wait_for(old, PATIENCE)
     assert bench.seen.of(JobLost) == [JobLost("a", "test.job", 1)]
@@ -491,11 +495,10 @@ async def test_a_broken_lock_connection_does_not_take_the_result_with_it(
 
 
 async def test_without_a_connection_for_the_lock_the_job_is_tried_again(
-    bench: Bench, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    bus: EventBus, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
-    from pg_scheduler.store.connections import pool as pool_module
-
-    monkeypatch.setattr(pool_module, "CALL_TIMEOUT", 0.2)  # real time: nobody gives one back
+    options = ConnectionOptions(call_timeout_s=0.2)  # real time: no connection becomes free
+    bench = Bench(Parts(Store(Connections(pool, options=options)), bus), seen)
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")
     (held,) = await claim(bench.parts.store, new_job("a", lock_key=LOCK, max_retries=1))

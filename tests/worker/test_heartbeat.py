@@ -49,12 +49,12 @@ async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
     heartbeat = parts.heartbeat(lease=30)
     assert not holds(parts.lease.is_trusted)
     await heartbeat.start()
-    (worker,) = await parts.store.workers()
+    (worker,) = await parts.store.workers.list_workers()
     assert (worker.worker_id, worker.is_alive, worker.max_concurrent_jobs) == ("me", True, 10)
     assert worker.lease_until - worker.last_beat == timedelta(seconds=30)
     assert holds(parts.lease.is_trusted)
     await heartbeat.stop()
-    assert await parts.store.workers() == []
+    assert await parts.store.workers.list_workers() == []
 
 
 async def test_a_beat_renews_the_worker_and_all_it_runs(
@@ -65,10 +65,10 @@ async def test_a_beat_renews_the_worker_and_all_it_runs(
     heartbeat = parts.heartbeat(lease=60)
     clock.advance(timedelta(seconds=50))
     assert await heartbeat.run_once() == 20
-    (worker,) = await clocked.workers()
+    (worker,) = await clocked.workers.list_workers()
     assert (worker.running_jobs, worker.last_beat) == (2, clock.now)
     for job_id in "ab":
-        job = await clocked.get_job(job_id)
+        job = await clocked.jobs.get_job(job_id)
         assert job is not None
         assert job.last_heartbeat == clock.now
         assert job.lease_until == clock.now + timedelta(seconds=60)
@@ -98,13 +98,13 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
     parts.results.put(d, CompleteOutcome())
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
-    job = await clocked.get_job("d")
+    job = await clocked.jobs.get_job("d")
     assert job is not None
     assert job.lease_until == clock.now + timedelta(seconds=60)
-    assert (await clocked.workers())[0].running_jobs == 0
+    assert (await clocked.workers.list_workers())[0].running_jobs == 0
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
-    assert (await clocked.rescue(120)).job_ids == []
+    assert (await clocked.workers.rescue(120)).job_ids == []
     await completer.run_once()
     assert await statuses(clocked, "d") == ["completed"]
 
@@ -129,13 +129,13 @@ async def test_a_job_that_was_changed_elsewhere_is_stopped(
     executor = await running(parts, gate, "a", "b")
     heartbeat = parts.heartbeat()
     if change == "cancel":
-        await parts.store.cancel("a")
+        await parts.store.jobs.cancel("a")
     elif change == "deleted":
-        await parts.store.set_status("a", JobStatus.COMPLETED, 60)
+        await parts.store.jobs.set_status("a", JobStatus.COMPLETED, 60)
         async with parts.store.connections.acquire() as connection:
             await connection.execute("DELETE FROM scheduled_jobs WHERE job_id = 'a'")
     else:
-        await parts.store.set_status("a", JobStatus(change), 60)
+        await parts.store.jobs.set_status("a", JobStatus(change), 60)
     await heartbeat.run_once()
     await seen.until(kind, job_id="a")
     assert executor.in_flight.held() == {"b": 1}
@@ -150,12 +150,12 @@ async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
 ) -> None:
     executor = await running(parts, gate, "a", "b")
     heartbeat = parts.heartbeat()
-    await parts.store.deregister("me")  # as a rescuer does
+    await parts.store.workers.deregister("me")  # as a rescuer does
     await heartbeat.run_once()
     assert seen.of(LeaseLost) == [LeaseLost("me")]
     await seen.until(JobLost, 2)
     assert (gate.cancelled, executor.in_flight.held()) == (2, {})
-    assert [worker.worker_id for worker in await parts.store.workers()] == ["me"]
+    assert [worker.worker_id for worker in await parts.store.workers.list_workers()] == ["me"]
     assert holds(parts.lease.is_trusted)
     await heartbeat.run_once()
     assert len(seen.of(LeaseLost)) == 1
@@ -167,11 +167,11 @@ async def test_a_late_beat_does_not_take_back_what_was_rescued(
     parts = Parts(clocked, bus)
     await running(parts, gate, "a")
     clock.advance(timedelta(seconds=61))
-    await clocked.rescue(120)
+    await clocked.workers.rescue(120)
     (again,) = await claim(clocked, new_job("a"), worker_id="other")
     await parts.heartbeat().run_once()
     await seen.until(JobLost, job_id="a", attempt=1)
-    job = await clocked.get_job("a")
+    job = await clocked.jobs.get_job("a")
     assert job is not None
     assert (job.worker_id, job.attempt, job.status) == ("other", again.attempt, "running")
 
@@ -268,14 +268,14 @@ async def test_trust_counts_from_when_the_lease_was_asked_for(
     """An answer that was long on its way brings a lease that has aged as much."""
     heartbeat = parts.heartbeat(lease=60)
     await heartbeat.prepare()
-    real, renew = time.monotonic, parts.store.renew
+    real, renew = time.monotonic, parts.store.workers.renew
 
     async def slow(*args: Any, **options: Any) -> object:
         answer = await renew(*args, **options)
         monkeypatch.setattr(time, "monotonic", lambda: real() + 55)
         return answer
 
-    monkeypatch.setattr(parts.store, "renew", slow)
+    monkeypatch.setattr(parts.store.workers, "renew", slow)
     await heartbeat.run_once()
     assert not holds(parts.lease.is_trusted)
 

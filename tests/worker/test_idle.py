@@ -11,15 +11,21 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.connections.pool import HOT_SETTINGS, SETTINGS, Connections
+from pg_scheduler.store.connections.options import HOT_TRANSACTION_SETTINGS, TRANSACTION_SETTINGS
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import holds
 
-NAMES = {query: name for name, query in load_queries("public").items()}
-NAMES |= {"BEGIN;": "begin", "COMMIT;": "commit", SETTINGS: "settings", HOT_SETTINGS: "settings"}
+NAMES = {query.text: name for name, query in load_queries("public").items()}
+NAMES |= {
+    "BEGIN;": "begin",
+    "COMMIT;": "commit",
+    TRANSACTION_SETTINGS: "settings",
+    HOT_TRANSACTION_SETTINGS: "settings",
+}
 
 
 class Log(list[str]):
@@ -78,7 +84,7 @@ async def test_each_pass_of_an_idle_part_is_one_transaction_at_most(
     await heartbeat.run_once()
     assert await log.take() == expected("renew_lease")
     await scanner.run_once()
-    assert await log.take() == expected("look_ahead")
+    assert await log.take() == expected("scan_deadlines")
     await listener.run_once()
     await planner.run_once()
     assert await log.take() == [], "the answers show that the connection lives, and there is nothing to plan"

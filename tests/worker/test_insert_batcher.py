@@ -27,7 +27,7 @@ class Counting:
         self.statements.append([job.job_id for job in jobs])
         if self.fault is not None:
             raise self.fault
-        return await self._store.insert_small(jobs)
+        return await self._store.jobs.insert_small(jobs)
 
 
 @pytest.fixture

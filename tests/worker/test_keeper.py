@@ -54,7 +54,7 @@ class Kept:
     ) -> None:
         self.parts = parts
         connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
-        self.lease_connection = LeaseConnection(parts.store, connections, parts.worker_id)
+        self.lease_connection = LeaseConnection(parts.store.workers, connections, parts.worker_id)
         self.executor = parts.executor()
         self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE)
         self.lease = parts.lease

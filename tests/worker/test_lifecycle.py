@@ -77,7 +77,7 @@ async def test_500_starts_and_stops_from_10_tasks(name: str, parts: Parts, seen:
     assert asyncio.all_tasks() == before
     assert not seen.of(ServiceFaulted)
     assert not seen.of(ServiceRetrying)
-    assert await parts.store.workers() == []
+    assert await parts.store.workers.list_workers() == []
 
 
 async def test_a_whole_scheduler_stands_it_too(pool: asyncpg.Pool) -> None:

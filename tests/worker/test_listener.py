@@ -11,7 +11,7 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost, ServiceFaulted, ServiceRetrying
 from pg_scheduler.store.connections import listen as notifications
-from pg_scheduler.store.connections import shared
+from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker import listener as module
@@ -51,7 +51,7 @@ async def wire(dsn: str) -> AsyncIterator[Wire]:
 
 
 async def heard(parts: Parts, *messages: str) -> None:
-    await parts.store.notify(messages)
+    await parts.store.locks.notify(messages)
     assert isinstance(parts.messages, Inbox)
     await parts.messages.until(*messages)
     parts.messages.clear()
@@ -63,7 +63,7 @@ async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> Non
     await listener.start()
     assert holds(listener.hears)
     assert parts.calls == ["connected"]
-    assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.channel())]
+    assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.locks.channel())]
     await heard(parts, "due", "check other", "periodic")
     assert 0 < await listener.run_once() <= CHECK_INTERVAL
     await listener.stop()
@@ -73,7 +73,7 @@ async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> Non
 async def test_the_hellos_of_others_are_not_passed_on(parts: Parts) -> None:
     listener = parts.listener()
     await listener.start()
-    await parts.store.notify(["hello other", "due"])
+    await parts.store.locks.notify(["hello other", "due"])
     assert isinstance(parts.messages, Inbox)
     await parts.messages.until("due")
     await listener.stop()
@@ -82,7 +82,7 @@ async def test_the_hellos_of_others_are_not_passed_on(parts: Parts) -> None:
 async def test_channels_of_two_schemas_are_apart(parts: Parts, pool: asyncpg.Pool) -> None:
     listener = parts.listener()
     await listener.start()
-    await Store(Connections(pool), schema="other").notify(["due"])
+    await Store(Connections(pool), schema="other").locks.notify(["due"])
     await heard(parts, "periodic")
     await listener.stop()
 
@@ -164,9 +164,9 @@ async def test_a_half_open_connection_is_noticed_and_replaced(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
-    monkeypatch.setattr(shared, "ANSWER_TIMEOUT", 0.2)
     monkeypatch.setattr(module, "CHECK_INTERVAL", 0.1)
-    parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
+    options = ConnectionOptions(answer_timeout_s=0.2)
+    parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn, options=options)), bus)
     parts.messages = Inbox()
     listener = parts.listener()
     await listener.start()
@@ -178,12 +178,11 @@ async def test_a_half_open_connection_is_noticed_and_replaced(
 
 
 async def test_stop_does_not_hang_on_a_half_open_connection(
-    wire: Wire, pool: asyncpg.Pool, bus: EventBus, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, pool: asyncpg.Pool, bus: EventBus
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
-    monkeypatch.setattr(notifications, "CALL_TIMEOUT", 0.1)
-    monkeypatch.setattr(shared, "FAREWELL", 0.1)
-    listener = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus).listener()
+    options = ConnectionOptions(call_timeout_s=0.1, close_timeout_s=0.1)
+    listener = Parts(Store(Connections(pool, direct_dsn=wire.dsn, options=options)), bus).listener()
     await listener.start()
     wire.freeze_old_connections()
     async with asyncio.timeout(PATIENCE):

@@ -18,6 +18,7 @@ from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
@@ -50,7 +51,7 @@ class Ear:
 async def ear(dsn: str, store: Store) -> AsyncIterator[Ear]:
     ear = Ear()
     connection = await asyncpg.connect(dsn)
-    await connection.add_listener(await store.channel(), ear.hear)
+    await connection.add_listener(await store.locks.channel(), ear.hear)
     yield ear
     await connection.close()
 
@@ -76,7 +77,7 @@ async def test_notifier_sends_each_message_once_when_many_gather(parts: Parts, e
         outbox.add_schedules()
     assert await notifier.run_once() > 0
     assert await notifier.run_once() == NEVER
-    await parts.store.notify(["end"])
+    await parts.store.locks.notify(["end"])
     assert await ear.until(3) == ["due", "periodic", "end"]
     assert parts.calls == ["due"] * 50, "this process is woken every time, and at once"
 
@@ -131,7 +132,7 @@ async def test_notifier_keeps_a_message_that_it_could_not_send(
     await notifier.prepare()
     outbox.add_due()
     with monkeypatch.context() as patched:
-        patched.setattr(parts.store, "notify", unavailable)
+        patched.setattr(parts.store.locks, "notify", unavailable)
         with pytest.raises(DatabaseUnavailableError):
             await notifier.run_once()
     outbox.add_schedules()
@@ -143,7 +144,7 @@ async def test_notifier_sends_a_message_that_comes_while_its_like_is_being_sent(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other nodes may have acted on the first one before the second one's cause was committed."""
-    real = parts.store.notify
+    real = parts.store.locks.notify
 
     async def slow_answer(messages: Sequence[str], **rest: Any) -> None:
         await real(messages, **rest)
@@ -152,7 +153,7 @@ async def test_notifier_sends_a_message_that_comes_while_its_like_is_being_sent(
             await answer.wait()
 
     sent, answer = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(parts.store, "notify", slow_answer)
+    monkeypatch.setattr(parts.store.locks, "notify", slow_answer)
     outbox = parts.outbox()
     notifier = parts.notifier(outbox)
     await notifier.start()
@@ -202,8 +203,8 @@ async def test_outbox_sends_what_is_added_after_its_notifier_stopped(parts: Part
 async def test_retry_job_is_announced_when_the_scheduler_was_not_started(
     pool: asyncpg.Pool, store: Store, ear: Ear
 ) -> None:
-    await store.insert([new_job("a")])
-    await store.set_status("a", JobStatus.FAILED, 60)
+    await store.jobs.insert([new_job("a")])
+    await store.jobs.set_status("a", JobStatus.FAILED, 60)
     assert await Scheduler(pool).retry_job("a")
     (message,) = await ear.until(1)
     assert message.startswith("due ")
@@ -215,7 +216,7 @@ async def test_outbox_reports_no_error_when_only_the_notification_failed(
     """A caller that got an error for a committed job would schedule it again."""
     outbox = parts.outbox()
     with monkeypatch.context() as patched:
-        patched.setattr(parts.store, "notify", unavailable)
+        patched.setattr(parts.store.locks, "notify", unavailable)
         await outbox.notify_due(now())
     assert len(seen.of(ServiceRetrying, service="notifier")) == 1
     await outbox.notify_worker("other")
@@ -261,7 +262,7 @@ async def test_insert_carries_the_notification(
     outbox = parts.outbox(options=OutboxOptions(gap_s=0))
     await parts.notifier(outbox).prepare()
     with monkeypatch.context() as patched:
-        patched.delattr(Store, "notify")  # nothing else is sent
+        patched.delattr(LockRepository, "notify")  # nothing else is sent
         await insert(parts, outbox, generated())
         await insert(parts, outbox, new_job("named"))
     assert outbox.flush_in is None
@@ -274,10 +275,10 @@ async def test_insert_carries_no_notification_when_it_inserts_nothing_that_is_du
 ) -> None:
     outbox = parts.outbox()
     await parts.notifier(outbox).prepare()
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     await insert(parts, outbox, new_job("a"))
     await insert(parts, outbox, generated(execution_time=now() + timedelta(days=1)))
-    await parts.store.notify(["end"])
+    await parts.store.locks.notify(["end"])
     assert await ear.until(1) == ["end"]
     assert parts.calls == []
 
@@ -288,7 +289,7 @@ async def test_insert_carries_what_gathered(parts: Parts, ear: Ear, monkeypatch:
     assert outbox.flush_in is not None
     outbox._next_send = 0  # as when the gap is over
     with monkeypatch.context() as patched:
-        patched.delattr(Store, "notify")
+        patched.delattr(LockRepository, "notify")
         await insert(parts, outbox, generated())
     assert not holds(outbox.flush_in is not None)
     assert outbox._timer is None

@@ -41,7 +41,7 @@ async def other_work() -> None: ...
 
 
 async def jobs(store: Store) -> list[Job]:
-    found = await store.list_jobs(
+    found = await store.jobs.list_jobs(
         after=None,
         statuses=None,
         job_name=None,
@@ -58,7 +58,7 @@ async def windows(store: Store) -> list[datetime]:
 
 
 async def row(store: Store, key: str = KEY) -> PeriodicRow:
-    return (await store.periodic_rows())[key]
+    return (await store.schedules.periodic_rows())[key]
 
 
 async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
@@ -122,8 +122,8 @@ async def test_priority_retries_lock_and_timeout_come_along(parts: Parts, clock:
     (job,) = await jobs(parts.store)
     assert (job.job_name, job.priority, job.max_retries) == ("planner.mine", JobPriority.HIGH, 3)
     assert (job.timeout, job.misfire_grace_time) == (MINUTE, None)
-    await parts.store.register(new_worker(), LEASE)
-    (held,) = (await parts.store.exchange("me", [f"{__name__}.work"], 10)).jobs
+    await parts.store.workers.register(new_worker(), LEASE)
+    (held,) = (await parts.store.claims.exchange("me", [f"{__name__}.work"], 10)).jobs
     assert held.lock_key is not None
     assert held.function == f"{__name__}.work"
 
@@ -139,8 +139,8 @@ async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
     assert await windows(parts.store) == [NOON + timedelta(hours=5)]
     assert (await row(parts.store)).next_fire_at == NOON + timedelta(hours=5, minutes=10)
     # Late by three minutes with a grace of one, and it runs all the same: nobody was there to be in time.
-    await parts.store.register(new_worker(), LEASE)
-    claimed = await parts.store.exchange("me", [f"{__name__}.work"], 10)
+    await parts.store.workers.register(new_worker(), LEASE)
+    claimed = await parts.store.claims.exchange("me", [f"{__name__}.work"], 10)
     assert (len(claimed.jobs), len(claimed.expired)) == (1, 0)
     clock.advance(7 * MINUTE)
     await planner.run_once()
@@ -168,7 +168,7 @@ async def test_one_run_that_failed_or_expired_does_not_stop_the_next(parts: Part
     for status in (JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED):
         clock.advance(MINUTE)
         await planner.run_once()
-        await parts.store.set_status((await jobs(parts.store))[-1].job_id, status, 60)
+        await parts.store.jobs.set_status((await jobs(parts.store))[-1].job_id, status, 60)
     clock.advance(MINUTE)
     await planner.run_once()
     assert await windows(parts.store) == [NOON + n * MINUTE for n in range(1, 5)]
@@ -188,7 +188,9 @@ async def test_two_planners_race_and_each_window_is_enqueued_once(
         await planners[0].run_once()
     store = planners[0]._store
     assert len(await jobs(store)) == 100
-    assert all(each.next_fire_at == NOON + 6 * MINUTE for each in (await store.periodic_rows()).values())
+    assert all(
+        each.next_fire_at == NOON + 6 * MINUTE for each in (await store.schedules.periodic_rows()).values()
+    )
     for pool in pools:
         await pool.close()
 
@@ -317,14 +319,14 @@ async def test_a_switch_made_while_another_is_written_is_not_lost(
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
-    real = parts.store.enable_periodic
+    real = parts.store.schedules.enable_periodic
 
     async def meanwhile(dedup_key: str, enabled: bool) -> bool:
         if not enabled:
             planner._jobs.enable(dedup_key, True)
         return await real(dedup_key, enabled)
 
-    monkeypatch.setattr(parts.store, "enable_periodic", meanwhile)
+    monkeypatch.setattr(parts.store.schedules, "enable_periodic", meanwhile)
     planner._jobs.enable(KEY, False)
     await planner._jobs.write_wishes()
     assert planner._jobs.configs()[KEY].enabled
@@ -379,7 +381,7 @@ async def test_an_edited_schedule_moves_on_and_fires_no_window_twice(
     await restarted.prepare()
     await restarted.run_once()
     assert await windows(parts.store) == [NOON + 10 * MINUTE]
-    assert len(await parts.store.periodic_rows()) == 1
+    assert len(await parts.store.schedules.periodic_rows()) == 1
     clock.advance(5 * MINUTE)
     await restarted.run_once()
     assert await windows(parts.store) == [NOON + 10 * MINUTE, NOON + 15 * MINUTE]
@@ -402,10 +404,10 @@ async def test_a_clock_that_went_back_fires_no_window_twice(parts: Parts, clock:
 async def test_a_function_added_later_is_written_in_the_next_pass(parts: Parts) -> None:
     planner = parts.planner()
     await planner.run_once()
-    assert await parts.store.periodic_rows() == {}
+    assert await parts.store.schedules.periodic_rows() == {}
     periodic(every=MINUTE, dedup_key=KEY)(work)
     await planner.run_once()
-    assert set(await parts.store.periodic_rows()) == {KEY}
+    assert set(await parts.store.schedules.periodic_rows()) == {KEY}
 
 
 async def test_schedules_of_other_applications_are_left_alone(parts: Parts, clock: FakeClock) -> None:
@@ -417,7 +419,7 @@ async def test_schedules_of_other_applications_are_left_alone(parts: Parts, cloc
     planner = parts.planner()
     await planner.run_once()
     assert await jobs(parts.store) == []
-    assert set(await parts.store.periodic_rows()) == {"theirs", "ours"}
+    assert set(await parts.store.schedules.periodic_rows()) == {"theirs", "ours"}
     assert set(planner._jobs.configs()) == {"ours"}
 
 

@@ -21,8 +21,8 @@ from tests.support.worker import Recorder, claim, locked, new_job, statuses
 async def mixed(parts: Parts) -> tuple[list[Claim], list[Claim]]:
     """First attempts of a and b, second ones of c and d."""
     again = await claim(parts.store, new_job("c"), new_job("d"))
-    await parts.store.finish("me", [(each, ReleaseOutcome()) for each in again])
-    again = (await parts.store.exchange("me", ["test.job"], 2)).jobs
+    await parts.store.results.settle("me", [(each, ReleaseOutcome()) for each in again])
+    again = (await parts.store.claims.exchange("me", ["test.job"], 2)).jobs
     return await claim(parts.store, new_job("a"), new_job("b")), again
 
 
@@ -109,13 +109,13 @@ async def test_batch_leaves_out_what_another_batch_is_writing(parts: Parts, seen
 
 async def test_refused_completion_is_written_again_or_lost(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
-    await parts.store.cancel("a")
-    await parts.store.replace([new_job("b", priority=8)])
+    await parts.store.jobs.cancel("a")
+    await parts.store.jobs.replace([new_job("b", priority=8)])
     completer = parts.completer()
     for each in held:
         parts.results.put(each, CompleteOutcome())
     with parts.results.completions() as batch:
-        batch.refused = (await parts.store.exchange("me", [], 0, completed=batch.claims)).refused
+        batch.refused = (await parts.store.claims.exchange("me", [], 0, completed=batch.claims)).refused
     assert seen.events == [JobCompleted("c", "test.job", 1)]
     assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
     assert await completer.run_once() == NEVER

@@ -13,9 +13,10 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
-from pg_scheduler.store import store as store_module
-from pg_scheduler.store.connections.pool import PoolConnection
-from pg_scheduler.store.store import RescueResult, Store
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import RescueResult
 from pg_scheduler.worker.maintenance import deadline_scanner as scanner_module
 from pg_scheduler.worker.maintenance import expirer as expirer_module
 from pg_scheduler.worker.maintenance import rescuer as rescuer_module
@@ -25,8 +26,13 @@ from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, st
 
 
 @pytest.fixture
-def parts(clocked: Store, bus: EventBus) -> Parts:
-    return Parts(clocked, bus)
+def server_start_grace_s() -> float:
+    return 0.0
+
+
+@pytest.fixture
+def parts(connections: Connections, clock: FakeClock, bus: EventBus, server_start_grace_s: float) -> Parts:
+    return Parts(Store(connections, clock=clock, server_start_grace_s=server_start_grace_s), bus)
 
 
 @pytest.fixture(autouse=True)
@@ -59,17 +65,17 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(
     assert seen.events == [JobsReclaimed(("a", "b"), ("dead",))]
     assert parts.calls == ["asked dead", "rescued"]
     assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
-    assert [worker.worker_id for worker in await parts.store.workers()] == ["alive"]
-    job = await parts.store.get_job("a")
+    assert [worker.worker_id for worker in await parts.store.workers.list_workers()] == ["alive"]
+    job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.attempt, job.retry_count, job.worker_id) == (1, 0, None)
-    assert await parts.store.finish("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
+    assert await parts.store.results.settle("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
 
 
 async def test_a_dead_worker_without_jobs_is_told_of_too(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
-    await parts.store.register(new_worker("dead"), 60)
+    await parts.store.workers.register(new_worker("dead"), 60)
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
     assert seen.events == [JobsReclaimed((), ("dead",))]
@@ -79,10 +85,12 @@ async def test_a_dead_worker_without_jobs_is_told_of_too(
 async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
     clock.advance(timedelta(seconds=61))
-    await parts.store.renew("alive", {}, 600)
+    await parts.store.workers.renew("alive", {}, 600)
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["running"], "the answer may be on its way still"
-    await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
+    await parts.store.workers.renew(
+        "alive", {}, 600
+    )  # it does not know that it holds "a": the answer was lost
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -90,7 +98,7 @@ async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: 
 async def test_a_row_without_a_lease_has_the_threshold(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     await pool.execute(
         "UPDATE scheduled_jobs "
         "SET status = 'running', worker_id = 'legacy', attempt = 1, last_heartbeat = $1",
@@ -108,8 +116,8 @@ async def test_a_row_without_a_lease_has_the_threshold(
 async def test_a_job_set_to_running_by_hand_comes_back_after_one_lease(
     parts: Parts, clock: FakeClock
 ) -> None:
-    await parts.store.insert([new_job("a")])
-    await parts.store.set_status("a", JobStatus.RUNNING, 60)
+    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.jobs.set_status("a", JobStatus.RUNNING, 60)
     rescuer = parts.rescuer()
     await rescuer.run_once()
     assert await statuses(parts.store, "a") == ["running"]
@@ -120,10 +128,10 @@ async def test_a_job_set_to_running_by_hand_comes_back_after_one_lease(
 
 async def test_a_replacement_waiting_for_a_dead_worker_is_applied(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="dead")
-    await parts.store.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
+    await parts.store.jobs.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
-    job = await parts.store.get_job("a")
+    job = await parts.store.jobs.get_job("a")
     assert job is not None
     assert (job.status, job.job_name, job.args, job.replacement) == ("pending", "test.other", (2,), False)
 
@@ -159,13 +167,13 @@ async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen:
 class Locks:
     """Liveness locks of workers, which are held until they are dropped."""
 
-    def __init__(self, parts: Parts, connection: PoolConnection) -> None:
+    def __init__(self, parts: Parts, connection: Connection) -> None:
         self.parts = parts
         self.connection = connection
 
     async def register(self, worker_id: str, key: int) -> None:
         await self.connection.execute(f"SELECT pg_advisory_lock({key})")
-        await self.parts.store.register(new_worker(worker_id), LEASE, key)
+        await self.parts.store.workers.register(new_worker(worker_id), LEASE, key)
 
     async def drop(self, *keys: int) -> None:
         for key in keys:
@@ -173,8 +181,7 @@ class Locks:
 
 
 @pytest.fixture
-async def locks(parts: Parts, dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Locks]:
-    monkeypatch.setattr(store_module, "SETTLING", 0.0)
+async def locks(parts: Parts, dsn: str) -> AsyncIterator[Locks]:
     connection = await asyncpg.connect(dsn)
     yield Locks(parts, connection)
     await connection.close()
@@ -198,8 +205,8 @@ async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
     parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
 ) -> None:
     await locks.register("dead", 1)
-    await parts.store.insert([new_job("a")])
-    assert (await parts.store.exchange("dead", ["test.job"], 1)).jobs
+    await parts.store.jobs.insert([new_job("a")])
+    assert (await parts.store.claims.exchange("dead", ["test.job"], 1)).jobs
     rescuer = parts.rescuer()
     rescuer.listen()
     assert await rescuer.run_once() == NEVER
@@ -230,11 +237,11 @@ async def test_a_worker_that_gives_a_sign_lives(
     await rescuer.run_once()
     clock.advance(timedelta(seconds=1))
     if sign == "a beat":
-        await parts.store.renew("back", {}, LEASE, liveness_key=1)
+        await parts.store.workers.renew("back", {}, LEASE, liveness_key=1)
     elif sign == "a new lock":
         await locks.register("back", 2)
     else:
-        await parts.store.renew("back", {}, LEASE)
+        await parts.store.workers.renew("back", {}, LEASE)
     patience.now += rescuer_module.PATIENCE
     again = sign == "a beat"  # its lock is still free, so it is asked once more
     assert await rescuer.run_once() == (rescuer_module.PATIENCE if again else NEVER)
@@ -246,10 +253,10 @@ async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
     parts: Parts, locks: Locks
 ) -> None:
     await locks.register("back", 1)
-    assert await parts.store.rescue(120, suspects=["back"]) == RescueResult([], [])
+    assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult([], [])
     await locks.drop(1)
-    assert await parts.store.rescue(120, suspects=["other"]) == RescueResult([], [])
-    assert await parts.store.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
+    assert await parts.store.workers.rescue(120, suspects=["other"]) == RescueResult([], [])
+    assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
 
 
 async def test_several_silent_workers_have_their_own_time(
@@ -257,7 +264,7 @@ async def test_several_silent_workers_have_their_own_time(
 ) -> None:
     for key, worker_id in enumerate(("me", "one", "two", "three"), 1):
         await locks.register(worker_id, key)
-    await parts.store.register(new_worker("without a lock"), LEASE)
+    await parts.store.workers.register(new_worker("without a lock"), LEASE)
     rescuer = parts.rescuer()
     await locks.drop(1, 2, 3)
     rescuer.listen()
@@ -276,7 +283,7 @@ async def test_several_silent_workers_have_their_own_time(
 async def test_nobody_is_dead_who_could_not_be_asked_in_time(
     parts: Parts, clock: FakeClock, patience: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await parts.store.register(new_worker("slow"), LEASE)
+    await parts.store.workers.register(new_worker("slow"), LEASE)
     clock.advance(timedelta(seconds=LEASE + 1))
     rescuer = parts.rescuer()
     ask = rescuer._ask
@@ -303,10 +310,8 @@ async def test_nobody_is_dead_who_could_not_be_asked_in_time(
     assert seen.events == [JobsReclaimed((), ("slow",))]
 
 
-async def test_a_server_that_has_just_started_makes_nobody_silent(
-    parts: Parts, locks: Locks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_module, "SETTLING", 1e6)
+@pytest.mark.parametrize("server_start_grace_s", [1e6])
+async def test_a_server_that_has_just_started_makes_nobody_silent(parts: Parts, locks: Locks) -> None:
     await locks.register("dead", 1)
     await locks.drop(1)
     rescuer = parts.rescuer()
@@ -334,8 +339,8 @@ async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
 
 async def die(parts: Parts, clock: FakeClock) -> None:
     """A worker takes what is due, and dies."""
-    await parts.store.register(new_worker("dying"), LEASE)
-    assert (await parts.store.exchange("dying", ["test.job"], 10)).jobs
+    await parts.store.workers.register(new_worker("dying"), LEASE)
+    assert (await parts.store.claims.exchange("dying", ["test.job"], 10)).jobs
     clock.advance(timedelta(seconds=LEASE + 1))
     await rescue(parts)
 
@@ -343,7 +348,7 @@ async def die(parts: Parts, clock: FakeClock) -> None:
 async def test_a_job_that_kills_its_workers_fails_and_says_why(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
-    await parts.store.insert([new_job("a", max_retries=9)])
+    await parts.store.jobs.insert([new_job("a", max_retries=9)])
     for _ in range(3):
         assert await statuses(parts.store, "a") == ["pending"]
         await die(parts, clock)
@@ -351,7 +356,7 @@ async def test_a_job_that_kills_its_workers_fails_and_says_why(
     assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
     assert seen.events[-2:] == [JobsReclaimed((), ("dying",)), *seen.of(JobFailed)]
     assert parts.calls == ["asked dying", "rescued"] * 2 + ["asked dying"]
-    row = await parts.store.get_job("a")
+    row = await parts.store.jobs.get_job("a")
     assert row is not None
     assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
     assert row.finished_at == clock.now
@@ -360,11 +365,11 @@ async def test_a_job_that_kills_its_workers_fails_and_says_why(
 async def test_a_definition_that_waits_has_killed_nobody(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     await die(parts, clock)
     await die(parts, clock)
-    await claim(parts.store, worker_id="dying") or await parts.store.exchange("dying", ["test.job"], 1)
-    await parts.store.replace([new_job("a")])
+    await claim(parts.store, worker_id="dying") or await parts.store.claims.exchange("dying", ["test.job"], 1)
+    await parts.store.jobs.replace([new_job("a")])
     clock.advance(timedelta(seconds=LEASE + 1))
     await rescue(parts)
     assert seen.of(JobFailed) == []
@@ -381,10 +386,10 @@ async def crashes(pool: asyncpg.Pool) -> int:
 async def test_with_no_limit_a_job_may_kill_any_number(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     for count in range(1, 6):
-        await parts.store.register(new_worker("dying"), LEASE)
-        await parts.store.exchange("dying", ["test.job"], 1)
+        await parts.store.workers.register(new_worker("dying"), LEASE)
+        await parts.store.claims.exchange("dying", ["test.job"], 1)
         clock.advance(timedelta(seconds=LEASE + 1))
         await rescue(parts, max_crashes=None)
         assert await crashes(pool) == count
@@ -395,30 +400,30 @@ async def test_with_no_limit_a_job_may_kill_any_number(
 async def test_what_killed_nobody_does_not_count(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
 ) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     if whose == "a living worker's":  # the answer was lost
         await claim(parts.store, worker_id="alive")
-        await parts.store.exchange("alive", ["test.job"], 1)
+        await parts.store.claims.exchange("alive", ["test.job"], 1)
     elif whose == "nobody's":
-        await parts.store.set_status("a", JobStatus.RUNNING, LEASE)
+        await parts.store.jobs.set_status("a", JobStatus.RUNNING, LEASE)
     else:
         await pool.execute("UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1")
     clock.advance(timedelta(seconds=LEASE + 1))
     if whose == "a living worker's":
-        await parts.store.renew("alive", {}, LEASE)
-        await parts.store.renew("alive", {}, LEASE)
+        await parts.store.workers.renew("alive", {}, LEASE)
+        await parts.store.workers.renew("alive", {}, LEASE)
     await rescue(parts, max_crashes=1)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await crashes(pool) == 0
 
 
 async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     await die(parts, clock)
     (held,) = await claim(
         parts.store, new_job("b", execution_time=clock.now + timedelta(days=1)), new_job("a")
     )
-    assert await parts.store.finish("me", [(held, ReleaseOutcome())]) == {"a"}
+    assert await parts.store.results.settle("me", [(held, ReleaseOutcome())]) == {"a"}
     assert await pool.fetchval("SELECT crash_count FROM scheduled_jobs WHERE job_id = 'a'") == 1
 
 
@@ -426,13 +431,13 @@ async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, poo
 async def test_who_starts_over_starts_with_no_crashes(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, way: str
 ) -> None:
-    await parts.store.insert([new_job("a")])
+    await parts.store.jobs.insert([new_job("a")])
     for _ in range(3):
         await die(parts, clock)
     if way == "retry":
-        assert await parts.store.retry("a")
+        assert await parts.store.jobs.retry("a")
     else:
-        await parts.store.replace([new_job("a")])
+        await parts.store.jobs.replace([new_job("a")])
     assert await statuses(parts.store, "a") == ["pending"]
     assert await crashes(pool) == 0
 
@@ -445,7 +450,7 @@ async def test_only_pending_jobs_past_their_grace_expire(
 ) -> None:
     for job_id, grace in (("ten", 10), ("zero", 0), ("ever", None)):
         job = new_job(job_id, "nobody.knows", execution_time=clock.now, misfire_grace_time=grace)
-        await parts.store.insert([job])
+        await parts.store.jobs.insert([job])
     await claim(parts.store, new_job("running", misfire_grace_time=10, execution_time=clock.now))
     expirer = parts.expirer()
     clock.advance(timedelta(seconds=10))
@@ -456,7 +461,7 @@ async def test_only_pending_jobs_past_their_grace_expire(
     assert [event.job_id for event in seen.of(JobExpired)] == ["zero", "ten"]
     assert seen.of(JobExpired)[1] == JobExpired("ten", "nobody.knows", 0)
     assert await statuses(parts.store, "ever", "running") == ["pending", "running"]
-    row = await parts.store.get_job("ten")
+    row = await parts.store.jobs.get_job("ten")
     assert row is not None
     assert row.finished_at == clock.now
 
@@ -465,11 +470,11 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
     parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expirer_module, "BATCH", 2)
-    await parts.store.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
+    await parts.store.jobs.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
     clock.advance(timedelta(seconds=5))
     expirer = parts.expirer()
     assert [await expirer.run_once(), await expirer.run_once()] == [0, NEVER]
-    assert (await parts.store.count_jobs(None)).expired == 3
+    assert (await parts.store.jobs.count_jobs(None)).expired == 3
 
 
 # -- lookout -------------------------------------------------------------------------------------------
@@ -479,14 +484,16 @@ async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock:
     assert await parts.scanner().run_once() == scanner_module.INTERVAL
     await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
     later = clock.now + timedelta(minutes=1)
-    await parts.store.insert([new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")])
+    await parts.store.jobs.insert(
+        [new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")]
+    )
     assert await parts.scanner().run_once() == scanner_module.INTERVAL
     assert await parts.scanner(lease=20).run_once() == 10
     assert parts.calls == []
 
 
 async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: FakeClock) -> None:
-    await parts.store.register(new_worker("me"), 600)
+    await parts.store.workers.register(new_worker("me"), 600)
     await claim(parts.store, new_job("a"), worker_id="dead")
     scanner = parts.scanner()
     clock.advance(timedelta(seconds=40))
@@ -504,13 +511,13 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
-    await parts.store.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
+    await parts.store.jobs.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'old', attempt = 1, last_heartbeat = $1"
         " WHERE job_id = 'legacy'",
         clock.now - timedelta(seconds=100),
     )
-    await parts.store.set_status("by hand", JobStatus.RUNNING, 10)
+    await parts.store.jobs.set_status("by hand", JobStatus.RUNNING, 10)
     scanner, rescuer = parts.scanner(), parts.rescuer()
     assert await scanner.run_once() == pytest.approx(10)
     clock.advance(timedelta(seconds=11))
@@ -521,9 +528,11 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     await rescuer.run_once()
     assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
     clock.advance(timedelta(seconds=38))
-    await parts.store.renew("alive", {}, 600)
+    await parts.store.workers.renew("alive", {}, 600)
     clock.advance(timedelta(seconds=2))
-    await parts.store.renew("alive", {}, 600)  # it does not know that it holds "a": the answer was lost
+    await parts.store.workers.renew(
+        "alive", {}, 600
+    )  # it does not know that it holds "a": the answer was lost
     parts.calls.clear()
     await scanner.run_once()
     assert parts.calls == ["lapsed"]
@@ -531,7 +540,7 @@ async def test_a_running_row_that_nobody_renews_is_seen(
 
 async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: FakeClock) -> None:
     soon = clock.now + timedelta(seconds=5)
-    await parts.store.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
+    await parts.store.jobs.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
     scanner, expirer = parts.scanner(), parts.expirer()
     assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
     clock.advance(timedelta(seconds=15.1))
@@ -545,7 +554,7 @@ async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: 
 async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.insert([new_job("a"), new_job("b")])
+    await parts.store.jobs.insert([new_job("a"), new_job("b")])
     await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
     assert await parts.scanner().run_once() == scanner_module.INTERVAL
     await pool.execute(

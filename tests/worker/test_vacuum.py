@@ -26,12 +26,12 @@ def parts(clocked: Store, bus: EventBus) -> Parts:
 
 async def ended(parts: Parts, status: JobStatus, *job_ids: str, name: str = "test.job") -> None:
     """Jobs that end now, one after the other."""
-    clock = parts.store._clock
+    clock = parts.store.statements.clock
     assert isinstance(clock, FakeClock)
     for job_id in job_ids:
         due = clock.now - timedelta(days=365)
-        await parts.store.insert([new_job(job_id, name, execution_time=due)])
-        await parts.store.set_status(job_id, status, 60)
+        await parts.store.jobs.insert([new_job(job_id, name, execution_time=due)])
+        await parts.store.jobs.set_status(job_id, status, 60)
         clock.advance(timedelta(milliseconds=1))
 
 
@@ -47,7 +47,7 @@ def only(policy: VacuumPolicy, **rest: object) -> VacuumConfig:
 async def test_ages_count_from_the_end_by_the_defaults(parts: Parts, clock: FakeClock) -> None:
     for status in ALL:
         await ended(parts, status, status.value)
-    await parts.store.insert([new_job("pending", execution_time=clock.now - timedelta(days=365))])
+    await parts.store.jobs.insert([new_job("pending", execution_time=clock.now - timedelta(days=365))])
     vacuum = parts.vacuum()
     gone = []
     for days in (0.9, 0.2, 1.8, 0.2, 3.8, 0.2):
@@ -85,8 +85,8 @@ async def test_keep_last_keeps_the_newest_of_each_name(parts: Parts, monkeypatch
 
 
 async def test_running_jobs_are_never_touched(parts: Parts, clock: FakeClock) -> None:
-    await parts.store.insert([new_job("a")])
-    await parts.store.set_status("a", JobStatus.RUNNING, 60)
+    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.jobs.set_status("a", JobStatus.RUNNING, 60)
     clock.advance(timedelta(days=10_000))
     await parts.vacuum(only(VacuumPolicy.immediate())).run()
     await parts.vacuum(only(VacuumPolicy.keep_last(0))).run()
@@ -99,7 +99,7 @@ async def test_a_walk_takes_one_step_per_pass(
     monkeypatch.setattr(module, "STEP_BLOCKS", 1)
     for number in range(30):
         await ended(parts, JobStatus.COMPLETED, f"{number:02}" + "x" * 1000)
-    blocks = await parts.store.table_blocks()
+    blocks = await parts.store.retention.table_blocks()
     assert blocks > 3
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), interval_minutes=30))
     delays = [await vacuum.run_once() for _ in range(blocks + 1)]
@@ -112,21 +112,21 @@ async def test_a_walk_takes_one_step_per_pass(
 async def test_deletions_are_counted_by_day_when_asked(parts: Parts, clock: FakeClock) -> None:
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
     await vacuum.run()
-    assert await parts.store.vacuum_stats(7) == []
+    assert await parts.store.retention.vacuum_stats(7) == []
     for status, count in zip(ALL, range(1, 5), strict=True):
         await ended(parts, status, *(f"{status} {n}" for n in range(count)))
     await vacuum.run()
     await ended(parts, JobStatus.COMPLETED, "more")
     await vacuum.run()
-    (day,) = await parts.store.vacuum_stats(7)
+    (day,) = await parts.store.retention.vacuum_stats(7)
     counts = (day.deleted_completed, day.deleted_failed, day.deleted_cancelled, day.deleted_expired)
     assert (counts, day.worker_id, day.last_run) == ((2, 2, 3, 4), "me", clock.now)
     clock.advance(timedelta(days=1))
     await ended(parts, JobStatus.COMPLETED, "next day")
     await vacuum.run()
-    assert [each.deleted_completed for each in await parts.store.vacuum_stats(7)] == [1, 2]
-    assert len(await parts.store.vacuum_stats(1)) == 1
-    total = await parts.store.total_vacuum_stats()
+    assert [each.deleted_completed for each in await parts.store.retention.vacuum_stats(7)] == [1, 2]
+    assert len(await parts.store.retention.vacuum_stats(1)) == 1
+    total = await parts.store.retention.total_vacuum_stats()
     assert (total.total_completed, total.total_expired) == (3, 4)
     assert total.last_vacuum_run == clock.now
 
@@ -134,14 +134,14 @@ async def test_deletions_are_counted_by_day_when_asked(parts: Parts, clock: Fake
 async def test_without_metrics_nothing_is_counted(parts: Parts) -> None:
     await ended(parts, JobStatus.COMPLETED, "a")
     await parts.vacuum(only(VacuumPolicy.immediate())).run()
-    assert await parts.store.vacuum_stats(7) == []
+    assert await parts.store.retention.vacuum_stats(7) == []
 
 
 async def test_a_walk_that_was_broken_off_begins_anew(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
-    await touchy.insert([new_job("a")])
-    await touchy.set_status("a", JobStatus.COMPLETED, 60)
+    await touchy.jobs.insert([new_job("a")])
+    await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
     vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate()))
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
@@ -153,8 +153,8 @@ async def test_a_walk_that_was_broken_off_begins_anew(
 async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
-    await touchy.insert([new_job("a")])
-    await touchy.set_status("a", JobStatus.COMPLETED, 60)
+    await touchy.jobs.insert([new_job("a")])
+    await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
     vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
     assert await vacuum.run_once() == module.PAUSE
     async with locked(dsn, "vacuum_stats"):
@@ -162,12 +162,12 @@ async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
             await vacuum.run_once()
     while await vacuum.run_once() == module.PAUSE:
         pass
-    assert (await touchy.total_vacuum_stats()).total_completed == 1
+    assert (await touchy.retention.total_vacuum_stats()).total_completed == 1
 
 
 async def test_the_table_of_another_schema_is_measured(pool: asyncpg.Pool, bus: EventBus) -> None:
     store = Store(Connections(pool), schema='Odd "one"')
     await store.migrate()
-    await store.insert([new_job("a")])
-    await store.set_status("a", JobStatus.COMPLETED, 60)
+    await store.jobs.insert([new_job("a")])
+    await store.jobs.set_status("a", JobStatus.COMPLETED, 60)
     assert (await Parts(store, bus).vacuum(only(VacuumPolicy.immediate())).run())[JobStatus.COMPLETED] == 1

@@ -1,11 +1,11 @@
-"""The LISTEN connection, and the messages that travel between nodes.
+"""The LISTEN connection, and the messages that travel between processes.
 
-Messages are few and short; what they are about is read from the tables:
+Messages are few and short; their subjects are read from the tables:
 
-- ``due <mark>``: a job is due, or will be soon. The mark is the sender's, who knows; without one it came in a
-  transaction of the caller's;
-- ``check <worker id>``: a job that this worker runs was cancelled or changed;
-- ``periodic``: a schedule was switched on or off.
+- ``due <mark>``: a job is due, or will be soon. The mark identifies the sender, who knows already. A message
+  without one was sent in a caller's transaction.
+- ``check <worker id>``: a job that this worker runs was cancelled or changed.
+- ``periodic``: a schedule was enabled or disabled.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections.pool import CALL_TIMEOUT, PoolConnection, end, is_open, is_own_session
+from pg_scheduler.store.connections.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
 
 __all__ = ["CHECK", "DUE", "PERIODIC", "Subscription"]
 
-DUE = "due"
-CHECK = "check"
-PERIODIC = "periodic"
+DUE: Final = "due"
+CHECK: Final = "check"
+PERIODIC: Final = "periodic"
 
 
 class Subscription:
-    """A connection that listens.
+    """Receive the messages of the schema on one connection.
 
     Args:
         store: Gives the connection and the channel.
         on_message: Called with each message, in the event loop.
-        on_broken: Called when the connection ends by itself.
+        on_broken: Called when the connection ends unexpectedly.
     """
 
     def __init__(
@@ -41,46 +42,52 @@ class Subscription:
         self._store = store
         self._on_message = on_message
         self._on_broken = on_broken
-        self._connection: PoolConnection | None = None
+        self._call_timeout_s = store.connections.options.call_timeout_s
+        self._connection: Connection | None = None
         self._stack = AsyncExitStack()
         self.channel = ""
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can arrive, as far as is known."""
+        """Whether messages can arrive, as far as this end knows."""
         return self._connection is not None and is_open(self._connection)
 
     async def open(self) -> bool:
-        """Connect and listen; False behind a pooler: LISTEN would stay with a session that others use."""
-        self.channel = await self._store.channel()
-        connection = await self._stack.enter_async_context(self._store.connections.hold())
+        """Connect and listen.
+
+        Returns:
+            False behind a pooler: LISTEN would stay in a session that others use.
+        """
+        self.channel = await self._store.locks.channel()
+        connection = await self._stack.enter_async_context(self._store.connections.checkout())
         with translated():
-            if not await is_own_session(connection):
+            if not await is_own_session(connection, self._call_timeout_s):
                 return False
             connection.add_termination_listener(self._terminated)
-            await asyncio.wait_for(connection.add_listener(self.channel, self._received), CALL_TIMEOUT)
+            await asyncio.wait_for(
+                connection.add_listener(self.channel, self._received), self._call_timeout_s
+            )
         self._connection = connection
         return True
 
     def lend(self) -> None:
-        """Let upkeep use the connection: messages arrive on it, so it is a session of its own."""
+        """Share the connection. Messages arrive on it, so its session is its own."""
         if self._connection is not None:
             self._store.shared.lend(self._connection)
 
-    async def check(self, silence: float) -> float:
-        """Ask the server for an answer, if it gave none for so many seconds.
-
-        A half-open connection stays silent for ever otherwise.
+    async def check(self, silence_s: float) -> float:
+        """Ask the server for an answer if none came for this long. A half-open connection reports no error.
 
         Returns:
-            Seconds after which to check again.
+            Seconds until the next check.
         """
-        if self._connection is not None and self._store.shared.silent_for >= silence:
-            await self._store.shared.fetch("SELECT 1")
-        return silence - self._store.shared.silent_for
+        shared = self._store.shared
+        if self._connection is not None and shared.silent_for >= silence_s:
+            await shared.fetch("SELECT 1")
+        return silence_s - shared.silent_for
 
     async def close(self) -> None:
-        """Stop listening and give the connection back."""
+        """Stop listening and release the connection."""
         connection, self._connection = self._connection, None
         await self._store.shared.take_back()
         if connection is not None and is_open(connection):
@@ -88,10 +95,10 @@ class Subscription:
             try:
                 with translated():
                     await asyncio.wait_for(
-                        connection.remove_listener(self.channel, self._received), CALL_TIMEOUT
+                        connection.remove_listener(self.channel, self._received), self._call_timeout_s
                     )
             except DatabaseUnavailableError:
-                end(connection)
+                terminate(connection)
         stack, self._stack = self._stack, AsyncExitStack()
         await stack.aclose()
 

@@ -1,94 +1,93 @@
-"""The connection that listens, lent to the statements of upkeep.
+"""The LISTEN connection, shared with the statements of an idle worker.
 
-It is held anyway and has nothing to do between two messages. A statement there is one transaction, not two,
-since no pool resets the connection after it; it is there when jobs have used the pool up; and each answer
-shows that messages can still arrive. Nobody waits for it: who finds it busy, or gets no answer soon, takes a
-connection of the pool, so a heartbeat is never behind a statement that waits for a lock.
+It is held anyway, and idle between two notifications. A statement on it is one transaction instead of two,
+because no pool resets the connection afterwards. It remains available when jobs use up the pool, and each
+answer shows that notifications can still arrive. A statement never waits for it: if it is busy or does not
+answer, the statement runs on a connection of the pool, so a heartbeat never queues behind a lock wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections.pool import (
-    FAREWELL,
-    STEADY_RESET,
-    STEADY_SETTINGS,
-    PoolConnection,
-    end,
-    is_open,
-)
+from pg_scheduler.store.connections.options import DEDICATED_RESET, ConnectionOptions
+from pg_scheduler.store.connections.session import Connection, is_open, terminate
 from pg_scheduler.store.faults import translated
 
-__all__ = ["ANSWER_TIMEOUT", "SharedConnection"]
-
-ANSWER_TIMEOUT: Final = 5.0
-"""Seconds after which a connection that does not answer counts as dead."""
-
-SETTINGS: Final = f"{STEADY_SETTINGS}; SET lock_timeout = '1s'"
-"""Those of a connection that is held; and who waits for a lock says so, before it is taken for dead."""
+__all__ = ["SharedConnection"]
 
 
 class SharedConnection:
-    """A connection that somebody holds for something else, for one statement at a time."""
+    """Run one statement at a time on a connection that another component holds.
 
-    def __init__(self) -> None:
-        self._connection: PoolConnection | None = None
-        self._is_set = False
+    Args:
+        options: Timeouts and settings.
+    """
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._options = options
+        self._connection: Connection | None = None
+        self._has_settings = False
         self._turn = asyncio.Lock()
-        self._answered = 0.0
+        self._answered_at = 0.0
+
+    @property
+    def connection(self) -> Connection | None:
+        """The shared connection, None if there is none."""
+        return self._connection
 
     @property
     def is_free(self) -> bool:
-        """Whether there is one that nobody uses now."""
+        """Whether there is an open connection that no statement uses."""
         connection = self._connection
         return connection is not None and is_open(connection) and not self._turn.locked()
 
     @property
     def silent_for(self) -> float:
         """Seconds since the last answer."""
-        return time.monotonic() - self._answered
+        return time.monotonic() - self._answered_at
 
-    def lend(self, connection: PoolConnection) -> None:
-        """From now on it may be used. It must be a session of its own: settings are made in it."""
-        self._connection, self._is_set = connection, False
-        self._answered = time.monotonic()
+    def lend(self, connection: Connection) -> None:
+        """Share this connection. Its session must be its own, because statements change its settings."""
+        self._connection, self._has_settings = connection, False
+        self._answered_at = time.monotonic()
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
-        """Run a statement that does no harm when it is run again, since its answer may be lost.
+        """Run a statement that may safely run again, because its answer may be lost.
 
         Raises:
-            DatabaseUnavailableError: The connection is gone, or gave no answer and was terminated.
+            DatabaseUnavailableError: The connection is gone, or did not answer and was terminated.
         """
+        timeout_s = self._options.answer_timeout_s
         async with self._turn:
             connection = self._connection
             if connection is None:
-                raise DatabaseUnavailableError("the connection has been taken back")
+                raise DatabaseUnavailableError("the shared connection was taken back")
             try:
                 with translated():
-                    if not self._is_set:
-                        await connection.execute(SETTINGS, timeout=ANSWER_TIMEOUT)
-                        self._is_set = True
-                    rows = list(await connection.fetch(query, *args, timeout=ANSWER_TIMEOUT))
+                    if not self._has_settings:
+                        await connection.execute(self._options.shared_settings, timeout=timeout_s)
+                        self._has_settings = True
+                    rows = list(await connection.fetch(query, *args, timeout=timeout_s))
             except DatabaseUnavailableError as fault:
                 if not isinstance(fault.__cause__, asyncpg.PostgresError):  # which would be an answer
-                    end(connection)
+                    terminate(connection)
                 raise
-            self._answered = time.monotonic()
+            self._answered_at = time.monotonic()
             return rows
 
     async def take_back(self) -> None:
-        """Have it back as it was, when the statement that is under way has ended."""
+        """Stop sharing, wait for the running statement and reset the settings."""
         connection, self._connection = self._connection, None
         async with self._turn:
             if connection is not None and is_open(connection):
                 try:
                     with translated():
-                        await connection.execute(STEADY_RESET, timeout=FAREWELL)
+                        await connection.execute(DEDICATED_RESET, timeout=self._options.close_timeout_s)
                 except DatabaseUnavailableError:
-                    end(connection)
+                    terminate(connection)

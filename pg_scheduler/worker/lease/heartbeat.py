@@ -69,7 +69,7 @@ class Heartbeat(Service):
         held = self._in_flight.held()
         asked = time.monotonic()
         try:
-            beat = await self._store.renew(
+            beat = await self._store.workers.renew(
                 self._worker.worker_id,
                 held,
                 self._lease.seconds,
@@ -97,7 +97,7 @@ class Heartbeat(Service):
         if self._expiry:
             self._expiry.cancel()
         try:
-            await self._store.deregister(self._worker.worker_id)
+            await self._store.workers.deregister(self._worker.worker_id)
         except PoolClosedError:
             raise
         except DatabaseUnavailableError as fault:  # nothing is lost: the lease ends without it
@@ -110,7 +110,7 @@ class Heartbeat(Service):
 
     async def _register(self) -> None:
         asked = time.monotonic()
-        await self._store.register(self._worker, self._lease.seconds, self._lease.liveness_key)
+        await self._store.workers.register(self._worker, self._lease.seconds, self._lease.liveness_key)
         self._renewed(asked)
 
     def _renewed(self, requested_at: float) -> None:
@@ -137,7 +137,7 @@ class Heartbeat(Service):
         self._in_flight.revoke_all(Revocation.LOST)
 
     async def _revoke(self, lost: dict[str, int]) -> None:
-        statuses = await self._store.statuses_of(list(lost))
+        statuses = await self._store.jobs.statuses_of(list(lost))
         for job_id, attempt in lost.items():
             is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED
             reason = Revocation.CANCELLED if is_cancelled else Revocation.LOST

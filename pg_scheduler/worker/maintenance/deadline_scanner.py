@@ -60,7 +60,7 @@ class DeadlineScanner(Service):
     async def run_once(self) -> float:
         """One look."""
         horizon = self._interval * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
-        ahead = await self._store.look_ahead(horizon, self._heartbeat_threshold)
+        ahead = await self._store.workers.scan_deadlines(horizon, self._heartbeat_threshold)
         waits = []
         for ends_in, on_end in ((ahead.lapse_in, self._on_lapsed), (ahead.expiry_in, self._on_expired)):
             if ends_in is not None and ends_in <= 0:

@@ -27,7 +27,7 @@ class Expirer(Service):
 
     async def run_once(self) -> float:
         """Expire one batch."""
-        expired = await self._store.expire(BATCH)
+        expired = await self._store.jobs.expire(BATCH)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
         return 0 if len(expired) == BATCH else NEVER

@@ -15,7 +15,7 @@ from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.schedules.advance import step
 from pg_scheduler.schedules.row import PeriodicRow
-from pg_scheduler.store.connections.pool import PoolConnection
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
 
@@ -95,9 +95,9 @@ class Planner(Service):
             self._on_switched()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
-        async with self._store.connections.transaction(own=True) as connection:
-            now = await self._store.now(on=connection)
-            rows = await self._store.due_periodic(dedup_keys, on=connection)
+        async with self._store.connections.transaction(reserved=True) as connection:
+            now = await self._store.schedules.now(on=connection)
+            rows = await self._store.schedules.due_periodic(dedup_keys, on=connection)
             planned = [await self._plan_row(row, now, connection) for row in rows]
         for event in planned:
             if event is not None:
@@ -107,7 +107,7 @@ class Planner(Service):
         return bool(planned)
 
     async def _plan_row(
-        self, row: PeriodicRow, now: datetime, connection: PoolConnection
+        self, row: PeriodicRow, now: datetime, connection: Connection
     ) -> PeriodicJobPlanned | PeriodicJobBroken | None:
         try:
             trigger = row.trigger()
@@ -122,9 +122,9 @@ class Planner(Service):
         planned = None
         if window is not None:
             job = self._jobs.window_job(row, window, now)
-            await self._store.insert([job], connection=connection)
+            await self._store.jobs.insert([job], connection=connection)
             planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
-        await self._store.move_periodic(row.dedup_key, window, following, on=connection)
+        await self._store.schedules.move_periodic(row.dedup_key, window, following, on=connection)
         return planned
 
     def _is_live(self, row: PeriodicRow) -> bool:

@@ -71,9 +71,9 @@ class Rescuer(Service):
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
         if not self._lease.is_trusted:
             return SHORTLY
-        await self._store.restart_leases(BATCH)
+        await self._store.workers.restart_leases(BATCH)
         suspects = await self._find_suspects()
-        rescue = await self._store.rescue(
+        rescue = await self._store.workers.rescue(
             self._heartbeat_threshold, BATCH, suspects=suspects, max_crashes=self._max_crashes
         )
         if rescue.job_ids or rescue.dead_workers:
@@ -90,7 +90,7 @@ class Rescuer(Service):
 
     async def _find_suspects(self) -> list[str]:
         before, self._doubtful = self._doubtful, {}
-        doubtful = await self._store.suspect_workers(self._worker_id, silence=self._listens)
+        doubtful = await self._store.workers.suspect_workers(self._worker_id, silence=self._listens)
         unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
         if unheard:
             await self._ask(unheard)

@@ -91,21 +91,21 @@ class Vacuum(Service):
     async def _steps(self) -> AsyncIterator[Counter[JobStatus]]:
         ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
         if ages:
-            now = await self._store.now()
+            now = await self._store.schedules.now()
             cutoffs = {status: now - age for status, age in ages.items()}
-            for first in range(0, await self._store.table_blocks(), STEP_BLOCKS):
-                yield Counter(await self._store.vacuum_blocks(first, first + STEP_BLOCKS, cutoffs))
+            for first in range(0, await self._store.retention.table_blocks(), STEP_BLOCKS):
+                yield Counter(await self._store.retention.vacuum_blocks(first, first + STEP_BLOCKS, cutoffs))
         for status, policy in self._policies.items():
             count = SURPLUS_BATCH
             while policy.keep_count is not None and count == SURPLUS_BATCH:
-                count = await self._store.vacuum_surplus(status, policy.keep_count, SURPLUS_BATCH)
+                count = await self._store.retention.vacuum_surplus(status, policy.keep_count, SURPLUS_BATCH)
                 yield Counter({status: count})
 
     async def _report(self, deleted: Counter[JobStatus]) -> None:
         if not deleted.total():
             return
         if self._config.track_metrics:
-            await self._store.record_vacuum(deleted, self._worker_id)
+            await self._store.retention.record_vacuum(deleted, self._worker_id)
         self._events.publish(JobsVacuumed(**{status.value: deleted[status] for status in self._policies}))
 
 

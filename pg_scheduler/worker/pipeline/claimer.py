@@ -17,7 +17,8 @@ from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
-from pg_scheduler.store.store import FROM_THE_START, Store
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import FROM_THE_START
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
@@ -134,7 +135,7 @@ class Claimer(Service):
         asked, until = time.monotonic(), self._lease.trusted_until
         try:
             with self._results.completions() as completions:
-                answer = await self._store.exchange(
+                answer = await self._store.claims.exchange(
                     self._worker_id,
                     self._tasks.names(),
                     limit,
@@ -175,7 +176,7 @@ class Claimer(Service):
         known = self._in_flight.unwritten() | self._in_flight.held()
         self._is_unheard = False  # before: a try that ends meanwhile sets it again
         try:
-            job_ids = await self._store.release_unacknowledged(self._worker_id, known)
+            job_ids = await self._store.claims.release_unacknowledged(self._worker_id, known)
         except BaseException:  # whatever it was, the question is open
             self._is_unheard = True
             raise

@@ -57,13 +57,13 @@ class Completer(Service):
         results = self._results
         if results.has_completions:
             with results.completions() as completions:
-                answer = await self._store.exchange(
+                answer = await self._store.claims.exchange(
                     self._worker_id, (), 0, completed=completions.claims, keep=results.keeps_completed
                 )
                 completions.refused = answer.refused
         if results.has_others:
             with results.others() as others:
-                others.accepted = await self._store.finish(self._worker_id, others.outcomes)
+                others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)
             self._on_written(any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes))
         return 0 if results.has_results else NEVER
 

@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.store import FROM_THE_START, NO_IDS, Since
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, ClaimPosition
 
 __all__ = ["ClaimCursor"]
 
 LIFETIME: Final = 2.0
 """Seconds for which a job may be overlooked under load, unless less is promised."""
-
-LEVELS: Final = {1: 0, 3: 1, 5: 2, 8: 3}
 
 
 class ClaimCursor:
@@ -33,12 +31,12 @@ class ClaimCursor:
 
     def __init__(self, longest: float = LIFETIME) -> None:
         self._longest = longest
-        self._since: Since = FROM_THE_START
+        self._since: ClaimPosition = FROM_THE_START
         self.after: Sequence[str] = NO_IDS
         """Of the instants that ``since()`` tells, the id to begin at: many jobs may be due at one."""
         self._began: float | None = None
 
-    def since(self) -> Since:
+    def since(self) -> ClaimPosition:
         """Where the next claim begins; ``FROM_THE_START`` itself when nothing is passed over."""
         if self._began is None or time.monotonic() - self._began > min(LIFETIME, self._longest):
             self._since, self.after, self._began = FROM_THE_START, NO_IDS, time.monotonic()
@@ -48,7 +46,7 @@ class ClaimCursor:
         """These were claimed, each priority in the order of time."""
         since, after = list(self._since), list(self.after)
         for claim in claims:
-            level = LEVELS[claim.priority]
+            level = PRIORITY_LEVELS[claim.priority]
             since[level], after[level] = claim.execution_time, claim.job_id
         self._since, self.after = since, after
 

@@ -220,7 +220,7 @@ class Executor:
     async def _attempt_under_lock(self, attempt: Attempt, key: int) -> Result:
         result: Result | None = None
         try:
-            async with self._store.advisory_lock(key) as taken:
+            async with self._store.locks.advisory_lock(key) as taken:
                 result = await self._attempt(attempt) if taken else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError:
             # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.

@@ -15,22 +15,13 @@ from typing import Final, Self
 
 from pg_scheduler.events import (
     EventBus,
-    JobCancelled,
     JobCompleted,
-    JobEvent,
-    JobFailed,
-    JobLost,
-    JobReleased,
-    JobRetried,
 )
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
-    FailOutcome,
     Outcome,
-    ReleaseOutcome,
-    RetryOutcome,
-    SkipOutcome,
+    outcome_event,
 )
 from pg_scheduler.jobs.rows import Claim
 
@@ -183,7 +174,7 @@ class ResultBuffer:
         if self._events.wants(JobCompleted):
             for claim in claims:
                 if claim.job_id not in refused:
-                    self._events.publish(_event(claim, _COMPLETE, accepted=True))
+                    self._events.publish(outcome_event(claim, _COMPLETE, accepted=True))
 
     def return_completions(self, batch: CompletionBatch) -> None:
         """Move completions back from a batch."""
@@ -213,7 +204,7 @@ class ResultBuffer:
         """Publish what became of the outcomes."""
         self._end(batch)
         for claim, outcome in batch.outcomes:
-            self._events.publish(_event(claim, outcome, accepted=claim.job_id in batch.accepted))
+            self._events.publish(outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted))
 
     def return_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes back from a batch."""
@@ -273,20 +264,3 @@ class OutcomeBatch:
             self._buffer.settle_others(self)
         else:  # whatever it was, no outcome is lost
             self._buffer.return_others(self)
-
-
-def _event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
-    about = (claim.job_id, claim.job_name, claim.attempt)
-    if not accepted:
-        return JobLost(*about)
-    match outcome:
-        case CompleteOutcome():
-            return JobCompleted(*about)
-        case FailOutcome(error, exception):
-            return JobFailed(*about, error=error, exception=exception)
-        case RetryOutcome(delay, error, exception):
-            return JobRetried(*about, error=error, delay=delay, exception=exception)
-        case SkipOutcome(reason):
-            return JobCancelled(*about, reason=reason)
-        case ReleaseOutcome():
-            return JobReleased(*about)

@@ -1,27 +1,28 @@
 -- name: exchange_jobs
--- Write completions and take due jobs, in one statement and one commit: either half may be empty.
+-- route: dedicated
+-- timeout: hot
+-- Write completions and claim due jobs in one statement and one commit; either half may be empty.
 --
--- The completions ($5, all of attempt $6) are guarded by their tokens; where completed jobs are not to be
--- kept ($11) they are deleted at once. Those that were refused are told, for settle_jobs: the lease is lost, or a
--- new definition waits. The rows are not locked first, which would be a tenth of the work: one that somebody
--- has locked is waited for until lock_timeout, and then complete_unlocked is for them.
+-- Completions: $5, all of attempt $6, fenced by worker and attempt; deleted at once unless $11. The last row
+-- lists those that were refused, for settle_jobs to decide: the lease is lost, or a replacement waits.
+-- Locking the rows first would cost a tenth more, so a locked row is waited for until lock_timeout;
+-- complete_unlocked follows.
 --
--- The claims ($3 at most, of the names $2) go by priority, time and id, under a fresh token each; a job past
--- its grace comes back as expired instead. One probe of the claim index per priority, from the instant up
--- to which nothing is left for this worker ($7 to $10, and of that instant the ids of $12), so rows of the future, of other priorities, that
--- run, and dead ones that somebody's snapshot keeps, are not walked. The worker's own row is locked FOR KEY
--- SHARE: the rescuer waits for us, and a worker it has deleted gets nothing; but only when a job is due, since a
--- lock is written down, and an empty poll should write nothing. The update goes by ctid: a join would be a
--- scan under a plan made for an empty table.
+-- Claims: at most $3, of the names $2, by priority, time and id, each with a new attempt number. A job past
+-- its misfire grace time is returned as expired. One index probe per priority starts at the claim cursor ($7
+-- to $10, and the ids $12), so future, running and dead rows are not read. The worker's row is locked FOR KEY
+-- SHARE, because the rescuer must not delete it meanwhile; only when a job is due, because a lock writes WAL
+-- and an empty poll must write nothing. The update goes by ctid: a join could become a scan under a plan that
+-- was made for an empty table.
 --
--- One row that somebody wrote by hand must not break the claim of all: the calendar of Python begins in the
--- year 1, so what lies before it is not looked at, and the largest attempt number is followed by 1.
+-- The last row also holds the seconds until the next job is due, if fewer jobs were found than asked for.
+-- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims
+-- and answer share one snapshot, so no job becomes due unseen between them. "silence" is true if the liveness
+-- lock of another worker is free. Nothing sorts the rows, so that claims are sent while completions are still
+-- being written.
 --
--- The last row tells the seconds until the next job is due, when there were fewer than asked for; negative,
--- when one is due that could not be had: somebody has locked it, or our lease is over. The claims and
--- the answer share one snapshot and one now(), so no job can come due between them unseen. And it tells whether
--- another worker's liveness lock can be had, which means that its process may be dead. It comes last,
--- and nothing sorts the rows, so that they are on their way while completions are still being written.
+-- A row that was written by hand must not break the claim of others: a job before the first instant of
+-- Python's calendar is not claimed, and the largest attempt number is followed by 1.
 WITH finished AS (
     UPDATE {schema}scheduled_jobs SET
         status        = 'completed',
@@ -46,10 +47,10 @@ worker AS (
 ),
 level (priority, since, after) AS (
     VALUES
-        (1, coalesce($7::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[1]),
-        (3, coalesce($8::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[2]),
-        (5, coalesce($9::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[3]),
-        (8, coalesce($10::timestamptz, '0001-01-01 00:00:00.000001Z'), ($12::text[])[4])
+        ({critical}, coalesce($7::timestamptz, {first_instant}), ($12::text[])[1]),
+        ({high}, coalesce($8::timestamptz, {first_instant}), ($12::text[])[2]),
+        ({normal}, coalesce($9::timestamptz, {first_instant}), ($12::text[])[3]),
+        ({low}, coalesce($10::timestamptz, {first_instant}), ($12::text[])[4])
 ),
 due AS (
     SELECT job.ctid
@@ -76,16 +77,14 @@ claimed AS (
         finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
         attempt        = attempt % 2147483647 + 1,
         worker_id      = $1,
-        started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at ELSE coalesce($4, now()) END,
+        started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at
+            ELSE coalesce($4, now()) END,
         last_heartbeat = coalesce($4, now()),
         lease_until    = (SELECT lease_until FROM worker)
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
-    RETURNING job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time,
-        task_data::text, priority, retry_count, max_retries, timeout_seconds, lock_key,
-        finished_at IS NOT NULL AS expired
+    RETURNING {claim_columns}, finished_at IS NOT NULL AS expired
 )
-SELECT job_id, job_name, function, attempt, execution_time, task_data, priority, retry_count, max_retries,
-    timeout_seconds, lock_key, expired, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence
+SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence
 FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -106,14 +105,18 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         ) AS next
     ) END,
     CASE WHEN (SELECT count(*) FROM finished) + (SELECT count(*) FROM deleted) < cardinality($5)
-        THEN ARRAY (SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)) END,
+        THEN ARRAY (
+            SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)
+        ) END,
     (SELECT count(*) FROM claimed) < $3 AND EXISTS (
         SELECT FROM {schema}scheduler_workers
         WHERE worker_id <> $1 AND pg_try_advisory_xact_lock_shared(liveness_key)
     );
 
 -- name: complete_unlocked
--- The completions of exchange_jobs, but for rows that somebody has locked; returns those that were written.
+-- route: dedicated
+-- timeout: hot
+-- Write those completions of exchange_jobs whose rows nobody has locked, and return their ids.
 WITH done AS (
     SELECT ctid
     FROM {schema}scheduled_jobs
@@ -137,7 +140,15 @@ deleted AS (
 SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 
 -- name: waiting_names
--- Names of waiting jobs, to tell which of them nobody here can run.
+-- route: pool
+-- Return the names of pending jobs.
 SELECT DISTINCT coalesce(function, job_name)
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL AND status = 'pending';
+
+-- name: held_claim
+-- route: reserved
+-- Return the claim that a worker holds on a job.
+SELECT {claim_columns}
+FROM {schema}scheduled_jobs
+WHERE job_id = $1 AND status = 'running' AND worker_id = $2;

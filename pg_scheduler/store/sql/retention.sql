@@ -1,11 +1,14 @@
 -- name: table_blocks
--- The size of the table in blocks: the length of a vacuum's walk.
+-- route: pool
+-- Return the size of a table in blocks.
 SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint;
 
 -- name: vacuum_blocks
--- Delete what ended before the cutoff of its status ($3 maps statuses to instants) within a range of
--- blocks. A walk over the table in such steps needs no index on the history, which every finished job
--- would have to pay for.
+-- route: pool
+-- Delete within a range of blocks the jobs that finished before the cutoff of their status ($3).
+--
+-- Walking the table in such steps needs no index on the history, which every finished job would have to pay
+-- for.
 WITH cutoff AS MATERIALIZED (SELECT $3::text::jsonb AS of),
 gone AS (
     DELETE FROM {schema}scheduled_jobs
@@ -17,7 +20,8 @@ gone AS (
 SELECT status, count(*) FROM gone GROUP BY status;
 
 -- name: vacuum_surplus
--- Delete finished jobs of a status beyond the newest $2 of each name, at most $3 at once.
+-- route: pool
+-- Delete at most $3 finished jobs of a status beyond the newest $2 of each name.
 WITH gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE finished_at IS NOT NULL
@@ -37,7 +41,8 @@ WITH gone AS (
 SELECT count(*) FROM gone;
 
 -- name: record_vacuum
--- Add to the day's counts.
+-- route: pool
+-- Add to the counts of the day.
 INSERT INTO {schema}vacuum_stats AS day (
     stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id
 )
@@ -51,14 +56,16 @@ ON CONFLICT (stat_date) DO UPDATE SET
     worker_id         = EXCLUDED.worker_id;
 
 -- name: vacuum_stats
--- The counts of the last days, the newest first.
+-- route: pool
+-- Return the counts of the last days, newest first.
 SELECT stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id
 FROM {schema}vacuum_stats
 WHERE stat_date > (coalesce($2, now()) AT TIME ZONE 'UTC')::date - $1::integer
 ORDER BY stat_date DESC;
 
 -- name: total_vacuum_stats
--- The sum of all days.
+-- route: pool
+-- Return the counts of all days.
 SELECT
     coalesce(sum(deleted_completed), 0) AS total_completed,
     coalesce(sum(deleted_failed), 0)    AS total_failed,

@@ -1,0 +1,117 @@
+"""The connection of the hot path: held between uses, with planner settings, one user at a time.
+
+A pool resets a connection at each release. The reset is one more transaction, and it would undo the planner
+settings. A pool that cannot spare a connection gives none. A pooler gives none either, because the settings
+would stay in a session that others use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.store.connections.asyncpg_private import open_beside_pool
+from pg_scheduler.store.connections.options import DEDICATED_RESET, MIN_FREE_CONNECTIONS, ConnectionOptions
+from pg_scheduler.store.connections.session import (
+    Connection,
+    check_pool,
+    count_free,
+    is_open,
+    is_own_session,
+    terminate_unanswered,
+)
+from pg_scheduler.store.faults import is_lock_timeout, translated
+
+__all__ = ["DedicatedConnection"]
+
+
+class DedicatedConnection:
+    """Hold one connection for claims and completions.
+
+    Args:
+        pool: The user's pool.
+        options: Timeouts and settings.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, options: ConnectionOptions) -> None:
+        self._pool = pool
+        self._options = options
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._is_available = pool.get_max_size() > MIN_FREE_CONNECTIONS + 1
+        self.is_in_use = False
+        """Whether the hot path runs: from its first statement until ``release()``."""
+
+    @property
+    def connection(self) -> Connection | None:
+        """The held connection, None if there is none."""
+        return self._connection
+
+    @asynccontextmanager
+    async def in_turn(self) -> AsyncIterator[Connection | None]:
+        """Wait for the connection and yield it, or None if the pool cannot spare one."""
+        async with self._turn:
+            connection = await self._take()
+            if connection is None:
+                yield None
+                return
+            try:
+                with translated(), terminate_unanswered(connection):
+                    yield connection
+            except DatabaseUnavailableError as fault:  # another connection may not have the problem
+                if not is_lock_timeout(fault):
+                    await self._drop()
+                raise
+
+    async def release(self) -> None:
+        """Return the connection to the pool, its settings reset."""
+        async with self._turn:
+            self.is_in_use = False
+            await self._drop()
+
+    async def _take(self) -> Connection | None:
+        check_pool(self._pool)  # pool.close() waits for held connections
+        if self._connection is not None and is_open(self._connection):
+            return self._connection
+        await self._drop()
+        if not self._is_available or 0 < count_free(self._pool) <= MIN_FREE_CONNECTIONS:
+            return None
+        timeout_s = self._options.hot_timeout_s
+        with translated():
+            self._connection = connection = await self._open()
+            try:
+                if await is_own_session(connection, timeout_s):
+                    await connection.execute(self._options.dedicated_settings, timeout=timeout_s)
+                    return connection
+            except BaseException:  # a session without its settings must not be used
+                await self._drop()
+                raise
+        self._is_available = False  # behind a pooler each transaction may run in another session
+        await self._drop()
+        return None
+
+    async def _open(self) -> Connection:
+        if count_free(self._pool):
+            return await self._pool.acquire(timeout=self._options.call_timeout_s)
+        async with asyncio.timeout(self._options.call_timeout_s):
+            return await open_beside_pool(self._pool)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        timeout_s = self._options.close_timeout_s
+        with suppress(DatabaseUnavailableError), translated():  # the connection is closed either way
+            if not isinstance(connection, PoolConnectionProxy):
+                await connection.close(timeout=timeout_s)
+                return
+            try:
+                if is_open(connection):  # the reset of the pool's owner may keep settings
+                    await connection.execute(DEDICATED_RESET, timeout=timeout_s)
+            finally:
+                await self._pool.release(connection, timeout=timeout_s)

@@ -1,0 +1,79 @@
+"""Timeouts and settings of the connections. Tests pass shorter ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "DEDICATED_RESET",
+    "DEDICATED_SETTINGS",
+    "HOT_TRANSACTION_SETTINGS",
+    "MIN_FREE_CONNECTIONS",
+    "PLANNER_SETTINGS",
+    "TRANSACTION_SETTINGS",
+    "ConnectionOptions",
+]
+
+MIN_FREE_CONNECTIONS: Final = 2
+"""Connections that stay in the pool when the scheduler holds one for long."""
+
+LOCK_TIMEOUT: Final = "100ms"
+"""Longest wait of a hot statement for a locked row."""
+
+PLANNER_SETTINGS: Final = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""Planner settings of a held session: one generic plan that suits a table of any size."""
+
+DEDICATED_SETTINGS: Final = "; ".join(
+    [
+        *(f"SET {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
+        f"SET lock_timeout = '{LOCK_TIMEOUT}'",
+    ]
+)
+DEDICATED_RESET: Final = "; ".join(f"RESET {name}" for name in (*PLANNER_SETTINGS, "lock_timeout"))
+SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = '1s'"
+
+TRANSACTION_SETTINGS: Final = (
+    "SET LOCAL idle_in_transaction_session_timeout = '10s';"
+    # A session keeps the plan that it made while the table was small. These settings make it suit any size.
+    "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
+)
+HOT_TRANSACTION_SETTINGS: Final = f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Timeouts in seconds, and the settings of held sessions.
+
+    Attributes:
+        call_timeout_s: Limit for one call, and for the wait for a connection.
+        hot_timeout_s: The same for claims and completions, which take milliseconds. A worker whose connection
+            is half-open stands still for this long. Rows claimed without an answer return to pending when
+            their lease expires.
+        answer_timeout_s: Time after which the shared connection counts as dead.
+        close_timeout_s: Limit for closing a connection, or for resetting it before its release.
+        lease_timeout_s: Limit for opening the lease connection, and for one heartbeat on it.
+        lease_close_timeout_s: Limit for closing the lease connection.
+        sticky_idle_s: Idle time after which the sticky connection returns to the pool.
+        dedicated_settings: Statements that prepare the dedicated session.
+        shared_settings: Statements that prepare the shared session. The lock timeout is shorter than
+            ``answer_timeout_s``, so that a statement that waits for a lock does not look like a dead
+            connection.
+    """
+
+    call_timeout_s: float = 30.0
+    hot_timeout_s: float = 10.0
+    answer_timeout_s: float = 5.0
+    close_timeout_s: float = 5.0
+    lease_timeout_s: float = 5.0
+    lease_close_timeout_s: float = 1.0
+    sticky_idle_s: float = 0.1
+    dedicated_settings: str = DEDICATED_SETTINGS
+    shared_settings: str = SHARED_SETTINGS

@@ -1,0 +1,122 @@
+"""Check, bound and end single sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+
+__all__ = [
+    "Connection",
+    "check_connection",
+    "check_pool",
+    "count_free",
+    "ended_connection",
+    "is_open",
+    "is_own_session",
+    "terminate",
+    "terminate_unanswered",
+    "transact",
+]
+
+Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
+"""A connection of asyncpg, opened directly or by a pool."""
+
+ENDED: Final = "the connection ended during a call"
+"""Replaces asyncpg's AttributeError when a connection ends between two steps of a call."""
+
+
+def check_connection(connection: object) -> Connection | None:
+    """Return the caller's connection, or None.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if connection is None or isinstance(connection, Connection):
+        return connection
+    raise TypeError(  # its repr could be a DSN with a password
+        f"connection must be an asyncpg connection, not {type(connection).__name__}"
+    )
+
+
+def check_pool(pool: asyncpg.Pool) -> None:
+    """Raise PoolClosedError if the pool is closed. It never opens again, so a retry would not help."""
+    if pool.is_closing():
+        raise PoolClosedError(
+            "the pool is closed, but the scheduler still uses it; call await scheduler.shutdown() before "
+            "pool.close()"
+        )
+
+
+def count_free(pool: asyncpg.Pool) -> int:
+    """Return the number of connections that the pool can hand out without waiting."""
+    return pool.get_max_size() - pool.get_size() + pool.get_idle_size()
+
+
+def is_open(connection: Connection) -> bool:
+    """Return whether a held connection is open. The pool's proxy of a broken one rejects every call."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+async def is_own_session(connection: Connection, timeout_s: float) -> bool:
+    """Return whether the session belongs to this connection. Behind a pooler the process ids differ."""
+    greeted = connection.get_server_pid()
+    backend: int = await connection.fetchval("SELECT pg_backend_pid()", timeout=timeout_s)
+    return backend == greeted
+
+
+def terminate(connection: Connection) -> None:
+    """Close a connection without waiting for the server."""
+    if is_open(connection):
+        connection.terminate()
+
+
+@asynccontextmanager
+async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[None]:
+    """Run a transaction, or a savepoint within one. asyncpg's own has no timeouts; here each step has one."""
+    transaction = connection.transaction()
+    # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
+    async with asyncio.timeout(timeout_s):
+        await transaction.start()
+    try:
+        yield
+    except BaseException:  # roll back whatever happened, cancellation included
+        if is_open(connection):
+            async with asyncio.timeout(timeout_s):
+                await transaction.rollback()
+        raise
+    async with asyncio.timeout(timeout_s):
+        await transaction.commit()
+
+
+@contextmanager
+def terminate_unanswered(connection: Connection) -> Iterator[None]:
+    """Terminate the connection if a statement in the block times out or is cancelled.
+
+    A connection that timed out will not answer a reset or a ROLLBACK either. A cancelled caller does not wait
+    for one: the server may be the reason for its cancellation.
+    """
+    try:
+        yield
+    except (TimeoutError, DatabaseUnavailableError, asyncio.CancelledError) as error:
+        if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
+            terminate(connection)
+        raise
+    except AttributeError as error:
+        if is_open(connection):
+            raise
+        raise ended_connection() from error
+
+
+def ended_connection() -> asyncpg.ConnectionDoesNotExistError:
+    """Make the error for a connection that ended between two steps of a call."""
+    return asyncpg.ConnectionDoesNotExistError(ENDED)

@@ -1,0 +1,171 @@
+"""Insert, read and change jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from datetime import datetime
+
+import asyncpg
+
+from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.copy import COLUMNS, packed
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.queries import Route
+from pg_scheduler.store.records import job_from
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import ExpiredJob, StatusChange
+
+__all__ = ["JobRepository"]
+
+
+class JobRepository:
+    """Jobs, as their callers see them.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    # -- insert ----------------------------------------------------------------------------------------
+
+    async def insert(
+        self, jobs: Sequence[NewJob], *, message: str | None = None, connection: Connection | None = None
+    ) -> set[str]:
+        """Insert the jobs whose ids are free and send the message if there are any; return their ids."""
+        return await self._insert(jobs, message, on=connection)
+
+    async def insert_small(self, jobs: Sequence[NewJob], *, message: str | None = None) -> set[str]:
+        """Insert a few jobs, in one of many calls that follow one another and share a connection."""
+        return await self._insert(jobs, message, route=Route.STICKY)
+
+    async def copy(
+        self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None
+    ) -> None:
+        """Insert jobs by COPY, which is the cheapest way, a statement for each batch."""
+        if not jobs:
+            return
+        schema, now = await self._statements.schema(on=connection), self._statements.now
+        columns = COLUMNS if now is None else (*COLUMNS, "created_at")
+        connections = self._statements.connections
+        async with connections.acquire() if connection is None else nullcontext(connection) as one:
+            for start in range(0, len(jobs), batch_size):
+                with translated():
+                    await one.copy_to_table(
+                        "scheduled_jobs",
+                        source=packed(jobs[start : start + batch_size], now),
+                        columns=columns,
+                        schema_name=schema,
+                        format="binary",
+                        timeout=self._statements.call_timeout_s,
+                    )
+
+    async def replace(self, jobs: Sequence[NewJob], *, connection: Connection | None = None) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+        if jobs:
+            columns = zip(*jobs, strict=True)
+            await self._statements.fetch_retrying(
+                "replace_jobs", *columns, self._statements.now, on=connection
+            )
+
+    @asynccontextmanager
+    async def all_or_nothing(self, connection: Connection | None = None) -> AsyncIterator[Connection]:
+        """Yield a transaction, or the caller's connection within a savepoint."""
+        if connection is None:
+            async with self._statements.connections.transaction() as own:
+                yield own
+        else:
+            with translated():
+                async with transact(connection, self._statements.call_timeout_s):
+                    yield connection
+
+    async def _insert(
+        self,
+        jobs: Sequence[NewJob],
+        message: str | None,
+        *,
+        on: Connection | None = None,
+        route: Route | None = None,
+    ) -> set[str]:
+        if not jobs:
+            return set()
+        run, now = self._statements.fetch_retrying, self._statements.now
+        is_one = len(jobs) == 1
+        columns = jobs[0] if is_one else zip(*jobs, strict=True)
+        if message is None and all(isinstance(job, GeneratedIdJob) for job in jobs):
+            name = "insert_generated_job" if is_one else "insert_generated_jobs"
+            await run(name, *columns, now, on=on, route=route)
+            return {job.job_id for job in jobs}
+        channel = await self._statements.channel(on=on) if message else None
+        name = "insert_job" if is_one else "insert_jobs"
+        rows = await run(name, *columns, now, channel, message, on=on, route=route)
+        return {row[0] for row in rows}
+
+    # -- change ----------------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str) -> StatusChange:
+        """Cancel a pending or running job."""
+        return _status_change(await self._statements.fetch("cancel_job", job_id, self._statements.now))
+
+    async def retry(self, job_id: str) -> bool:
+        """Make a finished job due now, its retries and crashes unused; False if there is none."""
+        return bool(await self._statements.fetch("retry_job", job_id, self._statements.now))
+
+    async def set_status(self, job_id: str, status: JobStatus, lease_s: float) -> StatusChange:
+        """Set a status by hand; ``running`` reserves the job for one lease."""
+        now = self._statements.now
+        return _status_change(await self._statements.fetch("set_status", job_id, status.value, lease_s, now))
+
+    async def expire(self, limit: int) -> list[ExpiredJob]:
+        """Expire pending jobs past their misfire grace time."""
+        rows = await self._statements.fetch("expire_jobs", self._statements.now, limit)
+        return [ExpiredJob(*row) for row in rows]
+
+    # -- read ------------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """Return one job, or None."""
+        rows = await self._statements.fetch("get_job", job_id)
+        return job_from(rows[0]) if rows else None
+
+    async def list_jobs(
+        self,
+        *,
+        after: str | None,
+        statuses: Sequence[JobStatus] | None,
+        job_name: str | None,
+        worker_id: str | None,
+        due_from: datetime | None,
+        due_before: datetime | None,
+        limit: int,
+    ) -> list[Job]:
+        """Return a page of jobs in the order of their ids."""
+        wanted = None if statuses is None else [status.value for status in statuses]
+        rows = await self._statements.fetch(
+            "list_jobs", after, wanted, job_name, worker_id, due_from, due_before, limit
+        )
+        return [job_from(row) for row in rows]
+
+    async def count_jobs(self, job_name: str | None) -> JobCounts:
+        """Count the jobs of each status."""
+        rows = await self._statements.fetch("count_jobs", job_name)
+        return JobCounts(**{row[0]: row[1] for row in rows})
+
+    async def statuses_of(
+        self, job_ids: Collection[str], *, connection: Connection | None = None
+    ) -> dict[str, JobStatus]:
+        """Return the statuses of those ids that exist."""
+        rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
+        return {row[0]: JobStatus(row[1]) for row in rows}
+
+    async def waiting_names(self) -> list[str]:
+        """Return the names of pending jobs."""
+        return [row[0] for row in await self._statements.fetch("waiting_names")]
+
+
+def _status_change(rows: Sequence[asyncpg.Record]) -> StatusChange:
+    return StatusChange(True, *rows[0]) if rows else StatusChange(False)

@@ -1,0 +1,52 @@
+"""Hold advisory locks and send notifications."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from pg_scheduler.store.connections.session import Connection, is_open
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["LockRepository"]
+
+
+class LockRepository:
+    """Advisory locks and notifications: what exists in the server only, not in tables.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def channel(self, *, on: Connection | None = None) -> str:
+        """Return the notification channel of the schema."""
+        return await self._statements.channel(on=on)
+
+    async def notify(self, messages: Sequence[str], *, connection: Connection | None = None) -> None:
+        """Send messages to every process that listens, when the transaction commits."""
+        channel = await self._statements.channel(on=connection)
+        await self._statements.fetch("notify", channel, messages, on=connection)
+
+    @asynccontextmanager
+    async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
+        """Try to hold a lock through the block; yield whether it is held.
+
+        If the connection breaks, the lock is lost. The lock keeps attempts from overlapping; the fencing
+        token keeps their results apart.
+        """
+        take = await self._statements.query("take_advisory_lock")
+        drop = await self._statements.query("drop_advisory_lock")
+        timeout_s = self._statements.call_timeout_s
+        async with self._statements.connections.checkout_for_lock() as connection:
+            with translated():
+                is_held: bool = await connection.fetchval(take.text, key, timeout=timeout_s)
+            try:
+                yield is_held
+            finally:
+                if is_held and is_open(connection):
+                    with translated():
+                        await connection.fetchval(drop.text, key, timeout=timeout_s)

@@ -1,0 +1,108 @@
+"""Write the results of attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.jobs.outcome import Outcome, RowChange, row_change
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["ResultRepository"]
+
+Changes: TypeAlias = Mapping[str, RowChange]
+"""Row changes by job id."""
+
+INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""Errors of a statement that reads values from a JSON document, which may be written by hand."""
+
+
+class ResultRepository:
+    """Results of attempts, each fenced by its worker and attempt.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def settle(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
+        """Write outcomes, each job once, in one transaction.
+
+        Returns:
+            The ids of the jobs that were still held. A replacement that waited has taken their rows.
+        """
+        changes = {claim.job_id: row_change(claim.attempt, outcome) for claim, outcome in outcomes}
+        async with self._statements.transaction() as connection:
+            return await self.write(changes, worker_id, connection)
+
+    async def write(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        """Write changes in the caller's transaction; return the ids that were accepted.
+
+        A refused change may have a replacement waiting, or may have been written before, by a call whose
+        answer was lost.
+        """
+        accepted: set[str] = set()
+        for step in (self._settle, self._replace, self._find_settled):
+            refused = {job_id: change for job_id, change in changes.items() if job_id not in accepted}
+            if refused:
+                accepted |= await step(refused, worker_id, connection)
+        return accepted
+
+    async def _settle(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        each = changes.values()
+        rows = await self._statements.fetch(
+            "settle_jobs",
+            list(changes),
+            [change.attempt for change in each],
+            [change.status for change in each],
+            [change.error for change in each],
+            [change.delay_s for change in each],
+            [change.retries for change in each],
+            [change.crashes for change in each],
+            worker_id,
+            self._statements.now,
+            on=connection,
+        )
+        return {row[0] for row in rows}
+
+    async def _replace(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        """Give rows their replacements. A job fails if no row can hold its replacement."""
+        attempts = [change.attempt for change in changes.values()]
+        now = self._statements.now
+        try:
+            async with transact(connection, self._statements.call_timeout_s):
+                rows = await self._statements.fetch(
+                    "apply_replacements", list(changes), attempts, worker_id, now, on=connection
+                )
+                return {row[0] for row in rows}
+        except INVALID_VALUES as error:
+            if len(changes) > 1:  # find the one that is invalid
+                found = [
+                    await self._replace({job_id: change}, worker_id, connection)
+                    for job_id, change in changes.items()
+                ]
+                return set().union(*found)
+            ((job_id, change),) = changes.items()
+            reason = f"the new definition that waited for this job cannot be used: {error}"
+            await self._statements.fetch(
+                "refuse_replacement", job_id, worker_id, change.attempt, reason, now, on=connection
+            )
+            return set()
+
+    async def _find_settled(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        each = changes.values()
+        rows = await self._statements.fetch(
+            "already_settled",
+            list(changes),
+            [change.attempt for change in each],
+            [change.status for change in each],
+            worker_id,
+            on=connection,
+        )
+        return {row[0] for row in rows}

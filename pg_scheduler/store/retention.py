@@ -1,0 +1,60 @@
+"""Delete finished jobs and count the deletions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import VacuumDay, VacuumTotal
+
+__all__ = ["RetentionRepository"]
+
+
+class RetentionRepository:
+    """Finished jobs that retention deletes.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def table_blocks(self) -> int:
+        """Return the size of the jobs table in blocks."""
+        table = qualify("{schema}scheduled_jobs", await self._statements.schema())
+        blocks: int = await self._statements.value("table_blocks", table)
+        return blocks
+
+    async def vacuum_blocks(
+        self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
+    ) -> dict[JobStatus, int]:
+        """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
+        instants = json.dumps({status.value: instant.isoformat() for status, instant in cutoffs.items()})
+        rows = await self._statements.fetch("vacuum_blocks", (first, 0), (end, 0), instants)
+        return {JobStatus(row[0]): row[1] for row in rows}
+
+    async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
+        """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
+        count: int = await self._statements.value("vacuum_surplus", status.value, keep, limit)
+        return count
+
+    async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
+        """Add to the counts of the day."""
+        order = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
+        counts = (deleted.get(status, 0) for status in order)
+        await self._statements.fetch("record_vacuum", *counts, worker_id, self._statements.now)
+
+    async def vacuum_stats(self, days: int) -> list[VacuumDay]:
+        """Return the counts of the last days, newest first."""
+        rows = await self._statements.fetch("vacuum_stats", days, self._statements.now)
+        return [VacuumDay(**dict(row)) for row in rows]
+
+    async def total_vacuum_stats(self) -> VacuumTotal:
+        """Return the counts of all days."""
+        (row,) = await self._statements.fetch("total_vacuum_stats")
+        return VacuumTotal(**dict(row))

@@ -1,0 +1,139 @@
+"""Run named statements: choose the connection, limit the time, translate the errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
+from functools import partial
+from hashlib import md5
+from typing import Any, Final
+
+import asyncpg
+
+from pg_scheduler.clock import Clock
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.migrate import home_schema
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.connections.shared import SharedConnection
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.queries import Query, Route, Timeout, load_queries
+
+__all__ = ["Statements"]
+
+MAX_ATTEMPTS: Final = 5
+"""Attempts of a statement that lost a deadlock."""
+
+CONFLICTS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+"""Errors of a transaction that lost against another one and can run again at once."""
+
+Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+class Statements:
+    """Run the statements of one schema.
+
+    The schema is looked up at first use; each statement names it from then on.
+
+    Args:
+        connections: Gives the connections.
+        shared: The shared connection.
+        schema: The schema of the tables; None for the one that the search path leads to.
+        clock: Gives ``now`` in tests.
+    """
+
+    def __init__(
+        self, connections: Connections, shared: SharedConnection, schema: str | None, clock: Clock
+    ) -> None:
+        self.connections: Final = connections
+        self.call_timeout_s: Final = connections.options.call_timeout_s
+        self._hot_timeout_s = connections.options.hot_timeout_s
+        self._shared = shared
+        self._schema = schema
+        self.clock: Final = clock
+        self._acquire: Mapping[Route, Acquire] = {
+            Route.DEDICATED: connections.dedicated,
+            Route.POOL: connections.acquire,
+            Route.RESERVED: partial(connections.acquire, reserved=True),
+            Route.STICKY: connections.sticky,
+            Route.STICKY_RESERVED: partial(connections.sticky, reserved=True),
+            Route.TUNED: partial(connections.transaction, reserved=True),
+        }
+
+    @property
+    def now(self) -> datetime | None:
+        """The time in tests; None for the clock of the database."""
+        return self.clock.override()
+
+    async def schema(self, *, on: Connection | None = None) -> str:
+        """Return the schema of the tables."""
+        if self._schema is None:
+            if on is not None:
+                with translated():
+                    self._schema = await home_schema(on)
+            else:
+                async with self.connections.acquire() as connection:
+                    self._schema = await home_schema(connection)
+        return self._schema
+
+    async def channel(self, *, on: Connection | None = None) -> str:
+        """Return the notification channel of the schema. Its name is short whatever the schema's is."""
+        schema = await self.schema(on=on)
+        return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+
+    async def query(self, name: str, *, on: Connection | None = None) -> Query:
+        """Return a statement by name."""
+        return load_queries(self._schema or await self.schema(on=on))[name]
+
+    def transaction(self) -> AbstractAsyncContextManager[Connection]:
+        """Yield a transaction for statements that belong together."""
+        return self.connections.transaction(reserved=True)
+
+    async def fetch(
+        self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
+    ) -> list[asyncpg.Record]:
+        """Run a statement and return its rows.
+
+        Args:
+            name: The name of the statement.
+            args: Its arguments.
+            on: The connection to use, whatever the route.
+            route: One of the statement's routes; None for the default.
+        """
+        query = await self.query(name, on=on)
+        if on is not None:
+            with translated():
+                return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))
+        if query.is_shareable and self._shared.is_free:
+            with suppress(DatabaseUnavailableError):  # another connection may not have the problem
+                return await self._shared.fetch(query.text, *args)
+        route = route or query.routes[0]
+        if route not in query.routes or route not in self._acquire:
+            raise LookupError(f"statement {name!r} does not run on route {route!r}; pass on=")
+        timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
+        async with self._acquire[route]() as connection:
+            return list(await connection.fetch(query.text, *args, timeout=timeout_s))
+
+    async def fetch_retrying(
+        self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
+    ) -> list[asyncpg.Record]:
+        """Fetch, and run the statement again after a deadlock, unless it is part of a transaction."""
+        for _ in range(MAX_ATTEMPTS - 1 if on is None else 0):
+            try:
+                return await self.fetch(name, *args, route=route)
+            except DatabaseUnavailableError as fault:
+                if not isinstance(fault.__cause__, CONFLICTS):
+                    raise
+        return await self.fetch(name, *args, on=on, route=route)
+
+    async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
+        """Run a statement and return the first value of its first row, or None."""
+        rows = await self.fetch(name, *args, on=on)
+        return rows[0][0] if rows else None
+
+    async def execute(self, name: str, *, on: Connection) -> None:
+        """Run a statement without arguments and rows."""
+        query = await self.query(name, on=on)
+        with translated():
+            await on.execute(query.text, timeout=self.call_timeout_s)

@@ -1,0 +1,153 @@
+"""Values that the repositories take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = [
+    "FROM_THE_START",
+    "NO_IDS",
+    "PRIORITY_LEVELS",
+    "ClaimPosition",
+    "Deadlines",
+    "ExchangeResult",
+    "ExpiredJob",
+    "Quarantined",
+    "RenewResult",
+    "RescueResult",
+    "StatusChange",
+    "VacuumDay",
+    "VacuumTotal",
+]
+
+PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
+"""The position of each priority in a claim position, by its number in the database; the most urgent first."""
+
+ClaimPosition: TypeAlias = Sequence[datetime | None]
+"""For each priority, the instant before which no job is left to claim; None if that is unknown."""
+
+FROM_THE_START: Final[ClaimPosition] = (None,) * len(PRIORITY_LEVELS)
+
+NO_IDS: Final = ("",) * len(PRIORITY_LEVELS)
+"""For each priority, the job id before which no job is left to claim at that instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult:
+    """Result of an exchange.
+
+    Attributes:
+        jobs: Claimed jobs, in the order in which they start.
+        expired: Jobs that were found past their misfire grace time.
+        due_in: Seconds until the next job of a known name is due; negative if it is due and could not be
+            claimed, None if there is none, or if as many jobs were claimed as asked for.
+        refused: Ids of completions that ``settle()`` has to decide: the job is lost, a replacement waits for
+            it, or its row is locked.
+        silence: Whether the liveness lock of another worker is free.
+    """
+
+    jobs: list[Claim]
+    expired: list[Claim]
+    due_in: float | None
+    refused: set[str]
+    silence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenewResult:
+    """Result of a lease renewal.
+
+    Attributes:
+        alive: Whether the worker still has its row.
+        lost: Ids of jobs that the worker no longer holds.
+        late: Whether the lease had expired. The next heartbeat is then the first that counts.
+    """
+
+    alive: bool
+    lost: list[str]
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds until something expires; negative if it has, None if there is nothing.
+
+    Attributes:
+        lapse_in: Until the first lease expires.
+        expiry_in: Until the first pending job expires.
+    """
+
+    lapse_in: float | None
+    expiry_in: float | None
+
+
+class ExpiredJob(NamedTuple):
+    """A job that expired before a worker could claim it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+
+
+class Quarantined(NamedTuple):
+    """A job that failed because too many workers died while they ran it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RescueResult:
+    """Result of a rescue.
+
+    Attributes:
+        dead_workers: Workers that were declared dead.
+        job_ids: Jobs that are pending again.
+        quarantined: Jobs that failed instead.
+    """
+
+    dead_workers: list[str]
+    job_ids: list[str]
+    quarantined: list[Quarantined] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """Whether a job was changed, and the worker that ran it and must be notified."""
+
+    changed: bool
+    worker_id: str | None = None
+    job_name: str = field(default="", compare=False)
+    attempt: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumDay:
+    """A row of ``vacuum_stats``."""
+
+    stat_date: date
+    deleted_completed: int
+    deleted_failed: int
+    deleted_cancelled: int
+    deleted_expired: int
+    last_run: datetime | None
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumTotal:
+    """The sum of all rows of ``vacuum_stats``."""
+
+    total_completed: int
+    total_failed: int
+    total_cancelled: int
+    total_expired: int
+    last_vacuum_run: datetime | None

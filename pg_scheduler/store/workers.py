@@ -1,0 +1,158 @@
+"""Register workers, renew their leases and reclaim the jobs of dead ones."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pg_scheduler.jobs.model import JobStatus, Worker
+from pg_scheduler.jobs.outcome import RowChange, reclaim_change
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.records import worker_from
+from pg_scheduler.store.results import ResultRepository
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import Deadlines, Quarantined, RenewResult, RescueResult
+
+__all__ = ["SERVER_START_GRACE_S", "WorkerRepository"]
+
+SERVER_START_GRACE_S: Final = 10.0
+"""Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""
+
+
+class WorkerRepository:
+    """Workers and their leases.
+
+    Args:
+        statements: Runs the statements.
+        results: Releases the jobs of dead workers.
+        server_start_grace_s: See ``SERVER_START_GRACE_S``.
+    """
+
+    def __init__(
+        self,
+        statements: Statements,
+        results: ResultRepository,
+        server_start_grace_s: float = SERVER_START_GRACE_S,
+    ) -> None:
+        self._statements = statements
+        self._results = results
+        self._server_start_grace_s = server_start_grace_s
+
+    async def register(self, worker: Worker, lease_s: float, liveness_key: int | None = None) -> None:
+        """Give the worker a row, a lease, and the key of the liveness lock that it holds."""
+        await self._statements.fetch(
+            "register_worker",
+            worker.worker_id,
+            worker.hostname,
+            worker.pid,
+            worker.version,
+            worker.max_concurrent_jobs,
+            lease_s,
+            self._statements.now,
+            liveness_key,
+        )
+
+    async def renew(
+        self,
+        worker_id: str,
+        held: Mapping[str, int],
+        lease_s: float,
+        *,
+        ended: Mapping[str, int] | None = None,
+        liveness_key: int | None = None,
+        on: Connection | None = None,
+    ) -> RenewResult:
+        """Renew the leases of a worker and of its jobs.
+
+        Args:
+            worker_id: The worker.
+            held: The attempts of the jobs that run, by id.
+            lease_s: The length of the lease in seconds.
+            ended: The attempts of jobs whose results are not written yet. The worker still holds them.
+            liveness_key: The key of the liveness lock that the worker holds.
+            on: The connection to use.
+        """
+        own = {**(ended or {}), **held}
+        now = self._statements.now
+        args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held))
+        (row,) = await self._statements.fetch("renew_lease", *args, on=on)
+        return RenewResult(row["alive"], row["lost"], row["late"])
+
+    async def deregister(self, worker_id: str) -> None:
+        """Delete the worker's row."""
+        await self._statements.fetch("deregister_worker", worker_id)
+
+    async def list_workers(self) -> list[Worker]:
+        """Return every registered worker, the oldest first."""
+        rows = await self._statements.fetch("list_workers", self._statements.now)
+        return [worker_from(row) for row in rows]
+
+    async def suspect_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
+        """Return other workers that may be dead, each with a value that changes if it is alive.
+
+        Args:
+            worker_id: The worker that asks.
+            silence: Whether a free liveness lock makes a worker suspect, not only an expired lease.
+        """
+        grace_s, now = self._server_start_grace_s, self._statements.now
+        rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, silence, now)
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    async def restart_leases(self, limit: int = 1000) -> None:
+        """Restart leases that began in the future, because the server's clock was set back."""
+        await self._statements.fetch("restart_leases", self._statements.now, limit)
+
+    async def scan_deadlines(self, horizon_s: float, heartbeat_threshold_s: float) -> Deadlines:
+        """Return when something expires next, among all workers and the jobs due within the horizon."""
+        (row,) = await self._statements.fetch(
+            "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
+        )
+        return Deadlines(row["lapse_in"], row["expiry_in"])
+
+    async def rescue(
+        self,
+        heartbeat_threshold_s: float,
+        limit: int = 1000,
+        *,
+        suspects: Sequence[str] | None = None,
+        max_crashes: int | None = None,
+    ) -> RescueResult:
+        """Declare workers dead and release orphaned jobs.
+
+        Args:
+            heartbeat_threshold_s: Seconds after its last heartbeat in which a job without a lease counts as
+                held.
+            limit: The maximum number of jobs.
+            suspects: Declare these dead, if their lease is expired or their liveness lock is free; None for
+                every worker whose lease expired.
+            max_crashes: A job fails once so many workers died while they ran it; None for no limit.
+        """
+        changes: dict[str, RowChange] = {}
+        by_worker: dict[str, dict[str, RowChange]] = defaultdict(dict)
+        rescued: set[str] = set()
+        now = self._statements.now
+        async with self._statements.transaction() as connection:
+            rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
+            dead = [row[0] for row in rows]
+            orphans = await self._statements.fetch(
+                "lock_orphans", dead, now, heartbeat_threshold_s, limit, on=connection
+            )
+            for row in orphans:
+                change = reclaim_change(
+                    row["attempt"],
+                    crashed=row["crashed"],
+                    crashes=row["crash_count"],
+                    max_crashes=max_crashes,
+                )
+                changes[row["job_id"]] = by_worker[row["worker_id"]][row["job_id"]] = change
+            for worker_id, own in by_worker.items():
+                rescued |= await self._results.write(own, worker_id, connection)
+        quarantined = [
+            Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
+            for row in orphans
+            if row["job_id"] in rescued and changes[row["job_id"]].status is JobStatus.FAILED
+        ]
+        pending = rescued - {failed.job_id for failed in quarantined}
+        return RescueResult(dead, sorted(pending), quarantined)
