@@ -1,8 +1,8 @@
-"""A real PostgreSQL for every test, and a database of its own for each that asks for one.
+"""A real PostgreSQL for all tests, and a separate database for each test that requests one.
 
-One server per session (and per xdist worker): embedded, or the one named in PG_SCHEDULER_TEST_DSN. A template
-database is migrated once, and each test gets a copy of it, which takes some milliseconds. All of this happens
-outside the tests' event loops, so sync tests can use it too.
+Each session (and each xdist worker) has one server: an embedded one, or the one in PG_SCHEDULER_TEST_DSN. A
+template database is migrated once, and each test uses a copy of it, which takes some milliseconds. The
+fixtures do this outside of the tests' event loops, so sync tests can use them too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pytest
 from pg_scheduler import embedded
 from tools.chaos.proxy import Proxy
 
-# A shell's background jobs inherit an ignored Ctrl-C, and so would the programs that tests send one to.
+# Background jobs of a shell ignore Ctrl-C, and the programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests share the machine with a database: a slow example says nothing about the code.
+# Tests share the machine with a database, so a slow example is no defect.
 hypothesis.settings.register_profile("pg_scheduler", deadline=None)
 hypothesis.settings.load_profile("pg_scheduler")
 
@@ -34,7 +34,7 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
-ENOUGH = 2 * 2**30
+MIN_MEMORY_BYTES = 2 * 2**30
 
 
 async def _with_connection(dsn: str, work: Callable[[Connection], Awaitable[None]]) -> None:
@@ -46,14 +46,14 @@ async def _with_connection(dsn: str, work: Callable[[Connection], Awaitable[None
 
 
 def run_on(dsn: str, work: Callable[[Connection], Awaitable[None]]) -> None:
-    """Do some work on a connection, in a loop of its own that never becomes the tests' current one."""
+    """Run a coroutine function on a connection, in an event loop that never becomes the current one."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(_with_connection(dsn, work))
 
 
 @contextmanager
 def database(server: embedded.Server, template: str | None = None) -> Iterator[str]:
-    """Create a database, empty or copied from the template; yields its name and drops it at the end."""
+    """Create a database, empty or copied from the template; yield its name and drop it at the end."""
     name = f"test_{uuid.uuid4().hex}"
 
     async def create(connection: Connection) -> None:
@@ -72,7 +72,8 @@ def database(server: embedded.Server, template: str | None = None) -> Iterator[s
         run_on(server.dsn(), drop)
 
 
-async def _migrate(connection: Connection) -> None:
+async def migrate_on(connection: Connection) -> None:
+    """Create the tables."""
     from pg_scheduler.migrate import migrate
 
     await migrate(connection)
@@ -80,45 +81,45 @@ async def _migrate(connection: Connection) -> None:
 
 @pytest.fixture(scope="session")
 def scratch() -> Path | None:
-    """Memory to put data in, if there is enough: containers often have 64 MB."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ENOUGH
-    return MEMORY if roomy else None
+    """A folder in memory for data, None if it is too small: containers often have 64 MB."""
+    is_large = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MIN_MEMORY_BYTES
+    return MEMORY if is_large else None
 
 
 @pytest.fixture(scope="session")
 def server(scratch: Path | None) -> Iterator[embedded.Server]:
-    """The session's server."""
+    """The server of the session."""
     with embedded.server(settings=FAST, scratch=scratch) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def template(server: embedded.Server) -> Iterator[str]:
-    """The name of a migrated database to copy from."""
+    """The name of the migrated template database."""
     with database(server) as name:
-        run_on(server.dsn(name), _migrate)
+        run_on(server.dsn(name), migrate_on)
         yield name
 
 
 @pytest.fixture
 def dsn(server: embedded.Server, template: str) -> Iterator[str]:
-    """A migrated database of the test's own."""
+    """The DSN of a migrated database for this test."""
     with database(server, template) as name:
         yield server.dsn(name)
 
 
 @pytest.fixture
 def empty_dsn(server: embedded.Server) -> Iterator[str]:
-    """An empty database of the test's own."""
+    """The DSN of an empty database for this test."""
     with database(server) as name:
         yield server.dsn(name)
 
 
 @pytest.fixture
 async def proxied(server: embedded.Server, dsn: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy to the test's database, which can do what networks do, and the DSN that leads through it."""
+    """A proxy to the test's database, which simulates network faults, and the DSN through it."""
     if not isinstance(server, embedded.EmbeddedPostgres):
-        pytest.skip("the proxy leads to a socket of this machine")
+        pytest.skip("the proxy needs a server with a socket on this machine")
     proxy = Proxy(dsn)
     yield proxy, await proxy.start()
     proxy.close()
@@ -129,5 +130,5 @@ async def pool(dsn: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     """A pool of up to five connections to the test's database."""
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     yield pool
-    # A connection that was never given back would make this wait for ever.
+    # Without the timeout, a connection that was not released would block close().
     await asyncio.wait_for(pool.close(), 5)

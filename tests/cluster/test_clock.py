@@ -18,8 +18,7 @@ import pytest
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from tests.cluster.fleet import TIMEOUT_S, Fleet
-from tests.conftest import FAST, run_on
-from tests.conftest import _migrate as migrate_on
+from tests.conftest import FAST, database, migrate_on, run_on
 from tools.chaos.clock import Clock, find_library
 
 LIBRARY = find_library()
@@ -58,8 +57,6 @@ def server_with_clock(server_clock: Clock, scratch: Path | None) -> Iterator[Emb
 
 @pytest.fixture
 def dsn(server_with_clock: EmbeddedPostgres, server_clock: Clock) -> Iterator[str]:
-    from tests.conftest import database
-
     server_clock.set(0)
     with database(server_with_clock) as name:
         run_on(server_with_clock.dsn(name), migrate_on)

@@ -1,7 +1,7 @@
-"""Example use that a type checker must accept, and mistakes that it must find.
+"""Examples that a type checker must accept, and mistakes that it must find.
 
-Each mistake carries a ``type: ignore`` with its code. mypy --strict reports those that ignore nothing, so a
-mistake that is not found any more is an error too. Nothing here is ever run.
+Each mistake has a ``type: ignore`` with its code. mypy --strict reports unused ones, so a mistake that mypy
+no longer finds is an error too. The code never runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pg_scheduler.events import Event, JobCompleted, JobFailed
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
-# -- decorators leave a function as it is --------------------------------------------------------------
+# -- decorators keep the type of a function ------------------------------------------------------------
 
 
 @job(name="mail.send", aliases=["send_mail"], timeout=timedelta(seconds=30), misfire_grace_time=None)
@@ -76,7 +76,7 @@ job(aliases=5)  # type: ignore[arg-type]
 # -- the Scheduler -------------------------------------------------------------------------------------
 
 
-async def use(pool: asyncpg.Pool[asyncpg.Record]) -> None:
+async def create(pool: asyncpg.Pool[asyncpg.Record]) -> None:
     config = VacuumConfig(
         completed=VacuumPolicy.keep_last(100),
         failed=VacuumPolicy.after_days(0.5),
@@ -107,7 +107,7 @@ async def use(pool: asyncpg.Pool[asyncpg.Record]) -> None:
     Scheduler("postgresql://")  # type: ignore[arg-type]
 
 
-class Ours(Scheduler):
+class CustomScheduler(Scheduler):
     LEASE_DURATION = 30
     HEARTBEAT_THRESHOLD = 60.5
     WORKER_ID_LENGTH = 12
@@ -158,7 +158,7 @@ async def register(scheduler: Scheduler) -> None:
     scheduler.register(plain)  # type: ignore[type-var]
 
 
-async def look(scheduler: Scheduler) -> None:
+async def read_jobs(scheduler: Scheduler) -> None:
     found = await scheduler.get_job("id")
     assert_type(found, Job | None)
     if found:
@@ -176,7 +176,7 @@ async def look(scheduler: Scheduler) -> None:
     await scheduler.update_job_status("id", 5)  # type: ignore[arg-type]
 
 
-async def repeat(scheduler: Scheduler) -> None:
+async def control_schedules(scheduler: Scheduler) -> None:
     assert_type(scheduler.get_periodic_jobs(), dict[str, PeriodicJobConfig])
     assert_type(scheduler.enable_periodic_job("key"), bool)
     assert_type(scheduler.disable_periodic_job("key"), bool)
@@ -186,12 +186,12 @@ async def repeat(scheduler: Scheduler) -> None:
         assert_type(status["enabled"] is True, bool)
 
 
-def listen(scheduler: Scheduler) -> None:
-    def note(event: Event) -> None: ...
+def subscribe(scheduler: Scheduler) -> None:
+    def callback(event: Event) -> None: ...
 
-    stop = scheduler.subscribe(note, JobCompleted, JobFailed)
+    stop = scheduler.subscribe(callback, JobCompleted, JobFailed)
     assert_type(stop(), None)
-    scheduler.subscribe(note, str)  # type: ignore[arg-type]
+    scheduler.subscribe(callback, str)  # type: ignore[arg-type]
 
 
 assert_type(JobPriority.from_db_value(3), JobPriority)

@@ -1,4 +1,4 @@
-"""What a type checker makes of an application that uses the library."""
+"""Type checking of an application that uses the library."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 EXAMPLES = Path(__file__).with_name("examples.py")
 
 
-@pytest.mark.timeout(300)  # a checker that starts without its cache reads every dependency
-def test_example_use_is_typed_as_it_should_be(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """As an application outside of this repository sees it: the installed package, none of our settings."""
+@pytest.mark.timeout(300)  # without its cache mypy reads every dependency
+def test_mypy_accepts_the_examples_and_finds_every_marked_mistake(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Check the file outside of this repository: with the installed package and without our settings."""
     code = tmp_path / "application.py"
     code.write_text(EXAMPLES.read_text())
     cache = pytestconfig.cache.mkdir("mypy")
