@@ -48,7 +48,7 @@ ROWS: Final = (
 """The rows in the order of the table."""
 
 
-def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="dev.py bench",
@@ -77,23 +77,23 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--plots", type=Path, help="folder of the plots")
     parser.add_argument("--report", type=Path, help="write the table to this Markdown file")
-    settings = parser.parse_args(arguments)
-    if settings.before is not None and not (settings.before / "benchmarks" / "launch.py").is_file():
-        parser.error(f"--before {settings.before} is not a checkout of this project")
-    unknown = [name for name in settings.rows if name not in ROWS]
+    options = parser.parse_args(arguments)
+    if options.before is not None and not (options.before / "benchmarks" / "launch.py").is_file():
+        parser.error(f"--before {options.before} is not a checkout of this project")
+    unknown = [name for name in options.rows if name not in ROWS]
     if unknown:
         parser.error(f"unknown row: {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
-    settings.peers = None if settings.peers is None else [name for name in settings.peers.split(",") if name]
-    for name in settings.peers or ():
+    options.peers = None if options.peers is None else [name for name in options.peers.split(",") if name]
+    for name in options.peers or ():
         if name not in {peer.name for peer in PEERS}:
             parser.error(f"unknown peer {name!r}; the peers are {', '.join(peer.name for peer in PEERS)}")
-    return settings
+    return options
 
 
-async def run(settings: argparse.Namespace) -> dict[str, Any]:
+async def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rows and return the results."""
-    wanted = [name for name in ROWS if name in (settings.rows or ROWS)]
-    if not settings.soak and "soak" not in settings.rows:
+    wanted = [name for name in ROWS if name in (options.rows or ROWS)]
+    if not options.soak and "soak" not in options.rows:
         wanted = [name for name in wanted if name != "soak"]
     peers = [peer.name for peer in PEERS]
     began = time.monotonic()
@@ -101,11 +101,11 @@ async def run(settings: argparse.Namespace) -> dict[str, Any]:
     with server(settings=SETTINGS) as postgres:
         bench = Bench(
             postgres,
-            quick=settings.quick,
-            chosen=settings.peers,
-            rounds=settings.rounds or (1 if settings.quick else 3),
-            soak_minutes=settings.soak or 10.0,
-            before=None if settings.before is None else before(settings.before.resolve()),
+            quick=options.quick,
+            chosen=options.peers,
+            rounds=options.rounds or (1 if options.quick else 3),
+            soak_minutes=options.soak or 10.0,
+            before=None if options.before is None else before(options.before.resolve()),
         )
         admin = await bench.open()
         machine = await describe(admin, _commit())
@@ -129,7 +129,7 @@ async def run(settings: argparse.Namespace) -> dict[str, Any]:
     print(f"\n{_summary(outcomes, peers)} in {time.monotonic() - began:.0f} s")
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quick": settings.quick,
+        "quick": options.quick,
         "rounds": bench.rounds,
         "machine": machine,
         "skipped": skipped,
@@ -144,7 +144,7 @@ async def run(settings: argparse.Namespace) -> dict[str, Any]:
 
 def _summary(outcomes: Sequence[Outcome], peers: Sequence[str]) -> str:
     verdicts = [verdict.met for outcome in outcomes for verdict in outcome.verdicts(peers)]
-    met, missed, unknown = (verdicts.count(word) for word in (True, False, None))
+    met, missed, unknown = (verdicts.count(verdict) for verdict in (True, False, None))
     return f"{met} goals met, {missed} not met, {unknown} not measured"
 
 
@@ -169,25 +169,24 @@ def _commit() -> str:
 
 def main() -> int:
     """Measure, print and write the results; return 1 if a row of this library could not be measured."""
-    settings = options(None)
+    options = parse_options(None)
     try:
-        results = asyncio.run(run(settings))
+        results = asyncio.run(run(options))
     except EmbeddedError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     path: Path = (
-        settings.json
-        or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if settings.quick else ''}.json"
+        options.json or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}{'-quick' if options.quick else ''}.json"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"written to {path}")
-    if settings.plots is not None:
-        for plot in draw(results, settings.plots):
+    if options.plots is not None:
+        for plot in draw(results, options.plots):
             print(f"drawn: {plot}")
-    if settings.report is not None:
-        settings.report.write_text(report(results))
-        print(f"written to {settings.report}")
+    if options.report is not None:
+        options.report.write_text(report(results))
+        print(f"written to {options.report}")
     if results["failed"]:
         sys.stderr.write(f"this library could not be measured in: {', '.join(results['broken'])}\n")
         return 1

@@ -41,6 +41,6 @@ def _lines(results: dict[str, Any]) -> Iterator[str]:
         yield "| Measure | Contestant | Median | Minimum .. maximum |\n|---|---|---|---|"
         for series in sorted(row["series"], key=lambda each: each["measure"]):
             spread = f"{number(min(series['values']))} .. {number(max(series['values']))}"
-            yield f"| {series['measure']} | {series['who']} | {number(series['median'])} | {spread} |"
+            yield f"| {series['measure']} | {series['contestant']} | {number(series['median'])} | {spread} |"
         for note in row["notes"]:
             yield f"\n{note}"

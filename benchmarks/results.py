@@ -22,7 +22,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
 class Series:
     """The values of one measure of one contestant, one for each round."""
 
-    who: str
+    contestant: str
     measure: str
     values: list[float] = field(default_factory=list)
 
@@ -109,9 +109,9 @@ class Outcome:
     curves: list[Curve] = field(default_factory=list)
     seconds: float = 0.0
 
-    def add(self, who: str, measure: str, value: float) -> None:
+    def add(self, contestant: str, measure: str, value: float) -> None:
         """Add a value."""
-        self.series.setdefault((who, measure), Series(who, measure)).values.append(value)
+        self.series.setdefault((contestant, measure), Series(contestant, measure)).values.append(value)
 
     def note(self, text: str) -> None:
         """Add a note unless it exists."""
@@ -147,7 +147,7 @@ class Outcome:
                 for verdict in self.verdicts(peers)
             ],
             "series": [
-                {"who": s.who, "measure": s.measure, "median": s.median, "values": s.values}
+                {"contestant": s.contestant, "measure": s.measure, "median": s.median, "values": s.values}
                 for s in self.series.values()
             ],
             "notes": self.notes,

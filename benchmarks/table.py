@@ -30,7 +30,7 @@ def _lines(outcome: Outcome, peers: Sequence[str]) -> Iterator[str]:
     yield f"{outcome.name}: {outcome.title}  ({outcome.seconds:.0f} s)"
     for measure in dict.fromkeys(measure for _, measure in outcome.series):
         ours = outcome.series.get(("ours", measure))
-        for (who, this), series in outcome.series.items():
+        for (contestant, this), series in outcome.series.items():
             if this != measure:
                 continue
             low, high = series.spread
@@ -38,7 +38,8 @@ def _lines(outcome: Outcome, peers: Sequence[str]) -> Iterator[str]:
             ratio = ""
             if ours is not None and series is not ours and series.median:
                 ratio = f"ours = {number(ours.median / series.median)} x"
-            yield f"    {measure:<26} {who:<22} {number(series.median):>10}  {spread:<22} {ratio}".rstrip()
+            median = number(series.median)
+            yield f"    {measure:<26} {contestant:<22} {median:>10}  {spread:<22} {ratio}".rstrip()
     for verdict in outcome.verdicts(peers):
         yield f"    {_label(verdict):<8} {verdict.goal.text()}: {_value(verdict)}"
     for note in outcome.notes:

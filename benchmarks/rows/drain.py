@@ -25,13 +25,15 @@ def rate(results: list[dict[str, float]]) -> float:
     return sum(result["count"] for result in results) / seconds
 
 
-def record_drain(outcome: Outcome, who: str, results: list[dict[str, float]], load: Load, n: int) -> None:
+def record_drain(
+    outcome: Outcome, contestant: str, results: list[dict[str, float]], load: Load, n: int
+) -> None:
     """Record the rate and its cost."""
-    outcome.add(who, "jobs/s", rate(results))
-    outcome.add(who, "worker us/job", 1e6 * sum(result["cpu"] for result in results) / n)
-    outcome.add(who, "server us/job", 1e6 * load.cpu_seconds / n)
-    outcome.add(who, "transactions/job", load.transactions / n)
-    outcome.add(who, "WAL bytes/job", load.wal_bytes / n)
+    outcome.add(contestant, "jobs/s", rate(results))
+    outcome.add(contestant, "worker us/job", 1e6 * sum(result["cpu"] for result in results) / n)
+    outcome.add(contestant, "server us/job", 1e6 * load.cpu_seconds / n)
+    outcome.add(contestant, "transactions/job", load.transactions / n)
+    outcome.add(contestant, "WAL bytes/job", load.wal_bytes / n)
 
 
 async def measure(bench: Bench) -> None:

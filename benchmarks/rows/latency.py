@@ -24,17 +24,17 @@ PEERS: Final = ("PgQueuer", "graphile-worker")
 
 
 def record_delays(
-    bench: Bench, who: str, label: str, samples: list[float], *, plot: str | None = None
+    bench: Bench, contestant: str, label: str, samples: list[float], *, plot: str | None = None
 ) -> None:
     """Record percentiles in milliseconds, and the distribution for a plot."""
     milliseconds = sorted(1000 * each for each in samples)
     suffix = f", {label}" if label else ""
     for name, share in (("p50", 0.5), ("p99", 0.99)):
-        bench.outcome.add(who, name + suffix, percentile(milliseconds, share))
-    bench.outcome.add(who, "max" + suffix, milliseconds[-1] if milliseconds else float("nan"))
+        bench.outcome.add(contestant, name + suffix, percentile(milliseconds, share))
+    bench.outcome.add(contestant, "max" + suffix, milliseconds[-1] if milliseconds else float("nan"))
     if plot and milliseconds:
         shares = [(index + 1) / len(milliseconds) for index in range(len(milliseconds))]
-        bench.outcome.curves.append(Curve(plot, who, milliseconds, shares))
+        bench.outcome.curves.append(Curve(plot, contestant, milliseconds, shares))
 
 
 async def delays_from_another_process(

@@ -56,6 +56,6 @@ def _rate(marks: list[tuple[float, int]]) -> float:
     return (most - least) / (ended - began)
 
 
-def _curve(who: str, marks: list[tuple[float, int]]) -> Curve:
+def _curve(contestant: str, marks: list[tuple[float, int]]) -> Curve:
     rates = [(after[1], _rate([before, after])) for before, after in pairwise(marks) if after[0] > before[0]]
-    return Curve(PLOT, who, [float(count) for count, _ in rates], [each for _, each in rates])
+    return Curve(PLOT, contestant, [float(count) for count, _ in rates], [each for _, each in rates])

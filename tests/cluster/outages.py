@@ -22,7 +22,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobLost, LeaseLost, ServiceFaulted, ServiceRetrying
 from tests.support.worker import Recorder
 from tools.chaos.proxy import Proxy
-from tools.chaos.unhandled import listen
+from tools.chaos.unhandled import report_unhandled_errors
 
 TIMEOUT_S = 30.0
 """A test fails after this wait; the longest backoff is ten seconds."""
@@ -122,7 +122,7 @@ async def start_workload(
         LEASE_DURATION = lease
 
     unhandled: list[str] = []
-    listen(unhandled.append)
+    report_unhandled_errors(unhandled.append)
     before = asyncio.all_tasks()
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size)
     scheduler = Node(pool, **({"shutdown_timeout": 0.5} | settings))

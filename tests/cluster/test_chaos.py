@@ -32,9 +32,9 @@ def test_chaos_run_keeps_every_guarantee_under_faults() -> None:
     # the state that the faults meet is not. Other tests share the machine, so lateness is not judged. Within
     # fifteen seconds the server's clock is set forward, and a worker's clock back.
     options = ["--seed", SEED, "--minutes", f"{MINUTES:g}", *SMALL]
-    words = [sys.executable, "-m", "tools.chaos", *options]
+    command = [sys.executable, "-m", "tools.chaos", *options]
     timeout = 60 * MINUTES + 160
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"python3 dev.py chaos {' '.join(options)}\n"), (
         "the command to replay the run"

@@ -89,9 +89,9 @@ async def workers(dsn: str, folder: Path) -> AsyncIterator[None]:
     """Run two worker processes, which must shut down gracefully."""
     running = []
     for seat in WORKERS:
-        words = [sys.executable, "-m", "tools.chaos.worker", dsn, str(folder), seat, str(LEASE_S)]
+        command = [sys.executable, "-m", "tools.chaos.worker", dsn, str(folder), seat, str(LEASE_S)]
         log = os.open(folder / f"{seat}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        running.append(await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdin=PIPE, stderr=log))
+        running.append(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stderr=log))
         os.close(log)
     try:
         yield

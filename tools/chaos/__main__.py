@@ -19,7 +19,7 @@ from tools.chaos.run import Settings, run
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 
 
-def options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="dev.py chaos", description="Inject faults under load and verify that no guarantee is broken."
@@ -36,31 +36,31 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _replay(words: argparse.Namespace, seed: int) -> str:
-    flags = "".join(f" --{name}" for name in ("memory", "untimed") if getattr(words, name))
+def _replay(options: argparse.Namespace, seed: int) -> str:
+    flags = "".join(f" --{name}" for name in ("memory", "untimed") if getattr(options, name))
     return (
-        f"python3 dev.py chaos --seed {seed} --minutes {words.minutes:g} --workers {words.workers} "
-        f"--rate {words.rate} --lease {words.lease:g} --calm {words.calm:g}{flags}"
+        f"python3 dev.py chaos --seed {seed} --minutes {options.minutes:g} --workers {options.workers} "
+        f"--rate {options.rate} --lease {options.lease:g} --calm {options.calm:g}{flags}"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run once and return the exit code: 1 if a guarantee was broken."""
-    words = options(arguments)
-    seed = secrets.randbelow(1_000_000) if words.seed is None else words.seed
-    replay = _replay(words, seed)
+    options = parse_options(arguments)
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    replay = _replay(options, seed)
     print(replay, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     settings = Settings(
         seed=seed,
-        seconds=words.minutes * 60,
-        calm=words.calm,
-        workers=words.workers,
-        rate=words.rate,
-        lease=words.lease,
+        seconds=options.minutes * 60,
+        calm=options.calm,
+        workers=options.workers,
+        rate=options.rate,
+        lease=options.lease,
         folder=folder,
-        scratch=MEMORY if words.memory else None,
-        timed=not words.untimed,
+        scratch=MEMORY if options.memory else None,
+        timed=not options.untimed,
     )
     began = time.monotonic()
 
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     verdict = asyncio.run(run(settings, log))
     print(render(verdict))
-    if words.report:
-        words.report.write_text(table(verdict, replay.removeprefix("python3 ")), encoding="utf-8")
+    if options.report:
+        options.report.write_text(table(verdict, replay.removeprefix("python3 ")), encoding="utf-8")
     if not verdict.holds:
         print(f"guarantees broken; ledgers and logs are in {folder}; to replay the faults:\n  {replay}")
         return 1

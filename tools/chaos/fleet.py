@@ -76,9 +76,9 @@ class Fleet:
         """Start a process in this seat."""
         log = os.open(self._folder / f"{seat.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            words = ("-m", "tools.chaos.worker", seat.dsn, str(self._folder), seat.name, str(self._lease))
+            command = ("-m", "tools.chaos.worker", seat.dsn, str(self._folder), seat.name, str(self._lease))
             seat.process = process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *words),
+                *(sys.executable, *command),
                 cwd=ROOT,
                 env=os.environ | (seat.clock.environment if seat.clock else {}),
                 stdin=PIPE,

@@ -24,7 +24,7 @@ from tools.chaos.jobs import PERIODIC
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
-from tools.chaos.unhandled import listen
+from tools.chaos.unhandled import report_unhandled_errors
 
 __all__ = ["Settings", "run"]
 
@@ -117,7 +117,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
     offset = time.time() - time.monotonic()
     fleet = stage.fleet
     unhandled: list[str] = []
-    listen(unhandled.append)
+    report_unhandled_errors(unhandled.append)
     async with AsyncExitStack() as stack:
         proxy = Proxy(stage.dsn)
         stack.callback(proxy.close)

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["listen"]
+__all__ = ["report_unhandled_errors"]
 
 IGNORED: Final = "Future exception was never retrieved"
 """asyncpg leaves such a future when a connection ends during a COPY; the call itself raises as it should."""
 
 
-def listen(log: Callable[[str], object]) -> None:
+def report_unhandled_errors(log: Callable[[str], object]) -> None:
     """Report every unhandled error of this event loop: failed tasks and callbacks that raised."""
 
-    def hear(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context["message"] != IGNORED:
             log(f"{context['message']}: {context.get('exception')!r}")
 
-    asyncio.get_running_loop().set_exception_handler(hear)
+    asyncio.get_running_loop().set_exception_handler(handle)

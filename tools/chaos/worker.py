@@ -27,7 +27,7 @@ from pg_scheduler import RetryPolicy, Scheduler, events
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 from tools.chaos.ledger import Ledger
-from tools.chaos.unhandled import listen
+from tools.chaos.unhandled import report_unhandled_errors
 
 __all__: list[str] = []
 
@@ -113,7 +113,7 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
-        listen(lambda error: ledger.write("Unhandled", error))
+        report_unhandled_errors(lambda error: ledger.write("Unhandled", error))
         for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
             scheduler.register(function)
         recorder = EventRecorder(ledger)
