@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -21,6 +22,7 @@ from pg_scheduler.api.schedules import ScheduleMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, EventBus, Subscriber
@@ -30,7 +32,7 @@ from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig, checked
+from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
@@ -116,14 +118,13 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
                 "pass the result of asyncpg.create_pool()"
             )
         check_kind("retry_policy", retry_policy, RetryPolicy)
-        self._config: SchedulerConfig = checked(
-            SchedulerConfig,
+        self._config = SchedulerConfig(
             max_concurrent_jobs=max_concurrent_jobs,
             batch_claim_limit=batch_claim_limit,
             misfire_grace_time=misfire_grace_time,
             vacuum_enabled=vacuum_enabled,
-            vacuum=vacuum_config if vacuum_config is not None else VacuumConfig(),
-            polling=polling_config if polling_config is not None else PollingConfig(),
+            vacuum=VacuumConfig() if vacuum_config is None else vacuum_config,
+            polling=PollingConfig() if polling_config is None else polling_config,
             schema=schema,
             direct_dsn=direct_dsn,
             keeper_dsn=keeper_dsn,
@@ -147,13 +148,10 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             horizon_s=2 * self._config.polling.max_interval,
             mark=secrets.token_hex(4),
         )
-        self._enqueuer = Enqueuer(
-            self._store,
-            self._tasks,
-            self._outbox,
-            misfire_grace_time=misfire_grace_time,
-            max_payload_bytes=max_payload_bytes,
+        self._preparer = JobPreparer(
+            self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
+        self._enqueuer = Enqueuer(self._store, self._outbox, self._preparer)
         self._periodic = ScheduleBook(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
@@ -286,9 +284,9 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
 
     async def _build(self) -> Runtime:
         # The class attributes may have changed since construction.
-        settings = {name: getattr(self._config, name) for name in SchedulerConfig.__dataclass_fields__}
-        settings |= {"lease_seconds": self.LEASE_DURATION, "heartbeat_threshold": self.HEARTBEAT_THRESHOLD}
-        self._config = checked(SchedulerConfig, **settings)
+        self._config = replace(
+            self._config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
+        )
         self._check_locks_can_be_held()
         await self._store.migrate()
         return Runtime(

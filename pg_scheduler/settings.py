@@ -1,46 +1,92 @@
-"""Settings, checked where they are made. Unknown keys and wrong types are refused.
-
-Positional use is allowed where pg-scheduler 0.2.x allowed it.
-"""
+"""Settings. Each one validates itself when it is made; unknown names and wrong types are rejected."""
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.errors import ConfigurationError
 
-__all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "VacuumTrigger", "checked"]
+__all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "VacuumTrigger"]
 
-_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_DISCREET = ConfigDict(**_STRICT, hide_input_in_errors=True)
+T = TypeVar("T")
 
-SECRET = frozenset({"direct_dsn", "keeper_dsn"})
-"""Settings that may hold a password: never shown."""
+_STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_DISCREET: Final = ConfigDict(**_STRICT, hide_input_in_errors=True)
+
+SECRETS: Final = frozenset({"direct_dsn", "keeper_dsn"})
+"""Settings that may contain a password; messages do not show their values."""
+
+PARAMETERS: Final = {
+    "vacuum": "vacuum_config",
+    "polling": "polling_config",
+    "lease_seconds": "LEASE_DURATION",
+    "heartbeat_threshold": "HEARTBEAT_THRESHOLD",
+}
+"""Fields of SchedulerConfig that users set under another name."""
 
 Seconds = Annotated[float, Field(ge=0)]
 
 
+def _validated(cls: type[T]) -> type[T]:
+    """Make the constructor of a pydantic dataclass raise ConfigurationError."""
+    validate = cls.__init__
+
+    @functools.wraps(validate)
+    def construct(self: T, *args: Any, **kwargs: Any) -> None:
+        try:
+            validate(self, *args, **kwargs)
+        except ValidationError as error:
+            raise ConfigurationError(_message(cls, error)) from error
+
+    cls.__init__ = construct  # type: ignore[assignment, method-assign]
+    return cls
+
+
+def _message(cls: type, error: ValidationError) -> str:
+    return "; ".join(_fault(cls, fault["loc"], fault) for fault in error.errors())
+
+
+def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> str:
+    if not path:  # a rule about several fields, which shows their values
+        return str(fault["msg"]).removeprefix("Value error, ")
+    fields = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    field_name = fields[path[0]] if isinstance(path[0], int) else path[0]
+    name = ".".join([PARAMETERS.get(field_name, field_name), *map(str, path[1:])])
+    if fault["type"] == "unexpected_keyword_argument":
+        return f"{name} is not a setting of {cls.__name__}"
+    rule = re.sub("^(Input|Value error,) should", "must", fault["msg"])
+    return f"{name} {rule}, not {'***' if field_name in SECRETS else repr(fault['input'])}"
+
+
+@_validated
 @dataclass(frozen=True, config=_STRICT)
 class PollingConfig:
-    """Bounds of the fallback polling.
-
-    Notifications and the next due time wake a worker earlier, so these matter only when a notification
-    was lost or cannot be had.
+    """Bounds of the fallback polling, which finds jobs whose notification was lost or cannot be received.
 
     Args:
-        min_interval: Seconds; the shortest sleep between two polls that found nothing.
-        max_interval: Seconds; the longest. A lost notification delays a job by at most this.
-        backoff_multiplier: Growth of the sleep with each poll that found nothing; at least 1.
-        idle_start_interval: Seconds; the first sleep after work.
-        semaphore_full_interval: Seconds between two looks at the slots while all are taken; a slot that
-            becomes free is noticed at once in any case.
-        jitter: Move each sleep by up to 10 % so that nodes do not poll in step.
+        min_interval: Shortest sleep in seconds between two polls that found nothing.
+        max_interval: Longest sleep in seconds. A lost notification delays a job by at most this.
+        backoff_multiplier: Factor by which the sleep grows with each poll that found nothing, at least 1.
+        idle_start_interval: First sleep in seconds after a job was found.
+        semaphore_full_interval: Seconds between two polls while every slot is taken. A slot that becomes free
+            is used at once in any case.
+        jitter: Whether each sleep varies by up to 10 %, so that nodes do not poll at the same time.
     """
 
     min_interval: Seconds = 0.05
@@ -54,13 +100,13 @@ class PollingConfig:
     def _ordered(self) -> Self:
         if self.max_interval < self.min_interval:
             raise ValueError(
-                f"max_interval must be at least min_interval, not {self.max_interval} < {self.min_interval}"
+                f"max_interval must be at least min_interval = {self.min_interval}, not {self.max_interval}"
             )
         return self
 
 
 class VacuumTrigger(Enum):
-    """What makes a finished job deletable."""
+    """The condition under which a finished job is deleted."""
 
     IMMEDIATE = "immediate"
     TIME_BASED = "time_based"
@@ -68,14 +114,15 @@ class VacuumTrigger(Enum):
     NEVER = "never"
 
 
+@_validated
 @dataclass(frozen=True, config=_STRICT)
 class VacuumPolicy:
-    """How long finished jobs of one status are kept. Ages count from the moment a job ended.
+    """Retention of the finished jobs of one status. Ages count from the moment a job finished.
 
     Args:
         trigger: The kind of policy.
-        days: With TIME_BASED: keep for so many days.
-        keep_count: With COUNT_BASED: keep the newest so many per job name.
+        days: Days for which jobs are kept; required with TIME_BASED and invalid without it.
+        keep_count: Newest jobs of each name that are kept; required with COUNT_BASED and invalid without it.
     """
 
     trigger: VacuumTrigger
@@ -85,42 +132,46 @@ class VacuumPolicy:
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for trigger, name in ((VacuumTrigger.TIME_BASED, "days"), (VacuumTrigger.COUNT_BASED, "keep_count")):
-            if (self.trigger is trigger) != (getattr(self, name) is not None):
-                raise ValueError(f"{name} goes with VacuumTrigger.{trigger.name} and only with it")
+            value = getattr(self, name)
+            if self.trigger is trigger and value is None:
+                raise ValueError(f"{name} must be given with VacuumTrigger.{trigger.name}, not None")
+            if self.trigger is not trigger and value is not None:
+                raise ValueError(f"{name} must be None with VacuumTrigger.{self.trigger.name}, not {value!r}")
         return self
 
     @classmethod
     def immediate(cls) -> VacuumPolicy:
-        """Delete at the next vacuum."""
+        """Return a policy that deletes jobs at the next vacuum."""
         return cls(VacuumTrigger.IMMEDIATE)
 
     @classmethod
     def after_days(cls, days: float) -> VacuumPolicy:
-        """Delete ``days`` days after the job ended."""
+        """Return a policy that deletes a job ``days`` days after it finished."""
         return cls(VacuumTrigger.TIME_BASED, days=days)
 
     @classmethod
     def keep_last(cls, count: int) -> VacuumPolicy:
-        """Keep the ``count`` jobs of each job name that ended last."""
+        """Return a policy that keeps the ``count`` jobs of each name that finished last."""
         return cls(VacuumTrigger.COUNT_BASED, keep_count=count)
 
     @classmethod
     def never(cls) -> VacuumPolicy:
-        """Keep for ever."""
+        """Return a policy that deletes nothing."""
         return cls(VacuumTrigger.NEVER)
 
 
+@_validated
 @dataclass(frozen=True, config=_STRICT)
 class VacuumConfig:
-    """What the vacuum deletes and when.
+    """Retention of finished jobs. A policy of None means its default.
 
     Args:
-        completed: Policy for completed jobs.
-        failed: Policy for failed jobs.
-        cancelled: Policy for cancelled jobs.
-        interval_minutes: Minutes between two passes.
-        track_metrics: Count what is deleted, per day, in the table ``vacuum_stats``.
-        expired: Policy for expired jobs.
+        completed: Policy for completed jobs; one day by default.
+        failed: Policy for failed jobs; seven days by default.
+        cancelled: Policy for cancelled jobs; three days by default.
+        interval_minutes: Minutes between two vacuum passes.
+        track_metrics: Whether deletions are counted per day, in the table ``vacuum_stats``.
+        expired: Policy for expired jobs; seven days by default.
     """
 
     completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))
@@ -130,16 +181,24 @@ class VacuumConfig:
     track_metrics: bool = False
     expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
 
+    @field_validator("completed", "failed", "cancelled", "expired", mode="before")
+    @classmethod
+    def _default_for_none(cls, value: object, info: ValidationInfo) -> object:
+        if value is None and info.field_name is not None:
+            return cls.__pydantic_fields__[info.field_name].get_default(call_default_factory=True)  # type: ignore[attr-defined]
+        return value
+
 
 def _check_identifier(name: str) -> str:
     if not 0 < len(name.encode()) <= 63 or "\x00" in name:
-        raise ValueError("the name of a schema has 1 to 63 bytes in UTF-8 and no NUL character")
+        raise ValueError("should have 1 to 63 bytes in UTF-8 and no NUL character")
     return name
 
 
+@_validated
 @dataclass(frozen=True, config=_DISCREET)
 class SchedulerConfig:
-    """All settings of one Scheduler, as its constructor was given them."""
+    """All settings of one Scheduler; its constructor documents them."""
 
     max_concurrent_jobs: Annotated[int, Field(ge=1, le=1_000_000)]
     batch_claim_limit: Annotated[int, Field(ge=1, le=100_000)]
@@ -156,19 +215,3 @@ class SchedulerConfig:
     keeper_dsn: str | None = field(repr=False)
     max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
     max_loop_block: Annotated[float, Field(gt=0)]
-
-
-def checked(kind: type, **values: Any) -> Any:
-    """Build a settings value; what pydantic refuses becomes a ConfigurationError that names each setting."""
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or kind.__name__} = {_shown(fault)}: {fault['msg']}"
-            for fault in error.errors()
-        )
-        raise ConfigurationError(f"bad setting: {faults}") from error
-
-
-def _shown(fault: Mapping[str, Any]) -> str:
-    return "***" if SECRET & set(fault["loc"]) else repr(fault["input"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
@@ -24,6 +25,7 @@ class SchedulerParts:
     _events: EventBus
     _tasks: TaskRegistry
     _outbox: Outbox
+    _preparer: JobPreparer
     _enqueuer: Enqueuer
     _periodic: ScheduleBook
     _life: Lifecycle

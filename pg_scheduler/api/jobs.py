@@ -95,7 +95,7 @@ class JobMethods(SchedulerParts):
             misfire_grace_time,
             timeout=timeout,
         )
-        (job,) = self._enqueuer.check((spec,))
+        (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.insert(job, conflict_resolution, connection)
 
     async def schedule_bulk(
@@ -154,7 +154,7 @@ class JobMethods(SchedulerParts):
         Returns:
             The id of the job. ``schedule()`` lists the errors.
         """
-        job = self._enqueuer.new_job(
+        job = self._preparer.prepare_named(
             check_name(job_name),
             execution_time,
             encode_task_data(task_data),

@@ -77,5 +77,5 @@ class ScheduleMethods(SchedulerParts):
         return True
 
     async def _write_switches(self) -> None:
-        if await self._periodic.write_wishes():
+        if await self._periodic.write_switches():
             await self._outbox.notify_schedules()

@@ -1,10 +1,9 @@
-"""Lets calls that are in flight at once share a statement.
+"""Insert the jobs of concurrent calls with one statement.
 
-A call that is alone goes out at once. What comes in while a statement is under way waits for it and goes
-out with the next one: at most one statement's time later, and thirty callers cost hardly more than one.
-Callers who got their answers together are likely to come back together, so they all have their turn before
-the next statement, and nobody's goes out alone.
-Each caller gets its own answer and its own error.
+A single call is inserted at once. Calls that arrive during a statement wait for it and share the next one:
+they wait for one statement at most, and thirty callers cost hardly more than one. Callers that shared a
+statement usually call again together, so all of them run before the next statement starts. Each caller gets
+its own result and its own error.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from pg_scheduler.store.faults import REFUSALS
 
 __all__ = ["InsertBatcher"]
 
-MOST: Final = 1000
-"""Jobs of one statement."""
+MAX_JOBS: Final = 1000
+"""Jobs per statement."""
 
 
 class InsertBatcher:
-    """Inserts jobs, one for each call.
+    """Inserts one job per call.
 
     Args:
-        insert: Inserts jobs with different ids; the ids that were free.
+        insert: Inserts jobs with different ids and returns the ids that did not exist.
     """
 
     def __init__(self, insert: Callable[[Sequence[NewJob]], Awaitable[set[str]]]) -> None:
@@ -37,7 +36,7 @@ class InsertBatcher:
         self._flush: asyncio.Task[None] | None = None
 
     async def insert(self, job: NewJob) -> bool:
-        """Insert a job; False if its id is taken."""
+        """Insert a job; return False if its id exists."""
         if self._busy:
             answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             self._waiting.append((job, answer))
@@ -46,9 +45,9 @@ class InsertBatcher:
         try:
             return bool(await self._insert([job]))
         finally:
-            self._go_on()
+            self._start_next()
 
-    def _go_on(self, *, shared: bool = False) -> None:
+    def _start_next(self, *, shared: bool = False) -> None:
         self._busy = shared or bool(self._waiting)
         if self._busy:
             self._flush = asyncio.create_task(self._insert_waiting(), name="pg_scheduler insert")
@@ -61,13 +60,13 @@ class InsertBatcher:
             if batch:
                 await self._answer(batch)
         finally:
-            self._go_on(shared=len(batch) > 1)
+            self._start_next(shared=len(batch) > 1)
 
     def _take(self) -> dict[str, tuple[NewJob, asyncio.Future[bool]]]:
         batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
         rest: list[tuple[NewJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
-            if job.job_id in batch or len(batch) == MOST:  # the second of an id learns what the first did
+            if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
                 rest.append((job, answer))
             else:
                 batch[job.job_id] = (job, answer)
@@ -81,7 +80,7 @@ class InsertBatcher:
             for _, answer in batch.values():
                 _fail(answer, fault)
         except REFUSALS:
-            for job, answer in batch.values():  # one of them is refused: each gets what is its own
+            for job, answer in batch.values():  # one of them was rejected: each gets its own result
                 await self._answer_one(job, answer)
         else:
             for job_id, (_, answer) in batch.items():

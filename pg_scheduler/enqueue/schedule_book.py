@@ -1,4 +1,4 @@
-"""The periodic jobs of one Scheduler: what the code says, what the database says, what was switched here."""
+"""The schedules of one Scheduler: declared in code, stored in the database, switched by calls."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.jobs.validation import MAX_INTEGER
-from pg_scheduler.schedules.advance import window_job_id
+from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key
-from pg_scheduler.schedules.row import PeriodicRow
-from pg_scheduler.schedules.sync import merge
+from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow, advisory_lock_key
+from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store.store import Store
 
 __all__ = ["ScheduleBook"]
 
-NOTHING: Final = encode((), None)
+NO_ARGUMENTS: Final = encode((), None)
 
 
 class ScheduleBook:
-    """Schedules by dedup key.
+    """Keeps the schedules of this process, by dedup key.
 
     Args:
-        catalogue: What ``@periodic`` gathered in this process.
-        misfire_grace_time: The scheduler's, in seconds; None for ever.
+        catalogue: The functions decorated with ``@periodic`` in this process.
+        misfire_grace_time: The Scheduler's misfire grace time in seconds; None for no limit.
     """
 
     def __init__(
@@ -45,18 +44,18 @@ class ScheduleBook:
         self._catalogue = catalogue
         self._tasks = tasks
         self._grace = misfire_grace_time
-        self._merged_version: int | None = None
-        self._wishes: dict[str, bool] = {}
+        self._synced_version: int | None = None
+        self._switches: dict[str, bool] = {}
         self._rows: dict[str, PeriodicRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
-        """What the code says, with what was switched since."""
+        """Return the configs, each enabled as the latest switch set it."""
         return {
             key: replace(config, enabled=self._is_enabled(config)) for key, config in self._known().items()
         }
 
     def status(self, dedup_key: str) -> dict[str, Any] | None:
-        """One schedule for people to read; None if the key is unknown here."""
+        """Return a description of one schedule, or None if the key is unknown in this process."""
         config = self.configs().get(dedup_key)
         if config is None:
             return None
@@ -81,65 +80,63 @@ class ScheduleBook:
         }
 
     def enable(self, dedup_key: str, enabled: bool) -> bool:
-        """Switch on or off: here at once, in the database with ``write_wishes()``. False if unknown."""
+        """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._known():
             return False
-        self._wishes[dedup_key] = enabled
+        self._switches[dedup_key] = enabled
         return True
 
-    async def write_wishes(self) -> bool:
-        """Write what was switched here; whether anything was written."""
+    async def write_switches(self) -> bool:
+        """Write the switches of this process to the database; return whether a row changed."""
         written = False
-        for dedup_key, enabled in dict(self._wishes).items():
+        for dedup_key, enabled in dict(self._switches).items():
             if not await self._store.schedules.enable_periodic(dedup_key, enabled):
-                continue  # no node has written the schedule yet: after the next merge
+                continue  # no node has written the schedule yet; the next sync does
             written = True
             if row := self._rows.get(dedup_key):
                 self._rows[dedup_key] = replace(row, enabled=enabled)
-            if self._wishes.get(dedup_key) is enabled:
-                del self._wishes[dedup_key]
+            if self._switches.get(dedup_key) is enabled:
+                del self._switches[dedup_key]
         return written
 
-    def forget_merge(self) -> None:
-        """Have the next merge look at everything again."""
-        self._merged_version = None
+    def forget_sync(self) -> None:
+        """Make the next ``sync()`` compare every schedule again."""
+        self._synced_version = None
 
-    async def merge(self) -> None:
-        """Write the code's schedules into the database, unless that has been done."""
+    async def sync(self) -> None:
+        """Write the schedules declared in code to the database, unless they are unchanged."""
         version = self._catalogue.version
         configs = self._known()
-        if configs and self._merged_version != version:
+        if configs and self._synced_version != version:
             async with self._store.schedules.periodic_locked() as connection:
                 rows = await self._store.schedules.periodic_rows(on=connection)
                 new = [key for key in configs if key not in rows]
                 chained = await self._store.schedules.chained_runs(new, on=connection)
                 now = await self._store.schedules.now(on=connection)
-                await self._store.schedules.write_periodic(
-                    merge(configs, rows, now=now, chained=chained), on=connection
-                )
-        self._merged_version = version
+                plan = plan_sync(configs, rows, now=now, chained=chained)
+                await self._store.schedules.write_periodic(plan, on=connection)
+        self._synced_version = version
 
     async def refresh(self) -> tuple[dict[str, PeriodicRow], datetime | None]:
-        """Read what the database says of the schedules known here, and its time.
+        """Return the rows of the schedules of this process, and the time of the database.
 
-        Where none is known, nothing is asked: the time is None.
+        Without schedules there is no query, and the time is None.
         """
         known = self._known()
         rows, now = await self._store.schedules.periodic_rows_and_now() if known else ({}, None)
         self._rows = {key: row for key, row in rows.items() if key in known}
         return self._rows, now
 
-    def window_job(self, row: PeriodicRow, window: datetime, now: datetime) -> NewJob:
-        """The job of one window.
+    def fire_time_job(self, row: PeriodicRow, fire_time: datetime, now: datetime) -> NewJob:
+        """Return the job of one fire time.
 
-        Its grace counts from now, when it is enqueued: a window that was missed while no node ran is late
-        already, and shall run.
+        Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
         """
-        late = max(math.ceil((now - window) / timedelta(seconds=1)), 0)
+        late_s = max(math.ceil((now - fire_time) / timedelta(seconds=1)), 0)
         return self._job(
-            window_job_id(row.dedup_key, window),
-            window,
-            late,
+            fire_time_job_id(row.dedup_key, fire_time),
+            fire_time,
+            late_s,
             dedup_key=row.dedup_key,
             job_name=row.job_name,
             function=row.function,
@@ -149,7 +146,7 @@ class ScheduleBook:
         )
 
     def manual_job(self, dedup_key: str, now: datetime) -> NewJob | None:
-        """The job of a run that somebody asked for; None if the key is unknown."""
+        """Return a job that runs a schedule's function now, or None if the key is unknown in this process."""
         config = self._known().get(dedup_key)
         if config is None:
             return None
@@ -169,7 +166,7 @@ class ScheduleBook:
         self,
         job_id: str,
         due: datetime,
-        late: int,
+        late_s: int,
         *,
         dedup_key: str,
         job_name: str,
@@ -188,10 +185,10 @@ class ScheduleBook:
             job_id=job_id,
             job_name=job_name,
             execution_time=due,
-            task_data=NOTHING,
+            task_data=NO_ARGUMENTS,
             priority=priority,
             max_retries=max_retries,
-            misfire_grace_time=None if grace is None else min(grace + late, MAX_INTEGER),
+            misfire_grace_time=None if grace is None else min(grace + late_s, MAX_INTEGER),
             timeout_seconds=task.timeout if task else DEFAULT_TIMEOUT.total_seconds(),
             function=function,
             lock_key=advisory_lock_key(dedup_key) if use_advisory_lock else None,
@@ -202,4 +199,4 @@ class ScheduleBook:
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)
-        return self._wishes.get(config.dedup_key, row.enabled if row else config.enabled)
+        return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)

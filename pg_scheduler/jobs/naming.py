@@ -13,12 +13,21 @@ from pg_scheduler.jobs.validation import check_text
 __all__ = ["check_function", "check_name", "module_name", "qualified_name"]
 
 
-def check_function(func: object, *, what: str = "func") -> None:
-    """Refuse anything that is no plain coroutine function with a name."""
+def check_function(func: object, *, decorator: str | None = None) -> None:
+    """Raise TypeError unless the object is a coroutine function with a name.
+
+    Args:
+        func: The object.
+        decorator: The decorator that it was passed to, if any.
+    """
     if not inspect.iscoroutinefunction(func):
-        raise TypeError(f"{what} must be an async function (async def ...), not {func!r}")
+        remedy = f", because {decorator} decorates async functions only" if decorator else ""
+        raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
-        raise TypeError(f"{what} {func!r} has no name of its own. Pass the async function and its args=.")
+        raise TypeError(  # the repr of a partial shows arguments
+            f"Expected an async function with a name, not a {type(func).__name__}; "
+            "pass the function, and its arguments as args="
+        )
 
 
 def qualified_name(func: JobFunction) -> str:

@@ -1,1 +1,1 @@
-"""Periodic schedules: values and decisions without I/O."""
+"""Periodic schedules: pure values and decisions, without I/O."""

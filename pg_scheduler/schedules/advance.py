@@ -5,32 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pg_scheduler.triggers.base import Trigger, latest_fire
+from pg_scheduler.triggers.base import Trigger, latest_fire_time
 
-__all__ = ["Step", "step", "window_job_id"]
+__all__ = ["Advance", "advance", "fire_time_job_id"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The window to run now, and the first one after it."""
+class Advance:
+    """The fire time to enqueue now, and the first one after it."""
 
-    window: datetime
+    fire_time: datetime
     next_fire_at: datetime
 
 
-def step(trigger: Trigger, *, anchor: datetime, first: datetime, now: datetime) -> Step:
-    """Move a due schedule on. Windows missed meanwhile collapse into the latest one.
+def advance(trigger: Trigger, *, anchor: datetime, first: datetime, now: datetime) -> Advance:
+    """Return the latest fire time that is due and the one after it. Earlier missed fire times are skipped.
 
     Args:
-        trigger: When the schedule fires.
-        anchor: Where an interval's rhythm begins.
-        first: The fire time that has come, not after ``now``.
-        now: The database's clock.
+        trigger: The trigger of the schedule.
+        anchor: The instant from which an interval is counted.
+        first: The stored next fire time, not after ``now``.
+        now: The time of the database.
     """
-    window = latest_fire(trigger, first=first, now=now, anchor=anchor)
-    return Step(window, trigger.next_after(window, anchor=anchor))
+    fire_time = latest_fire_time(trigger, first=first, now=now, anchor=anchor)
+    return Advance(fire_time, trigger.next_after(fire_time, anchor=anchor))
 
 
-def window_job_id(dedup_key: str, window: datetime) -> str:
-    """The id of a window's job: the primary key makes it unique, whoever plans it."""
-    return f"periodic:{dedup_key}:{window.astimezone(UTC).isoformat()}"
+def fire_time_job_id(dedup_key: str, fire_time: datetime) -> str:
+    """Return the id of the job of a fire time. Every node derives the same id, so the job exists once."""
+    return f"periodic:{dedup_key}:{fire_time.astimezone(UTC).isoformat()}"

@@ -1,4 +1,4 @@
-"""The catalogue of all periodic functions of this process."""
+"""The catalogue of the periodic functions of this process."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.schedules.model import PeriodicJobConfig
 
-__all__ = ["periodic_catalogue"]
+__all__ = ["PeriodicCatalogue", "periodic_catalogue"]
 
 
 class PeriodicCatalogue:
-    """All periodic functions of the process, by dedup key; every Scheduler reads it."""
+    """The periodic functions by dedup key. Every Scheduler of the process reads it."""
 
     def __init__(self) -> None:
         self._configs: dict[str, PeriodicJobConfig] = {}
         self.version = 0
 
     def add(self, config: PeriodicJobConfig) -> None:
-        """Make a config known; the same function may come again, another one may not take its key.
+        """Add a config, or replace the one of the same function and key.
 
         Raises:
-            ValueError: Another function has the key.
+            ValueError: Another function has the key, or its given job name.
         """
         known = self._configs.get(config.dedup_key)
         if known and known.function != config.function:
             raise ValueError(
-                f"dedup_key {config.dedup_key!r} is {known.function}'s and cannot be {config.function}'s too"
+                f"dedup_key {config.dedup_key!r} already belongs to {known.function}; "
+                f"pass another dedup_key= for {config.function}"
             )
-        # Periodic functions share a default name when their modules differ: it is a loose one. A name that
-        # was given is exact, and refused if it is another function's.
+        # Default job names are loose, since functions of different modules share them; given names are exact.
         catalogue.register(
             config.func,
             aliases=[config.job_name] if config.named else [],
@@ -39,11 +39,11 @@ class PeriodicCatalogue:
         self.version += 1
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
-        """A copy, by dedup key."""
+        """Return a copy of the configs by dedup key."""
         return dict(self._configs)
 
     def clear(self) -> None:
-        """Forget everything. For tests."""
+        """Remove every config, for tests."""
         self._configs.clear()
         self.version += 1
 

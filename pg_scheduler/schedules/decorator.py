@@ -1,4 +1,4 @@
-"""The decorator ``@periodic``."""
+"""The decorator ``@periodic`` registers a schedule."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import TypeVar
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.schedules.model import PeriodicJobConfig, _check_text
-from pg_scheduler.schedules.timing import trigger_for
+from pg_scheduler.schedules.model import (
+    MAX_DEDUP_KEY_LENGTH,
+    MAX_JOB_NAME_LENGTH,
+    PeriodicJobConfig,
+    check_label,
+    trigger_for,
+)
 
 __all__ = ["periodic"]
 
@@ -28,29 +33,29 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     dedup_key: str | None = None,
     enabled: bool = True,
 ) -> Callable[[F], F]:
-    """Run a coroutine function again and again, once per window across all nodes.
+    """Run a coroutine function periodically: each fire time is enqueued exactly once across all nodes.
 
     Args:
-        every: The time between two windows. The rhythm is anchored in the database: restarts do not
-            move it, and it does not drift.
-        cron: Five fields (minute, hour, day of month, month, day of week), or six with seconds last.
-        timezone: The zone of ``cron``, an IANA name or a ZoneInfo; UTC when None. Clock changes are
-            treated as Debian's cron treats them.
-        use_advisory_lock: Hold a PostgreSQL advisory lock on one connection through the whole run; a run
-            that finds it taken is skipped.
-        priority: The priority of its jobs.
-        max_retries: Tries after the first one, for each window.
-        job_name: The name of its jobs; ``periodic_<function name>`` when None.
+        every: The interval between two fire times. It is anchored in the database, so restarts and late runs
+            do not shift it.
+        cron: Five fields (minute, hour, day of month, month, day of week), or six with the seconds last.
+        timezone: The time zone of ``cron``, an IANA name or a ZoneInfo; UTC when None. Clock changes follow
+            the rules of Debian's cron.
+        use_advisory_lock: Hold a PostgreSQL advisory lock during each attempt. An attempt that finds the lock
+            taken is skipped.
+        priority: The priority of the jobs.
+        max_retries: Retries of each job after a failed first attempt.
+        job_name: The name of the jobs; ``periodic_<function name>`` when None.
         dedup_key: The identity of the schedule; derived from module, function and schedule when None.
-        enabled: False to begin switched off. What ``enable_periodic_job()`` and
-            ``disable_periodic_job()`` say later is remembered in the database.
+        enabled: Whether the schedule is enabled until ``enable_periodic_job()`` or
+            ``disable_periodic_job()`` changes it in the database.
 
     Returns:
-        A decorator that gives the function back as it is.
+        A decorator that returns the unchanged function.
 
     Raises:
-        TypeError: The function is no async function.
-        ValueError: Anything else that is wrong, with the value.
+        TypeError: The decorated object is not a coroutine function.
+        ValueError: Another parameter is invalid; the message contains its value.
 
     Example:
         >>> from datetime import timedelta
@@ -60,11 +65,11 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         >>> @periodic(cron="0 3 * * SUN", timezone="America/New_York", max_retries=3)
         ... async def weekly_report() -> None: ...
     """
-    for name, value, most in (("job_name", job_name, 1000), ("dedup_key", dedup_key, 200)):
-        if value is not None:
-            _check_text(name, value, most=most)
-    # Mistakes of the schedule are reported where it is written down, before a function is at hand.
-    try:
+    if job_name is not None:
+        check_label("job_name", job_name, MAX_JOB_NAME_LENGTH)
+    if dedup_key is not None:
+        check_label("dedup_key", dedup_key, MAX_DEDUP_KEY_LENGTH)
+    try:  # here, so that the traceback ends at the line of the decorator
         trigger_for(every, cron, timezone)
     except TypeError as error:
         raise ConfigurationError(str(error)) from error

@@ -1,28 +1,43 @@
-"""A periodic function and its schedule, as the code declares them."""
+"""Schedules as the code declares them and as the database stores them."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name
 from pg_scheduler.jobs.validation import check_count, check_kind
-from pg_scheduler.schedules.timing import parse_timezone, trigger_for
 from pg_scheduler.triggers.base import Trigger
+from pg_scheduler.triggers.cron import CronTrigger
+from pg_scheduler.triggers.interval import IntervalTrigger
 
-__all__ = ["PeriodicJobConfig", "advisory_lock_key"]
+__all__ = [
+    "MAX_DEDUP_KEY_LENGTH",
+    "MAX_JOB_NAME_LENGTH",
+    "PeriodicJobConfig",
+    "PeriodicRow",
+    "advisory_lock_key",
+    "check_label",
+    "parse_timezone",
+    "trigger_for",
+]
+
+MAX_JOB_NAME_LENGTH: Final = 1000
+MAX_DEDUP_KEY_LENGTH: Final = 200
 
 
 @dataclass(frozen=True)
 class PeriodicJobConfig:
-    """A periodic function and its schedule, checked and with every default filled in.
+    """A periodic function and its schedule, validated and with every default filled in.
 
-    ``timezone`` is None for an interval. ``derived_key`` tells a dedup key that was made here from one
-    that was given; ``named`` the same for the job name.
+    ``timezone`` is None for an interval. ``derived_key`` is True if the dedup key was derived, ``named`` if
+    the job name was given.
     """
 
     func: JobFunction
@@ -40,14 +55,14 @@ class PeriodicJobConfig:
     named: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_function(self.func, what="@periodic decorates async functions only: it")
+        check_function(self.func, decorator="@periodic")
         try:
             check_kind("priority", self.priority, JobPriority)
             check_count("max_retries", self.max_retries)
             for flag in ("use_advisory_lock", "enabled"):
                 check_kind(flag, getattr(self, flag), bool)
             trigger = trigger_for(self.interval, self.cron, self.timezone)
-        except TypeError as error:  # a ValueError is promised for every mistake but the function's
+        except TypeError as error:  # every error but the function's is a ValueError
             raise ConfigurationError(str(error)) from error
         self._set(
             trigger=trigger,
@@ -56,8 +71,10 @@ class PeriodicJobConfig:
             named=bool(self.job_name),
         )
         self._set(
-            job_name=_check_text("job_name", self.job_name or f"periodic_{self.func.__name__}"),
-            dedup_key=_check_text("dedup_key", self.dedup_key or self._derive_key(), most=200),
+            job_name=check_label(
+                "job_name", self.job_name or f"periodic_{self.func.__name__}", MAX_JOB_NAME_LENGTH
+            ),
+            dedup_key=check_label("dedup_key", self.dedup_key or self._derive_key(), MAX_DEDUP_KEY_LENGTH),
         )
 
     @property
@@ -67,11 +84,11 @@ class PeriodicJobConfig:
 
     @property
     def schedule(self) -> tuple[timedelta | None, str | None, str | None]:
-        """What the database keeps of the schedule: interval, cron expression, zone name."""
+        """The interval, the cron expression and the name of the time zone, as the database stores them."""
         return self.interval, self.cron, None if self.timezone is None else str(self.timezone)
 
     def _derive_key(self) -> str:
-        # The same text that pg-scheduler 0.2.x hashes, so that keys written down somewhere stay true.
+        # pg-scheduler 0.2.x hashes the same text, so its keys stay valid.
         if self.interval:
             when = f"interval:{self.interval.total_seconds()}"
         else:
@@ -84,16 +101,103 @@ class PeriodicJobConfig:
             object.__setattr__(self, name, value)
 
 
+@dataclass(frozen=True, slots=True)
+class PeriodicRow:
+    """One row of ``scheduler_periodic_jobs``."""
+
+    dedup_key: str
+    derived_key: bool
+    job_name: str
+    function: str
+    every: timedelta | None
+    cron: str | None
+    timezone: str | None
+    use_advisory_lock: bool
+    priority: int
+    max_retries: int
+    enabled: bool
+    enabled_in_code: bool
+    anchor: datetime
+    last_fire_at: datetime | None
+    next_fire_at: datetime | None
+
+    @property
+    def schedule(self) -> tuple[timedelta | None, str | None, str | None]:
+        """The interval, the cron expression and the name of the time zone."""
+        return self.every, self.cron, self.timezone
+
+    def trigger(self) -> Trigger:
+        """Return the trigger of the schedule.
+
+        Raises:
+            ValueError: The row is invalid.
+        """
+        return trigger_for(self.every, self.cron, self.timezone)
+
+
 def advisory_lock_key(dedup_key: str) -> int:
-    """The key of a schedule's advisory lock: a signed 64-bit number, as PostgreSQL wants it."""
+    """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
     return int.from_bytes(hashlib.sha256(dedup_key.encode()).digest()[:8], signed=True)
 
 
-def _check_text(name: str, value: object, *, most: int = 1000) -> str:
-    if isinstance(value, str) and 0 < len(value) <= most and "\x00" not in value:
+def check_label(name: str, value: object, max_length: int) -> str:
+    """Return the value if it is a non-empty text that PostgreSQL can store.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if isinstance(value, str) and 0 < len(value) <= max_length and "\x00" not in value:
         with suppress(UnicodeEncodeError):
             value.encode()
             return value
     raise ValueError(
-        f"{name} must be a text of 1 to {most} characters without NUL and lone surrogates, not {value!r}"
+        f"{name} must be a text of 1 to {max_length} characters without NUL and lone surrogates, "
+        f"not {value!r}"
     )
+
+
+def trigger_for(every: timedelta | None, cron: str | None, timezone: tzinfo | str | None) -> Trigger:
+    """Return the trigger of a schedule.
+
+    Raises:
+        ValueError: Neither or both of ``every`` and ``cron`` are given, the interval is not positive, the
+            cron expression or the time zone is invalid, or a time zone is given without ``cron``.
+        TypeError: A parameter has the wrong type.
+    """
+    if every is None and cron is None:
+        raise ValueError("Either every= or cron= must be given; both are None")
+    if every is not None and cron is not None:
+        raise ValueError(f"Either every= or cron= must be given, not both: every={every!r} and cron={cron!r}")
+    if cron is not None:
+        return CronTrigger(cron, parse_timezone(timezone))
+    if timezone is not None:
+        raise ValueError(f"timezone={timezone!r} requires cron=; an interval is the same in every time zone")
+    if not isinstance(every, timedelta):
+        raise TypeError(f"every must be a timedelta, not {type(every).__name__}: {every!r}")
+    return IntervalTrigger(every)
+
+
+def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
+    """Return the time zone of an IANA name; UTC for None.
+
+    Raises:
+        ValueError: This machine has no time zone with the name, or the object has no IANA name.
+    """
+    if timezone is None:
+        return UTC
+    if timezone is UTC or (isinstance(timezone, ZoneInfo) and timezone.key):
+        return timezone
+    if not isinstance(timezone, str):
+        raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
+            f"Invalid timezone {timezone!r}: it has no IANA name that other nodes could use; "
+            "pass an IANA name such as 'Europe/Berlin', or a ZoneInfo"
+        )
+    try:
+        return ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        if timezone == "UTC":  # also on a machine without time zone data
+            return UTC
+        raise ValueError(
+            f"Invalid timezone {timezone!r}: not found on this machine; use an IANA name such as "
+            "'Europe/Berlin', or install the package tzdata if the machine has no time zone data"
+        ) from error

@@ -6,40 +6,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pg_scheduler.schedules.model import PeriodicJobConfig
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
 
-__all__ = ["SyncPlan", "merge"]
+__all__ = ["SyncPlan", "plan_sync"]
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Rows to write, and keys of rows that have moved to another key."""
+    """Rows to write, and keys of rows to delete because their schedule has a new key."""
 
     write: tuple[PeriodicRow, ...]
     delete: tuple[str, ...]
 
 
-def merge(
+def plan_sync(
     configs: Mapping[str, PeriodicJobConfig],
     rows: Mapping[str, PeriodicRow],
     *,
     now: datetime,
     chained: Mapping[str, datetime],
 ) -> SyncPlan:
-    """Bring the rows to what the code says.
+    """Return the changes that bring the rows to the schedules declared in code.
 
-    A new schedule is anchored at ``now``. One whose schedule was edited moves on: it fires next at its
-    first new time after ``now`` and after its last fire, so that no window fires twice. With a derived
-    dedup key an edit changes the key; then the row of the same function that no code has a key for any
-    more is the one that moves. Enabled is what was said last: in the code or by a call.
+    A new schedule is anchored at ``now``. An edited schedule fires next at its first new fire time after both
+    ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a derived dedup key;
+    the row that moves to the new key is the function's only row whose key no code declares. ``enabled``
+    follows the latest change, in the code or by a call.
 
     Args:
-        configs: All periodic functions here, by dedup key.
-        rows: All rows of the database, by dedup key.
-        now: The database's clock.
-        chained: For new keys, when the last waiting job of a chain of pg-scheduler 0.2.x is due: that
-            job is the first window.
+        configs: The periodic functions of this process, by dedup key.
+        rows: The rows of the database, by dedup key.
+        now: The time of the database.
+        chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
+            job is the first fire time.
     """
     write: list[PeriodicRow] = []
     delete: list[str] = []

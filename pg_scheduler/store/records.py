@@ -8,7 +8,7 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.jobs.payload import decode
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.model import PeriodicRow
 
 __all__ = ["job_from", "periodic_from", "worker_from"]
 

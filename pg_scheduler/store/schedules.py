@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import periodic_from

@@ -1,58 +1,59 @@
-"""When periodic jobs fire: pure arithmetic on instants, the same on every node.
+"""The cron trigger follows the local time of a time zone.
 
-An interval is a grid laid from an anchor, so lateness never adds up. A cron expression follows the clock on
-the wall of its time zone, and clock changes follow the rules of Debian's cron, as its manual page cron(8) has
-them under NOTES:
+Clock changes follow the rules of Debian's cron, as the manual page cron(8) states them under NOTES:
 
 * A job whose minute and hour fields both name fixed times (neither starts with ``*``) runs **once**: right
-  after the jump if its time was skipped, the first time only if its time is shown twice.
-* Any other job follows the clock as it shows: skipped times do not run, repeated times run twice.
-* A change of three hours or more is a correction of the clock: every job follows it as it shows. (Turning
-  back by exactly three hours still counts as small: the manual is silent, its source decides.)
+  after the change if its time was skipped, and the first time only if its time occurs twice.
+* Any other job follows the local time: skipped times do not run, repeated times run twice.
+* A change of three hours or more is a correction of the clock: every job follows the local time. (A change
+  back by exactly three hours counts as smaller, as in the source of Debian's cron; the manual does not say.)
 
-Where this differs from that daemon on purpose:
+Intended differences from Debian's cron:
 
-* Several fixed times in one skipped hour, or one of them and the time right after it, are **one** fire at the
-  instant of the jump; the daemon starts the command once for each.
-* Every change of the zone's offset counts; the daemon misses those that do not toggle daylight saving time
-  until it is restarted.
-* Jumps of less than five minutes forward, last seen in the 1970s, are like larger ones here; the daemon takes
-  them for a late wake-up and catches up wild jobs too.
-* Seconds, in a sixth field, are unknown to the daemon. They do not make a job wild.
+* Several fixed times in one skipped hour, or one of them and the time right after it, are **one** fire time
+  at the instant of the change. Debian's cron starts the command once for each.
+* Every change of the zone's UTC offset counts. Debian's cron ignores those that do not toggle daylight saving
+  time until it is restarted.
+* Changes of less than five minutes forward, last seen in the 1970s, are treated as larger ones. Debian's cron
+  takes them for a late wake-up and also runs the missed times of wildcard jobs.
+* A sixth field holds seconds, which Debian's cron does not have. Seconds do not make a job a wildcard job.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
-from pg_scheduler.triggers.base import _utc
+from pg_scheduler.triggers.base import to_utc
 from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
 
 __all__ = ["CronTrigger"]
 
-_SECOND = timedelta(seconds=1)
+SECOND: Final = timedelta(seconds=1)
 
-
-_CORRECTION = timedelta(hours=3)
+MIN_CORRECTION: Final = timedelta(hours=3)
+"""A change of this size or larger is a correction of the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CronTrigger:
-    """Fires when the clock on the wall of a time zone shows what a cron expression names.
+    """Fires when the local time of a time zone matches a cron expression.
 
     Args:
         expression: Five fields, or six with the seconds **last**, or an alias such as ``@hourly``. Of day of
-            month and day of week, either is enough when both are restricted (neither starts with ``*``).
-        timezone: Whose clock counts.
+            month and day of week, one match is enough when both are restricted (neither starts with ``*``).
+        timezone: The time zone of the expression.
 
     Raises:
-        ValueError: The expression cannot be used; the message says why and what to write.
+        ValueError: The expression is invalid; the message contains the reason and the remedy.
 
     Example:
+        >>> from datetime import UTC, datetime
         >>> from zoneinfo import ZoneInfo
+        >>> from pg_scheduler.triggers import CronTrigger
         >>> trigger = CronTrigger("30 2 * * *", ZoneInfo("Europe/Berlin"))
-        >>> trigger.next_after(datetime(2024, 3, 31, tzinfo=UTC))  # 02:30 is skipped: right after the jump
+        >>> trigger.next_after(datetime(2024, 3, 31, tzinfo=UTC))  # 02:30 is skipped
         datetime.datetime(2024, 3, 31, 1, 0, tzinfo=datetime.timezone.utc)
     """
 
@@ -67,12 +68,12 @@ class CronTrigger:
         self,
         instant: datetime,
         *,
-        anchor: datetime | None = None,  # noqa: ARG002  the protocol's
+        anchor: datetime | None = None,  # noqa: ARG002 - part of the protocol
     ) -> datetime:
-        """The first fire strictly after ``instant``, in UTC. Cron needs no anchor."""
-        local = _utc(instant).astimezone(self.timezone)
+        """Return the first fire time strictly after ``instant``, in UTC. Cron has no anchor."""
+        local = to_utc(instant).astimezone(self.timezone)
         shown = local.replace(tzinfo=None, microsecond=0, fold=0)
-        search = shown + _SECOND
+        search = shown + SECOND
         repeat = self._change_at(shown)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
             for start, offset in ((search, repeat.before), (repeat.wall_start, repeat.after)):
@@ -93,17 +94,17 @@ class CronTrigger:
         return first if first > instant else second
 
     def _follows(self, change: _ClockChange) -> bool:
-        """Whether this job runs as the clock shows through the change, skipping and repeating with it."""
-        return self._fields.wild or not -_CORRECTION <= change.after - change.before < _CORRECTION
+        """Return whether the job follows the local time through the change: skips and repeats with it."""
+        return self._fields.wild or not -MIN_CORRECTION <= change.after - change.before < MIN_CORRECTION
 
     def _change_at(self, wall: datetime) -> _ClockChange | None:
-        """The clock change that skips or repeats this wall time; None if it is shown exactly once."""
+        """Return the clock change that skips or repeats this wall time; None if it occurs exactly once."""
         before, after = (_offset(wall.replace(tzinfo=self.timezone, fold=fold)) for fold in (0, 1))
         if before == after:
             return None
         low, high = sorted((wall - before, wall - after))  # naive UTC; the change lies in (low, high]
-        while high - low > _SECOND:
-            middle = low + (high - low) // _SECOND // 2 * _SECOND
+        while high - low > SECOND:
+            middle = low + (high - low) // SECOND // 2 * SECOND
             if _offset(middle.replace(tzinfo=UTC).astimezone(self.timezone)) == after:
                 high = middle
             else:
@@ -113,7 +114,7 @@ class CronTrigger:
 
 @dataclass(frozen=True, slots=True)
 class _ClockChange:
-    """An instant at which a zone's offset from UTC changes."""
+    """An instant at which the UTC offset of a time zone changes."""
 
     instant: datetime
     before: timedelta
@@ -130,7 +131,7 @@ class _ClockChange:
 
     @property
     def wall_end(self) -> datetime:
-        """The first wall time that no longer is."""
+        """The first wall time after those that are skipped or repeated."""
         return self.instant.replace(tzinfo=None) + max(self.before, self.after)
 
 

@@ -1,10 +1,10 @@
-"""Cron expressions, read once into plain sets, and the search for the next wall time they name.
+"""Parse cron expressions and search the next wall time that matches.
 
-croniter is the parser, and only that. Its releases disagree about which times an expression names
-(``0 0 1,30 * *`` leaves out the 1st of March before 6.1), while all nodes of a cluster must agree, whatever
-release each of them has. So the search is ours, and what releases read differently is refused here.
+croniter is used as the parser only. Its releases disagree about the times of an expression (``0 0 1,30 * *``
+omits the 1st of March before 6.1), while all nodes of a cluster must agree, whatever release each has. So
+this module searches itself, and rejects expressions that releases read differently.
 
-Nothing in this module knows time zones: it works on the naive times that a clock on the wall shows.
+Wall times are naive: time zones are handled in `CronTrigger`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _WEEKDAY: Final = 4
 _SPAN: Final = re.compile(r"(?P<low>\d+|[a-z]{3})(-(?P<high>\d+|[a-z]{3}))?(?P<step>/\d+)?(#.*)?")
 _RANDOM: Final = re.compile(r"[hr](\(.*\))?(/.*)?")
 _NEAREST_WEEKDAY: Final = re.compile(r"\d+w|w\d+")
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
 
 
 @dataclass(frozen=True, slots=True)
 class CronFields:
-    """What a cron expression names, field by field.
+    """The values that each field of a cron expression matches.
 
     Attributes:
-        wild: The minute or the hour field starts with ``*``, so that the job follows the clock on the wall
+        wild: Whether the minute or the hour field starts with ``*``, so that the job follows the local time
             through clock changes; see `CronTrigger`.
-        either_day: Day of month and day of week both restrict, so a day of either kind will do.
-        last_day: ``L`` in the day of month field.
-        nth_weekdays: Weekday (0 = Sunday) to the occurrences in the month it is limited to, as
-            text, ``"l"`` = last.
+        either_day: Whether day of month and day of week are both restricted, so that one match is enough.
+        last_day: Whether the day of month field contains ``L``.
+        nth_weekdays: The occurrences in the month to which a weekday (0 = Sunday) is restricted, as text;
+            ``"l"`` is the last.
     """
 
     seconds: tuple[int, ...]
@@ -65,10 +65,10 @@ class CronFields:
     wild: bool
 
     def at_or_after(self, wall: datetime) -> datetime:
-        """The first time named that is not before ``wall`` (naive, whole seconds).
+        """Return the first matching time that is not before ``wall`` (naive, whole seconds).
 
         Raises:
-            LookupError: No such day comes.
+            LookupError: No later day matches.
         """
         day = self._day_from(wall.date())
         if day == wall.date():
@@ -99,7 +99,7 @@ class CronFields:
                     if self._names_day(day, last):
                         return day
             start = start.replace(day=last) + timedelta(days=1)
-        raise LookupError("no day of these fields comes")
+        raise LookupError(f"no day matches the fields within {_MONTHS_AHEAD} months")
 
     def _names_day(self, day: date, last: int) -> bool:
         weekday = day.isoweekday() % 7
@@ -112,33 +112,33 @@ class CronFields:
 
 
 def parse_cron(expression: str) -> CronFields:
-    """Read a cron expression.
+    """Parse a cron expression.
 
     Args:
         expression: ``minute hour day-of-month month day-of-week``, optionally a **sixth and last** field with
             the seconds (0 without it), or an alias such as ``@hourly``.
 
     Raises:
-        ValueError: The expression is not understood, means something else than it seems to, or names a date
-            that never comes. The message holds the expression, the reason and the remedy.
+        ValueError: The expression is invalid or ambiguous, or its date never occurs. The message contains the
+            expression, the reason and the remedy.
     """
     given: object = expression
     if not isinstance(given, str) or not given.isascii():
-        raise _refusal(given, "is no plain text", "Write five fields, like '30 4 * * *'")
-    if len(expression) > _LONGEST:
-        raise _refusal(
-            f"{expression[:40]}...", f"has {len(expression)} characters", f"At most {_LONGEST} make sense"
+        raise _invalid(given, "is not ASCII text", "write five fields, such as '30 4 * * *'")
+    if len(expression) > _MAX_LENGTH:
+        raise _invalid(
+            f"{expression[:40]}...", f"has {len(expression)} characters", f"write at most {_MAX_LENGTH}"
         )
     lowered = expression.strip().lower()
     if lowered.startswith("@") and lowered not in ALIASES:
-        raise _refusal(expression, "is an unknown alias", f"Known are {', '.join(sorted(ALIASES))}")
+        raise _invalid(expression, "is an unknown alias", f"use one of {', '.join(sorted(ALIASES))}")
     texts = ALIASES.get(lowered, lowered).split()
     if len(texts) not in (5, 6):
-        raise _refusal(
+        raise _invalid(
             expression,
             f"has {len(texts)} field{'s' * (len(texts) != 1)}",
-            "Write five (minute, hour, day of month, month, day of week), or six with the seconds last; "
-            "years cannot be given",
+            "write five (minute, hour, day of month, month, day of week), or six with the seconds last; "
+            "years are not supported",
         )
     sets = [_values(expression, index, text) for index, text in enumerate(texts)]
     minutes, hours, days, months, weekdays, *seconds = (tuple(sorted(numbers)) for numbers, _, _ in sets)
@@ -157,14 +157,14 @@ def parse_cron(expression: str) -> CronFields:
     try:
         fields.at_or_after(datetime.combine(date(2000, 1, 1), time.min))
     except LookupError as error:
-        raise _refusal(expression, "names a date that never comes", "Check its day and month") from error
+        raise _invalid(expression, "has a date that never occurs", "check its day and month") from error
     return fields
 
 
 def _values(
     expression: str, index: int, text: str
 ) -> tuple[frozenset[int], Mapping[int, frozenset[str]], bool]:
-    """The numbers of one field, its nth weekdays, and whether it holds the last day of the month."""
+    """Return the numbers of one field, its nth weekdays, and whether it has the last day of the month."""
     for item in text.split(","):
         _check_item(expression, index, item)
     numbers, nth = _expand(expression, index, text)
@@ -174,23 +174,25 @@ def _values(
 
 
 def _check_item(expression: str, index: int, item: str) -> None:
-    """Refuse what croniter accepts but does not take for what it seems to say, or not in every release."""
+    """Reject an item that croniter accepts but misreads, or reads differently between releases."""
     field = f"has {item!r} as {_NAMES[index]}"
     if _RANDOM.fullmatch(item):
-        raise _refusal(expression, f"{field}, a random or hashed value", "Nodes must agree: write a number")
+        raise _invalid(
+            expression, f"{field}, a random or hashed value", "write a number, so that nodes agree"
+        )
     if _NEAREST_WEEKDAY.fullmatch(item):
-        raise _refusal(expression, f"{field}, a nearest weekday, which is not supported", "Write plain days")
+        raise _invalid(expression, f"{field}, a nearest weekday, which is not supported", "write plain days")
     span = _SPAN.fullmatch(item)
     if span is None or not (span["high"] or span["step"]):
         return
     low = _number(expression, index, span["low"])
     high = _number(expression, index, span["high"]) if span["high"] else _RANGES[index][-1]
     if index == _WEEKDAY and low == 7:
-        raise _refusal(expression, f"{field}, a span that starts with 7", "Write 0 for its Sunday")
+        raise _invalid(expression, f"{field}, a range that starts with 7", "write 0 for its Sunday")
     if low == high:
-        raise _refusal(expression, f"{field}, which spans one value only", f"Write {span['low']}")
+        raise _invalid(expression, f"{field}, a range of one value", f"write {span['low']}")
     if low > high and span["step"]:
-        raise _refusal(expression, f"{field}, with steps across the end", "List the values")
+        raise _invalid(expression, f"{field}, a range with steps across the end", "list the values")
 
 
 def _number(expression: str, index: int, text: str) -> int:
@@ -198,18 +200,18 @@ def _number(expression: str, index: int, text: str) -> int:
 
 
 def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Mapping[int, frozenset[str]]]:
-    """What croniter makes of one field. Seconds have the range of minutes and are read as such."""
+    """Return one field as croniter expands it. Seconds are parsed as minutes, whose range they share."""
     texts = ["*"] * 5
     texts[index % 5] = text
     try:
         expanded, nth = croniter.expand(" ".join(texts))
     except ValueError as error:
-        reason = f"has {text!r} as {_NAMES[index]}, which is not understood"
-        remedy = f"Write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
-        raise _refusal(expression, reason, remedy) from error
+        reason = f"has {text!r} as {_NAMES[index]}, which is invalid"
+        remedy = f"write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
+        raise _invalid(expression, reason, remedy) from error
     places = {int(weekday) % 7: frozenset(map(str, found)) for weekday, found in nth.items()}
     return list(expanded[index % 5]), places
 
 
-def _refusal(expression: object, reason: str, remedy: str) -> ValueError:
-    return ValueError(f"cron expression {expression!r} {reason}. {remedy}.")
+def _invalid(expression: object, reason: str, remedy: str) -> ValueError:
+    return ValueError(f"cron expression {expression!r} {reason}; {remedy}")

@@ -1,29 +1,32 @@
-"""Interval trigger: a grid laid from an anchor, so that lateness never accumulates."""
+"""The interval trigger counts from an anchor, so that lateness does not accumulate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
-from pg_scheduler.triggers.base import _utc
+from pg_scheduler.triggers.base import to_utc
 
 __all__ = ["IntervalTrigger"]
 
-_LONGEST = timedelta(days=3660)
+MAX_INTERVAL: Final = timedelta(days=3660)
+"""The calendar of Python ends in the year 9999."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalTrigger:
-    """Fires at ``anchor + k * every`` for every whole k.
+    """Fires at ``anchor + k * every`` for every integer k.
 
     Args:
         every: A positive timedelta.
 
     Raises:
-        ValueError: ``every`` is not that.
+        ValueError: ``every`` is not a positive timedelta, or longer than 3,660 days.
 
     Example:
-        >>> from datetime import UTC, datetime
+        >>> from datetime import UTC, datetime, timedelta
+        >>> from pg_scheduler.triggers import IntervalTrigger
         >>> anchor = datetime(2024, 1, 1, tzinfo=UTC)
         >>> IntervalTrigger(timedelta(minutes=5)).next_after(anchor + timedelta(minutes=12), anchor=anchor)
         datetime.datetime(2024, 1, 1, 0, 15, tzinfo=datetime.timezone.utc)
@@ -34,11 +37,13 @@ class IntervalTrigger:
     def __post_init__(self) -> None:
         every: object = self.every
         if not isinstance(every, timedelta) or every <= timedelta(0):
-            raise ValueError(f"every={every!r} is no positive timedelta. Write timedelta(minutes=5), say.")
-        if every > _LONGEST:  # the calendar of Python ends in the year 9999
-            raise ValueError(f"every={every!r} is longer than {_LONGEST.days} days")
+            raise ValueError(
+                f"every must be a positive timedelta, such as timedelta(minutes=5), not {every!r}"
+            )
+        if every > MAX_INTERVAL:
+            raise ValueError(f"every must be at most {MAX_INTERVAL.days} days, not {every!r}")
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
-        """The first point of the grid strictly after ``instant``, in UTC; it may lie before the anchor."""
-        start = _utc(anchor)
-        return start + ((_utc(instant) - start) // self.every + 1) * self.every
+        """Return the first fire time strictly after ``instant``, in UTC. It may precede the anchor."""
+        start = to_utc(anchor)
+        return start + ((to_utc(instant) - start) // self.every + 1) * self.every

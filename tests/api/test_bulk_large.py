@@ -20,7 +20,7 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.enqueue.enqueuer import IN_ONE_GO, WORTH_A_COPY
+from pg_scheduler.enqueue.enqueuer import MIN_COPY_JOBS, PREPARE_BATCH
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import Job
 from tests.api.conftest import Make, Pools
@@ -28,7 +28,7 @@ from tests.support.worker import Gate, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
 LATER = timedelta(hours=1)
-MANY = WORTH_A_COPY
+MANY = MIN_COPY_JOBS
 SPECIAL = "tab\tnew\nline\\ \"quoted\" 'single' \\N \\. žluť 🦉"
 
 
@@ -57,7 +57,7 @@ async def total(scheduler: Scheduler) -> int:
 
 
 @pytest.mark.parametrize("mode", ConflictResolution)
-@pytest.mark.parametrize("count", [MANY - 1, MANY, IN_ONE_GO, IN_ONE_GO + 1, 2 * IN_ONE_GO + 1])
+@pytest.mark.parametrize("count", [MANY - 1, MANY, PREPARE_BATCH, PREPARE_BATCH + 1, 2 * PREPARE_BATCH + 1])
 async def test_large_bulk_returns_ids_in_the_order_of_the_jobs(
     make: Make, mode: ConflictResolution, count: int
 ) -> None:
@@ -180,7 +180,7 @@ async def test_large_bulk_stores_nothing_when_one_job_is_invalid(
     make: Make, mode: ConflictResolution, invalid: Any, error: type[Exception]
 ) -> None:
     scheduler = make()
-    for jobs in ([*specs(2 * IN_ONE_GO), invalid], [invalid, *specs(MANY)]):
+    for jobs in ([*specs(2 * PREPARE_BATCH), invalid], [invalid, *specs(MANY)]):
         with pytest.raises(error):
             await scheduler.schedule_bulk(jobs, conflict_resolution=mode, batch_size=10)
     assert await total(scheduler) == 0
@@ -254,18 +254,18 @@ async def test_large_bulk_yields_to_the_event_loop_while_validating(make: Make) 
     invalid = JobSpec(work, now(), args=(math.nan,))  # detected before any statement
     counter = asyncio.create_task(count_turns())
     with pytest.raises(PayloadError):
-        await scheduler.schedule_bulk([*specs(10 * IN_ONE_GO), invalid])
+        await scheduler.schedule_bulk([*specs(10 * PREPARE_BATCH), invalid])
     counter.cancel()
     assert turns >= 5
 
 
 async def test_large_bulk_inserts_every_job_when_the_caller_clears_the_list(make: Make) -> None:
     scheduler = make()
-    jobs = specs(3 * IN_ONE_GO)
+    jobs = specs(3 * PREPARE_BATCH)
     call = asyncio.create_task(scheduler.schedule_bulk(jobs))
     await asyncio.sleep(0)
     jobs.clear()
-    assert len(await call) == 3 * IN_ONE_GO
+    assert len(await call) == 3 * PREPARE_BATCH
 
 
 async def test_large_bulk_jobs_all_run_when_due(

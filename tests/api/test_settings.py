@@ -28,12 +28,12 @@ from tests.support.worker import Gate, Recorder, holds, now
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_concurrent_jobs": 0}, r"max_concurrent_jobs = 0.*greater than or equal to 1"),
-        ({"max_concurrent_jobs": 2.5}, r"max_concurrent_jobs = 2.5"),
+        ({"max_concurrent_jobs": 0}, r"max_concurrent_jobs must be greater than or equal to 1, not 0"),
+        ({"max_concurrent_jobs": 2.5}, r"max_concurrent_jobs must be .*, not 2.5"),
         ({"max_concurrent_jobs": True}, "max_concurrent_jobs"),
-        ({"batch_claim_limit": 0}, r"batch_claim_limit = 0"),
+        ({"batch_claim_limit": 0}, r"batch_claim_limit must be .*, not 0"),
         ({"batch_claim_limit": "10"}, "batch_claim_limit"),
-        ({"misfire_grace_time": -1}, r"misfire_grace_time = -1"),
+        ({"misfire_grace_time": -1}, r"misfire_grace_time must be .*, not -1"),
         ({"misfire_grace_time": 2**31}, "misfire_grace_time"),
         ({"misfire_grace_time": "5"}, "misfire_grace_time"),
         ({"vacuum_enabled": "yes"}, "vacuum_enabled"),
@@ -145,11 +145,11 @@ async def test_scheduler_rejects_an_invalid_lease_duration(pool: asyncpg.Pool) -
     class Invalid(Scheduler):
         LEASE_DURATION = 0
 
-    with pytest.raises(ConfigurationError, match="lease"):
+    with pytest.raises(ConfigurationError, match="LEASE_DURATION must be"):
         Invalid(pool)
     scheduler = Scheduler(pool)
     scheduler.LEASE_DURATION = -1  # type: ignore[misc]
-    with pytest.raises(ConfigurationError, match="lease"):
+    with pytest.raises(ConfigurationError, match="LEASE_DURATION must be"):
         await scheduler.start()
     assert not holds(scheduler.is_running)
 

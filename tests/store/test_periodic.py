@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.schedules.advance import window_job_id
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.advance import fire_time_job_id
+from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
@@ -157,7 +157,7 @@ async def test_waiting_runs_of_0_2_chains(store: Store) -> None:
             new_job("periodic:gone:4", execution_time=NOW + 4 * SECOND),
             new_job("periodic:key:longer:6", execution_time=NOW + 6 * SECOND),
             new_job("periodic:k_y:5", execution_time=NOW + 5 * SECOND),
-            new_job(window_job_id("own", NOW)),
+            new_job(fire_time_job_id("own", NOW)),
         ]
     )
     await store.jobs.cancel("periodic:gone:4")

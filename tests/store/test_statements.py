@@ -26,7 +26,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import GeneratedIdJob
 from pg_scheduler.schedules.model import PeriodicJobConfig
-from pg_scheduler.schedules.sync import merge
+from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
@@ -119,7 +119,7 @@ async def use_periodic(store: Store) -> object:
         now = await store.schedules.now(on=connection)
         chained = await store.schedules.chained_runs(["key"], on=connection)
         await store.schedules.write_periodic(
-            merge({"key": config}, {}, now=now, chained=chained), on=connection
+            plan_sync({"key": config}, {}, now=now, chained=chained), on=connection
         )
         await store.schedules.due_periodic(["key"], on=connection)
         await store.schedules.move_periodic("key", None, now, on=connection)

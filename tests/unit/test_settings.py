@@ -1,4 +1,4 @@
-"""Settings: positional where 0.2 had them so, and every refusal names the value and the rule."""
+"""Settings: positional as in 0.2, and every error names the setting, the value and the constraint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from pydantic import ValidationError
 
 from pg_scheduler import (
     ConfigurationError,
@@ -61,40 +60,44 @@ def never_connected() -> asyncpg.Pool:
         ("shutdown_timeout", "30", "valid number"),
     ],
 )
-def test_a_bad_setting_is_refused_with_its_value_and_the_rule(
+def test_scheduler_raises_with_name_value_and_constraint_when_a_setting_is_invalid(
     never_connected: asyncpg.Pool, name: str, value: Any, rule: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=rule) as caught:
         Scheduler(never_connected, **{name: value})
     message = str(caught.value)
-    assert name.removesuffix("_config") in message
+    assert message.startswith(f"{name} must ")
     assert repr(value) in message
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.mark.parametrize("schema", ["é" * 32, "a\x00b", "\ud800"])
-def test_a_schema_that_postgresql_cannot_name_is_refused(never_connected: asyncpg.Pool, schema: str) -> None:
+def test_scheduler_raises_when_postgresql_cannot_store_the_schema_name(
+    never_connected: asyncpg.Pool, schema: str
+) -> None:
     with pytest.raises(ConfigurationError, match="schema"):
         Scheduler(never_connected, schema=schema)
 
 
-def test_all_bad_settings_are_named_at_once(never_connected: asyncpg.Pool) -> None:
-    with pytest.raises(ConfigurationError, match=r"max_concurrent_jobs = 0: .*; batch_claim_limit = -5: "):
+def test_scheduler_names_every_invalid_setting_when_there_are_several(never_connected: asyncpg.Pool) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^max_concurrent_jobs must .*, not 0; batch_claim_limit must .*, not -5$"
+    ):
         Scheduler(never_connected, max_concurrent_jobs=0, batch_claim_limit=-5)
 
 
-def test_unknown_settings_are_refused(never_connected: asyncpg.Pool) -> None:
+def test_scheduler_raises_type_error_when_a_setting_is_unknown(never_connected: asyncpg.Pool) -> None:
     with pytest.raises(TypeError, match="max_jobs"):
         Scheduler(never_connected, max_jobs=5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("pool", [None, "postgresql://", object()])
-def test_only_a_pool_is_one(pool: Any) -> None:
+def test_scheduler_raises_type_error_when_db_pool_is_not_a_pool(pool: Any) -> None:
     with pytest.raises(TypeError, match=r"db_pool must be an asyncpg\.Pool"):
         Scheduler(pool)
 
 
-def test_other_kinds_are_refused(never_connected: asyncpg.Pool) -> None:
+def test_scheduler_raises_type_error_when_retry_policy_is_not_one(never_connected: asyncpg.Pool) -> None:
     with pytest.raises(TypeError, match="retry_policy must be a RetryPolicy, not int: 5"):
         Scheduler(never_connected, retry_policy=5)  # type: ignore[arg-type]
 
@@ -110,14 +113,14 @@ def test_other_kinds_are_refused(never_connected: asyncpg.Pool) -> None:
         ("WORKER_ID_LENGTH", 4.5, TypeError),
     ],
 )
-def test_bad_class_attributes_are_refused(
+def test_scheduler_raises_when_a_class_attribute_is_invalid(
     never_connected: asyncpg.Pool, name: str, value: Any, error: type[Exception]
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error, match=name):
         type("Ours", (Scheduler,), {name: value})(never_connected)
 
 
-def test_settings_are_positional_where_0_2_had_them_so(never_connected: asyncpg.Pool) -> None:
+def test_settings_are_positional_as_in_0_2(never_connected: asyncpg.Pool) -> None:
     vacuum, polling = VacuumConfig(interval_minutes=5), PollingConfig(max_interval=5)
     config = Scheduler(never_connected, 7, 60, vacuum, False, 3, polling)._config
     assert (config.max_concurrent_jobs, config.misfire_grace_time, config.vacuum_enabled) == (7, 60, False)
@@ -126,43 +129,46 @@ def test_settings_are_positional_where_0_2_had_them_so(never_connected: asyncpg.
         Scheduler(never_connected, 7, 60, vacuum, False, 3, polling, "schema")  # type: ignore[call-arg]
 
 
-def test_whole_seconds_are_numbers_too(never_connected: asyncpg.Pool) -> None:
+def test_scheduler_accepts_an_int_for_seconds(never_connected: asyncpg.Pool) -> None:
     config = Scheduler(never_connected, shutdown_timeout=0, misfire_grace_time=None)._config
     assert (config.shutdown_timeout, config.misfire_grace_time) == (0, None)
 
 
-def test_a_dsn_with_its_password_is_not_shown(never_connected: asyncpg.Pool) -> None:
+def test_the_password_of_a_dsn_is_hidden_in_repr_and_errors(never_connected: asyncpg.Pool) -> None:
     config = Scheduler(never_connected, direct_dsn="postgresql://me:secret@db/x")._config
     assert "secret" not in repr(config)
+    with pytest.raises(ConfigurationError) as caught:
+        Scheduler(never_connected, keeper_dsn=b"postgresql://me:secret@db/x")  # type: ignore[arg-type]
+    assert str(caught.value) == "keeper_dsn must be a valid string, not ***"
 
 
-def test_polling_defaults() -> None:
+def test_polling_config_has_the_defaults_of_0_2() -> None:
     assert PollingConfig() == PollingConfig(0.05, 2.0, 1.5, 0.5, 1.0, True)
 
 
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"min_interval": -1}, r"greater than or equal to 0.*input_value=-1"),
+        ({"min_interval": -1}, r"^min_interval must be greater than or equal to 0, not -1$"),
         ({"max_interval": 0}, r"greater than 0"),
         ({"max_interval": float("inf")}, r"finite number"),
-        ({"backoff_multiplier": 0.9}, r"greater than or equal to 1.*input_value=0\.9"),
+        ({"backoff_multiplier": 0.9}, r"^backoff_multiplier must be greater than or equal to 1, not 0\.9$"),
         ({"idle_start_interval": -0.1}, r"greater than or equal to 0"),
-        ({"semaphore_full_interval": "1"}, r"valid number.*input_value='1'"),
+        ({"semaphore_full_interval": "1"}, r"valid number, not '1'$"),
         ({"jitter": 1}, r"valid boolean"),
         (
             {"min_interval": 3, "max_interval": 2},
-            r"max_interval must be at least min_interval, not 2\.0 < 3\.0",
+            r"^max_interval must be at least min_interval = 3\.0, not 2\.0$",
         ),
-        ({"speed": 1}, r"speed[\s\S]*Unexpected keyword argument"),
+        ({"speed": 1}, r"^speed is not a setting of PollingConfig$"),
     ],
 )
-def test_bad_polling_is_refused(values: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ValueError, match=f"(?s){rule}"):
+def test_polling_config_raises_when_a_value_is_invalid(values: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule):
         PollingConfig(**values)
 
 
-def test_vacuum_policies() -> None:
+def test_vacuum_policy_constructors_set_trigger_and_value() -> None:
     assert VacuumPolicy.immediate() == VacuumPolicy(VacuumTrigger.IMMEDIATE)
     assert VacuumPolicy.after_days(1) == VacuumPolicy(VacuumTrigger.TIME_BASED, 1)
     assert VacuumPolicy.after_days(0.5).days == 0.5
@@ -179,11 +185,14 @@ def test_vacuum_policies() -> None:
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ((VacuumTrigger.TIME_BASED,), r"days goes with VacuumTrigger\.TIME_BASED and only with it"),
-        ((VacuumTrigger.COUNT_BASED,), r"keep_count goes with VacuumTrigger\.COUNT_BASED"),
-        ((VacuumTrigger.TIME_BASED, 1, 1), r"keep_count goes with"),
-        ((VacuumTrigger.NEVER, 1), r"days goes with"),
-        ((VacuumTrigger.IMMEDIATE, None, 1), r"keep_count goes with"),
+        ((VacuumTrigger.TIME_BASED,), r"^days must be given with VacuumTrigger\.TIME_BASED, not None$"),
+        ((VacuumTrigger.COUNT_BASED,), r"keep_count must be given with VacuumTrigger\.COUNT_BASED"),
+        (
+            (VacuumTrigger.TIME_BASED, 1, 1),
+            r"^keep_count must be None with VacuumTrigger\.TIME_BASED, not 1$",
+        ),
+        ((VacuumTrigger.NEVER, 1), r"days must be None"),
+        ((VacuumTrigger.IMMEDIATE, None, 1), r"keep_count must be None"),
         ((VacuumTrigger.TIME_BASED, -1), r"greater than or equal to 0"),
         ((VacuumTrigger.TIME_BASED, 10**6), r"less than or equal to 100000"),
         ((VacuumTrigger.TIME_BASED, True), r"valid number"),
@@ -192,16 +201,20 @@ def test_vacuum_policies() -> None:
         (("sometimes",), r"VacuumTrigger|instance"),
     ],
 )
-def test_bad_policies_are_refused(values: tuple[Any, ...], rule: str) -> None:
-    with pytest.raises(ValidationError, match=rule):
+def test_vacuum_policy_raises_when_a_value_is_invalid(values: tuple[Any, ...], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule):
         VacuumPolicy(*values)
 
 
-def test_vacuum_defaults() -> None:
-    config = VacuumConfig()
+@pytest.mark.parametrize("values", [{}, dict.fromkeys(["completed", "failed", "cancelled", "expired"])])
+def test_vacuum_config_uses_the_default_when_a_policy_is_none_or_missing(values: dict[str, Any]) -> None:
+    config = VacuumConfig(**values)
     assert (config.completed, config.failed) == (VacuumPolicy.after_days(1), VacuumPolicy.after_days(7))
     assert (config.cancelled, config.expired) == (VacuumPolicy.after_days(3), VacuumPolicy.after_days(7))
     assert (config.interval_minutes, config.track_metrics) == (60, False)
+
+
+def test_vacuum_config_is_positional_as_in_0_2() -> None:
     never = VacuumPolicy.never()
     assert VacuumConfig(never, never, never, 5, True).cancelled == never
 
@@ -212,11 +225,11 @@ def test_vacuum_defaults() -> None:
         ({"completed": 1}, "VacuumPolicy"),
         ({"interval_minutes": 0}, "greater than 0"),
         ({"track_metrics": "no"}, "valid boolean"),
-        ({"finished": VacuumPolicy.never()}, "Unexpected keyword argument"),
+        ({"finished": VacuumPolicy.never()}, "finished is not a setting of VacuumConfig"),
     ],
 )
-def test_bad_vacuum_settings_are_refused(values: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ValidationError, match=rule):
+def test_vacuum_config_raises_when_a_value_is_invalid(values: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule):
         VacuumConfig(**values)
 
 

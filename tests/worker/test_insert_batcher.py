@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
-from pg_scheduler.enqueue.insert_batcher import MOST, InsertBatcher
+from pg_scheduler.enqueue.insert_batcher import MAX_JOBS, InsertBatcher
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import Store
@@ -67,8 +67,8 @@ async def test_callers_who_come_back_together_share_every_statement(counting: Co
 
 async def test_a_statement_has_its_bounds(counting: Counting) -> None:
     coalescer = InsertBatcher(counting.insert)
-    await asyncio.gather(*(coalescer.insert(new_job(f"{n:05}")) for n in range(MOST + 3)))
-    assert [len(each) for each in counting.statements] == [1, MOST, 2]
+    await asyncio.gather(*(coalescer.insert(new_job(f"{n:05}")) for n in range(MAX_JOBS + 3)))
+    assert [len(each) for each in counting.statements] == [1, MAX_JOBS, 2]
 
 
 async def test_of_one_id_in_flight_twice_one_is_taken(counting: Counting) -> None:

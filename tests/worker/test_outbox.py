@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
+from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import ConflictResolution
@@ -252,7 +253,8 @@ def generated(**values: Any) -> GeneratedIdJob:
 
 async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
     """Insert jobs as single calls do."""
-    enqueuer = Enqueuer(parts.store, parts.tasks, outbox, misfire_grace_time=None, max_payload_bytes=None)
+    preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
+    enqueuer = Enqueuer(parts.store, outbox, preparer)
     await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
 
 

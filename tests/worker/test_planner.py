@@ -12,7 +12,7 @@ from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.planner import LOOK_AGAIN, LOOK_AGAIN_DEAF
@@ -305,7 +305,7 @@ async def test_a_switch_made_before_the_row_exists_is_not_lost(parts: Parts, clo
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     planner._jobs.enable(KEY, False)
-    await planner._jobs.write_wishes()  # as enable_periodic_job() does before start()
+    await planner._jobs.write_switches()  # as enable_periodic_job() does before start()
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
@@ -328,9 +328,9 @@ async def test_a_switch_made_while_another_is_written_is_not_lost(
 
     monkeypatch.setattr(parts.store.schedules, "enable_periodic", meanwhile)
     planner._jobs.enable(KEY, False)
-    await planner._jobs.write_wishes()
+    await planner._jobs.write_switches()
     assert planner._jobs.configs()[KEY].enabled
-    await planner._jobs.write_wishes()
+    await planner._jobs.write_switches()
     assert (await row(parts.store)).enabled
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
-from pg_scheduler.schedules.advance import step
-from pg_scheduler.schedules.row import PeriodicRow
+from pg_scheduler.schedules.advance import advance
+from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
@@ -66,12 +66,12 @@ class Planner(Service):
 
     async def prepare(self) -> None:
         """Every start writes the code's schedules."""
-        self._jobs.forget_merge()
+        self._jobs.forget_sync()
 
     async def run_once(self) -> float:
         """Write what changed here, then plan what is due."""
-        await self._jobs.merge()
-        if await self._jobs.write_wishes():
+        await self._jobs.sync()
+        if await self._jobs.write_switches():
             self._on_switched()
         rows, now = await self._jobs.refresh()
         if now is None:
@@ -91,7 +91,7 @@ class Planner(Service):
 
     async def drain(self) -> None:
         """What was switched while the last pass was under way is written all the same."""
-        if await self._jobs.write_wishes():
+        if await self._jobs.write_switches():
             self._on_switched()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
@@ -112,19 +112,19 @@ class Planner(Service):
         try:
             trigger = row.trigger()
             if row.next_fire_at is None:
-                window, following = None, trigger.next_after(now, anchor=row.anchor)
+                fire_time, following = None, trigger.next_after(now, anchor=row.anchor)
             else:
-                move = step(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
-                window, following = move.window, move.next_fire_at
+                due = advance(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
+                fire_time, following = due.fire_time, due.next_fire_at
         except UNUSABLE as error:
             self._broken[row.dedup_key] = row
             return PeriodicJobBroken(row.dedup_key, error)
         planned = None
-        if window is not None:
-            job = self._jobs.window_job(row, window, now)
+        if fire_time is not None:
+            job = self._jobs.fire_time_job(row, fire_time, now)
             await self._store.jobs.insert([job], connection=connection)
             planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
-        await self._store.schedules.move_periodic(row.dedup_key, window, following, on=connection)
+        await self._store.schedules.move_periodic(row.dedup_key, fire_time, following, on=connection)
         return planned
 
     def _is_live(self, row: PeriodicRow) -> bool:

@@ -1,4 +1,4 @@
-"""What becomes of a schedule's row when the code says otherwise."""
+"""The changes of a schedule's row when its declaration in code changes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.schedules.model import PeriodicJobConfig
-from pg_scheduler.schedules.row import PeriodicRow
-from pg_scheduler.schedules.sync import SyncPlan, merge
+from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
+from pg_scheduler.schedules.sync import SyncPlan, plan_sync
 from pg_scheduler.triggers.cron import CronTrigger
 from pg_scheduler.triggers.interval import IntervalTrigger
 
@@ -36,7 +35,7 @@ def write(
     now: datetime = NOW,
     chained: dict[str, datetime] | None = None,
 ) -> SyncPlan:
-    return merge(by_key(*configs), {row.dedup_key: row for row in rows}, now=now, chained=chained or {})
+    return plan_sync(by_key(*configs), {row.dedup_key: row for row in rows}, now=now, chained=chained or {})
 
 
 def stored(config: PeriodicJobConfig, now: datetime = NOW) -> PeriodicRow:
@@ -45,7 +44,7 @@ def stored(config: PeriodicJobConfig, now: datetime = NOW) -> PeriodicRow:
     return row
 
 
-def test_a_new_schedule_is_anchored_now() -> None:
+def test_a_new_schedule_is_anchored_at_the_current_time() -> None:
     config = PeriodicJobConfig(make(), HOUR, priority=JobPriority.LOW, max_retries=2, use_advisory_lock=True)
     assert stored(config) == PeriodicRow(
         dedup_key=config.dedup_key,
@@ -75,19 +74,19 @@ def test_a_new_cron_schedule_fires_at_its_first_time() -> None:
     assert isinstance(trigger, CronTrigger)
 
 
-def test_an_unchanged_schedule_is_left_alone() -> None:
+def test_an_unchanged_schedule_is_not_written() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     row = replace(stored(config), last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     assert write(config, rows=(row,), now=NOW + 90 * MINUTE) == SyncPlan((), ())
 
 
-def test_a_row_that_is_due_stays_due() -> None:
-    """A restart does not skip the window that was missed meanwhile."""
+def test_a_due_row_stays_due_when_its_schedule_is_unchanged() -> None:
+    """A restart does not skip the fire time that was missed meanwhile."""
     config = PeriodicJobConfig(make(), HOUR)
     assert write(config, rows=(stored(config),), now=NOW + 5 * HOUR) == SyncPlan((), ())
 
 
-def test_what_is_not_the_schedule_is_written_and_moves_nothing() -> None:
+def test_a_change_of_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     config = PeriodicJobConfig(
         make("renamed"), HOUR, dedup_key="key", job_name="named", priority=JobPriority.HIGH, max_retries=1
@@ -96,7 +95,7 @@ def test_what_is_not_the_schedule_is_written_and_moves_nothing() -> None:
     assert row == replace(old, function="app.renamed", job_name="named", priority=3, max_retries=1)
 
 
-def test_an_edited_schedule_with_a_key_of_its_own_moves_on() -> None:
+def test_an_edited_schedule_with_a_given_key_fires_at_its_next_new_time() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     old = replace(old, last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     edited = PeriodicJobConfig(make(), 25 * MINUTE, dedup_key="key")
@@ -107,14 +106,14 @@ def test_an_edited_schedule_with_a_key_of_its_own_moves_on() -> None:
     assert row.next_fire_at == NOW + 75 * MINUTE, "the grid of the old anchor, after now"
 
 
-def test_no_window_fires_twice_when_the_last_one_lies_ahead_of_the_clock() -> None:
+def test_an_edited_schedule_repeats_no_fire_time_when_the_clock_went_back() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     old = replace(old, last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     (row,) = write(PeriodicJobConfig(make(), 30 * MINUTE, dedup_key="key"), rows=(old,), now=NOW).write
     assert row.next_fire_at == NOW + 90 * MINUTE
 
 
-def test_from_interval_to_cron() -> None:
+def test_a_schedule_changes_from_interval_to_cron() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     (row,) = write(PeriodicJobConfig(make(), cron="15 * * * *", dedup_key="key"), rows=(old,)).write
     assert row.schedule == (None, "15 * * * *", "UTC")
@@ -129,10 +128,10 @@ def test_an_edited_schedule_with_a_derived_key_moves_its_row() -> None:
     (row,) = changed.write
     assert row.dedup_key == edited.dedup_key != old.dedup_key
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (NOW, NOW + HOUR, NOW + 75 * MINUTE)
-    assert not row.enabled, "what was switched off stays off"
+    assert not row.enabled, "a disabled schedule stays disabled"
 
 
-def test_a_row_of_another_function_or_with_a_key_of_its_own_does_not_move() -> None:
+def test_a_row_of_another_function_or_with_a_given_key_does_not_move() -> None:
     other = stored(PeriodicJobConfig(make("other"), HOUR))
     given = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     changed = write(PeriodicJobConfig(make(), 25 * MINUTE), rows=(other, given), now=NOW + HOUR)
@@ -140,14 +139,14 @@ def test_a_row_of_another_function_or_with_a_key_of_its_own_does_not_move() -> N
     assert [row.anchor for row in changed.write] == [NOW + HOUR]
 
 
-def test_a_given_key_takes_over_no_other_row() -> None:
+def test_a_schedule_with_a_given_key_takes_over_no_other_row() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     changed = write(PeriodicJobConfig(make(), HOUR, dedup_key="key"), rows=(old,), now=NOW + HOUR)
     assert changed.delete == ()
     assert [row.dedup_key for row in changed.write] == ["key"]
 
 
-def test_of_two_schedules_of_one_function_the_edited_one_moves() -> None:
+def test_only_the_edited_schedule_moves_when_a_function_has_two() -> None:
     kept, edited = PeriodicJobConfig(make(), HOUR), PeriodicJobConfig(make(), 5 * MINUTE)
     rows = (stored(kept), stored(PeriodicJobConfig(make(), 10 * MINUTE)))
     changed = write(kept, edited, rows=rows, now=NOW + MINUTE)
@@ -155,7 +154,7 @@ def test_of_two_schedules_of_one_function_the_edited_one_moves() -> None:
     assert [(row.dedup_key, row.anchor) for row in changed.write] == [(edited.dedup_key, NOW)]
 
 
-def test_two_edits_of_one_function_cannot_be_told_apart_and_begin_anew() -> None:
+def test_two_edited_schedules_of_one_function_get_new_rows() -> None:
     rows = tuple(stored(PeriodicJobConfig(make(), n * HOUR)) for n in (1, 2))
     edited = tuple(PeriodicJobConfig(make(), n * MINUTE) for n in (1, 2))
     changed = write(*edited, rows=rows, now=NOW + MINUTE)
@@ -163,7 +162,7 @@ def test_two_edits_of_one_function_cannot_be_told_apart_and_begin_anew() -> None
     assert {row.anchor for row in changed.write} == {NOW + MINUTE}
 
 
-def test_one_row_moves_to_one_key_only() -> None:
+def test_a_row_moves_to_one_key_only() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     edited = tuple(PeriodicJobConfig(make(), n * MINUTE) for n in (1, 2))
     changed = write(*edited, rows=(old,), now=NOW + MINUTE)
@@ -171,11 +170,11 @@ def test_one_row_moves_to_one_key_only() -> None:
     assert sorted(row.anchor for row in changed.write) == [NOW, NOW + MINUTE]
 
 
-def test_rows_that_no_code_here_knows_are_left_to_others() -> None:
+def test_a_row_without_a_function_in_this_process_is_not_changed() -> None:
     assert write(rows=(stored(PeriodicJobConfig(make(), HOUR)),)) == SyncPlan((), ())
 
 
-def test_enabled_is_what_was_said_last() -> None:
+def test_enabled_follows_the_latest_change_in_code_or_by_a_call() -> None:
     on, off = (PeriodicJobConfig(make(), HOUR, enabled=enabled) for enabled in (True, False))
     switched_off = replace(stored(on), enabled=False)
     switched_on = replace(stored(off), enabled=True)
@@ -186,24 +185,24 @@ def test_enabled_is_what_was_said_last() -> None:
     (row,) = write(on, rows=(replace(stored(off), enabled=False),)).write
     assert (row.enabled, row.enabled_in_code) == (True, True)
     (row,) = write(off, rows=(switched_off,)).write
-    assert (row.enabled, row.enabled_in_code) == (False, False), "both said the same"
+    assert (row.enabled, row.enabled_in_code) == (False, False), "both agree"
 
 
-def test_the_waiting_run_of_an_old_chain_is_the_first_window() -> None:
+def test_the_pending_job_of_a_0_2_chain_is_the_first_fire_time() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW + 20 * MINUTE
     (row,) = write(config, chained={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, due + HOUR)
 
 
-def test_an_overdue_run_of_an_old_chain_keeps_its_rhythm() -> None:
+def test_an_overdue_job_of_a_0_2_chain_keeps_the_interval() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW - 150 * MINUTE
     (row,) = write(config, chained={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, NOW + 30 * MINUTE)
 
 
-def test_a_chain_of_a_schedule_that_has_a_row_is_history() -> None:
+def test_a_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     chained = {config.dedup_key: NOW + 20 * MINUTE}
     assert write(config, rows=(stored(config),), chained=chained) == SyncPlan((), ())

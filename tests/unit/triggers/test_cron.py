@@ -1,8 +1,8 @@
 """CronTrigger against Debian's cron, minute by minute (second by second for six fields).
 
-Cut out of the comparison, because we differ on purpose (the docstring of `triggers` says why): how often a
-job starts within one instant, and jumps of less than five minutes, of which the zones below have none. The
-simulated daemon notices every change of the offset, also those that the real one misses.
+The comparison omits intended differences (see the docstring of the module): how often a job starts within
+one instant, and changes of less than five minutes, which the zones below do not have. The simulated daemon
+detects every change of the UTC offset, also those that the real one ignores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pg_scheduler.triggers.base import latest_fire
+from pg_scheduler.triggers.base import latest_fire_time
 from pg_scheduler.triggers.cron import CronTrigger
 from tests.support.debian_cron import MINUTE, SECOND, fires, read
 
@@ -44,7 +44,7 @@ YEARS = [
 
 
 def transitions(name: str, year: int) -> list[datetime]:
-    """The instants at which the zone's offset changes, around that year."""
+    """The instants at which the UTC offset of the zone changes, around that year."""
     zone = ZoneInfo(name)
     start = datetime(year, 1, 1, tzinfo=UTC) - DAY
     found = []
@@ -105,7 +105,7 @@ SECONDS = [
 
 
 def walk(trigger: CronTrigger, start: datetime, end: datetime) -> list[datetime]:
-    """The fires from ``start`` on, before ``end``, one after the other."""
+    """The fire times from ``start`` on, before ``end``, in order."""
     found = []
     instant = start - timedelta(microseconds=1)
     while (instant := trigger.next_after(instant)) < end:
@@ -125,7 +125,7 @@ def check(expression: str, name: str, change: datetime, reach: timedelta) -> lis
     return ours
 
 
-def test_the_changes_are_many_and_of_every_kind() -> None:
+def test_the_tested_clock_changes_cover_every_kind() -> None:
     shifts = set()
     for name, instant in CHANGES:
         after, before = (at.astimezone(zone(name)).utcoffset() for at in (instant, instant - SECOND))
@@ -137,13 +137,13 @@ def test_the_changes_are_many_and_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=str)
-def test_as_debian_through_every_change(name: str, change: datetime) -> None:
+def test_cron_fires_as_debian_through_every_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
         check(expression, name, change, 30 * HOUR)
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES[::3], ids=str)
-def test_as_debian_with_seconds(name: str, change: datetime) -> None:
+def test_cron_fires_as_debian_when_the_expression_has_seconds(name: str, change: datetime) -> None:
     for expression in SECONDS:
         check(expression, name, change, timedelta(hours=2, minutes=10))
 
@@ -170,7 +170,7 @@ WEEKDAYS = st.one_of(st.just("*"), st.just("*"), field(0, 6))
 
 
 def comes(expression: str) -> bool:
-    """Whether the daemon would ever run it."""
+    """Whether Debian's cron would ever run it."""
     entry = read(expression)
     first = datetime(2000, 1, 1)  # noqa: DTZ001  a wall time
     days = (first + number * DAY for number in range(29 * 366))
@@ -183,12 +183,14 @@ NOONS = st.tuples(st.just("0 12"), DATES, MONTHS, field(0, 6)).map(" ".join).fil
 
 @settings(max_examples=250, deadline=None)
 @given(expression=FIVE, change=st.sampled_from(CHANGES))
-def test_as_debian_whatever_the_expression(expression: str, change: tuple[str, datetime]) -> None:
+def test_cron_fires_as_debian_when_the_expression_is_arbitrary(
+    expression: str, change: tuple[str, datetime]
+) -> None:
     check(expression, change[0], change[1], 26 * HOUR)
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=str)
-def test_as_debian_from_any_instant_near_the_change(name: str, change: datetime) -> None:
+def test_cron_fires_as_debian_from_any_instant_near_a_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
         fired = fires(expression, zone(name), change - 30 * HOUR, change + 30 * HOUR)
         trigger = CronTrigger(expression, zone(name))
@@ -200,7 +202,7 @@ def test_as_debian_from_any_instant_near_the_change(name: str, change: datetime)
 
 @settings(max_examples=60, deadline=None)
 @given(parts=st.tuples(MINUTES, HOURS, field(0, 59)), change=st.sampled_from(CHANGES))
-def test_as_debian_whatever_the_expression_with_seconds(
+def test_cron_fires_as_debian_when_an_arbitrary_expression_has_seconds(
     parts: tuple[str, str, str], change: tuple[str, datetime]
 ) -> None:
     minute, hour, second = parts
@@ -209,8 +211,8 @@ def test_as_debian_whatever_the_expression_with_seconds(
 
 @settings(max_examples=80, deadline=None)
 @given(expression=NOONS, year=st.integers(1999, 2101))
-def test_days_as_debian_has_them(expression: str, year: int) -> None:
-    """Either of day of month and day of week when both restrict, both when one starts with a star."""
+def test_cron_matches_days_as_debian_does(expression: str, year: int) -> None:
+    """One match is enough when day of month and day of week are both restricted, else both must match."""
     entry = read(expression)
     noons = [datetime(year, 1, 1, 12, tzinfo=UTC) + number * DAY for number in range(800)]
     expected = [noon for noon in noons if noon.month in entry.sets[3] and entry.names_day(noon)]
@@ -223,7 +225,7 @@ def test_days_as_debian_has_them(expression: str, year: int) -> None:
     change=st.sampled_from(CHANGES),
     offset=st.timedeltas(-2 * DAY, 2 * DAY),
 )
-def test_each_fire_is_later_and_the_first_after_any_instant(
+def test_next_after_returns_the_first_later_fire_time(
     expression: str, change: tuple[str, datetime], offset: timedelta
 ) -> None:
     trigger = CronTrigger(expression, zone(change[0]))
@@ -242,17 +244,17 @@ def test_each_fire_is_later_and_the_first_after_any_instant(
     back=st.timedeltas(timedelta(0), DAY),
     ahead=st.timedeltas(timedelta(0), DAY),
 )
-def test_the_latest_fire_is_the_last_of_the_walk(
+def test_the_latest_fire_time_equals_the_last_of_all_steps(
     expression: str, change: tuple[str, datetime], back: timedelta, ahead: timedelta
 ) -> None:
     trigger = CronTrigger(expression, zone(change[0]))
     first = trigger.next_after(change[1] - back)
     now = max(first, change[1] + ahead)
     walked = walk(trigger, first, now + timedelta(microseconds=1))
-    assert latest_fire(trigger, first=first, now=now, anchor=first) == walked[-1]
+    assert latest_fire_time(trigger, first=first, now=now, anchor=first) == walked[-1]
 
 
-# By hand, so that a fault shared by the simulation and the trigger would show. Times are UTC.
+# Computed by hand, to detect an error that the simulation and the trigger share. Times are UTC.
 @pytest.mark.parametrize(
     ("expression", "name", "day", "expected"),
     [
@@ -278,7 +280,9 @@ def test_the_latest_fire_is_the_last_of_the_walk(
         ("59 23 * * * 59", "UTC", "2024-02-29", ["23:59:59"]),
     ],
 )
-def test_fires_worked_out_by_hand(expression: str, name: str, day: str, expected: list[str]) -> None:
+def test_cron_fires_at_times_computed_by_hand(
+    expression: str, name: str, day: str, expected: list[str]
+) -> None:
     start = datetime.fromisoformat(f"{day}T00:00+00:00")
     found = walk(CronTrigger(expression, zone(name)), start, start + DAY)
     assert found == [datetime.fromisoformat(f"{day}T{text}+00:00") for text in expected]
@@ -298,7 +302,7 @@ def test_fires_worked_out_by_hand(expression: str, name: str, day: str, expected
         ("@Yearly", ["2025-01-01", "2026-01-01", "2027-01-01"]),
     ],
 )
-def test_days_beyond_the_daemons_syntax(expression: str, expected: list[str]) -> None:
+def test_cron_accepts_days_that_debian_has_no_syntax_for(expression: str, expected: list[str]) -> None:
     trigger = CronTrigger(expression, zone("UTC"))
     instant = datetime(2024, 1, 1, tzinfo=UTC)
     found = [instant := trigger.next_after(instant) for _ in expected]

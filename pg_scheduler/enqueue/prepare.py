@@ -1,0 +1,142 @@
+"""Validate jobs and turn them into rows, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from pg_scheduler.jobs.ids import new_job_id, new_job_ids
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobPriority, JobSpec, Unset
+from pg_scheduler.jobs.payload import check_size, encode
+from pg_scheduler.jobs.registry import Task, TaskRegistry
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_execution_time,
+    check_grace,
+    check_job_id,
+    check_kind,
+    check_timeout,
+)
+
+__all__ = ["JobPreparer"]
+
+JobDefaults = tuple[str, int, int, int | None, float | None]
+"""The values that many jobs of a call share: the fields of NewJob after the execution time."""
+
+
+class JobPreparer:
+    """Validates jobs and turns them into rows.
+
+    Args:
+        tasks: The registry, which gets the functions of the jobs.
+        misfire_grace_time: The Scheduler's misfire grace time in seconds, for jobs without their own.
+        max_payload_bytes: The maximum size of the arguments of one job; None for no limit.
+    """
+
+    def __init__(
+        self, tasks: TaskRegistry, *, misfire_grace_time: int | None, max_payload_bytes: int | None
+    ) -> None:
+        self._tasks = tasks
+        self._grace = misfire_grace_time
+        self._max_payload_bytes = max_payload_bytes
+
+    def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
+        """Return the rows of jobs, in their order, and register their functions.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            ValueError: A value is out of range.
+            PayloadError: JSON cannot represent an argument, or the arguments are too large.
+        """
+        if not specs:
+            return []
+        ids = new_job_ids(len(specs))
+        jobs: list[NewJob] = []
+        last = check_kind("a job", specs[0], JobSpec)
+        due, defaults = check_execution_time(last.execution_time), self._defaults_of(last)
+        for spec in specs:
+            # A value that is the same object as in the spec before has been validated.
+            if (
+                check_kind("a job", spec, JobSpec).func is not last.func
+                or spec.priority is not last.priority
+                or spec.max_retries is not last.max_retries
+                or spec.misfire_grace_time is not last.misfire_grace_time
+                or spec.timeout is not last.timeout
+            ):
+                defaults = self._defaults_of(spec)
+            if spec.execution_time is not last.execution_time:
+                due = check_execution_time(spec.execution_time)
+            task_data = check_size(encode(spec.args, spec.kwargs), self._max_payload_bytes)
+            if spec.job_id is None:
+                jobs.append(GeneratedIdJob(next(ids), task_data, due, *defaults))
+            else:
+                jobs.append(NewJob(check_job_id(spec.job_id), task_data, due, *defaults))
+            last = spec
+        return jobs
+
+    def prepare_named(
+        self,
+        name: str,
+        execution_time: datetime,
+        task_data: str,
+        *,
+        priority: JobPriority,
+        max_retries: int,
+        job_id: str | None,
+        misfire_grace_time: int | Unset | None,
+    ) -> NewJob:
+        """Return the row of a job whose function is given by name.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            ValueError: A value is out of range.
+            PayloadError: The arguments are too large.
+        """
+        defaults = self._defaults(
+            name,
+            self._tasks.resolve(name),
+            priority=priority,
+            max_retries=max_retries,
+            misfire_grace_time=misfire_grace_time,
+            timeout=UNSET,
+        )
+        due = check_execution_time(execution_time)
+        check_size(task_data, self._max_payload_bytes)
+        if job_id is None:
+            return GeneratedIdJob(new_job_id(), task_data, due, *defaults)
+        return NewJob(check_job_id(job_id), task_data, due, *defaults)
+
+    def _defaults_of(self, spec: JobSpec) -> JobDefaults:
+        task = self._tasks.adopt(spec.func)
+        return self._defaults(
+            task.name,
+            task,
+            priority=spec.priority,
+            max_retries=spec.max_retries,
+            misfire_grace_time=spec.misfire_grace_time,
+            timeout=spec.timeout,
+        )
+
+    def _defaults(
+        self,
+        name: str,
+        task: Task | None,
+        *,
+        priority: JobPriority,
+        max_retries: int,
+        misfire_grace_time: int | Unset | None,
+        timeout: float | timedelta | Unset | None,
+    ) -> JobDefaults:
+        """Return the validated values. The task, then the Scheduler fills in those that are unset."""
+        if isinstance(misfire_grace_time, Unset) and task is not None:
+            misfire_grace_time = task.misfire_grace_time
+        if isinstance(timeout, Unset):
+            timeout = task.timeout if task is not None else DEFAULT_TIMEOUT
+        return (
+            name,
+            check_kind("priority", priority, JobPriority).db_value,
+            check_count("max_retries", max_retries),
+            self._grace if isinstance(misfire_grace_time, Unset) else check_grace(misfire_grace_time),
+            check_timeout(timeout),
+        )
