@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import importlib
 import inspect
+import pkgutil
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -23,6 +29,8 @@ from pg_scheduler import (
     events,
 )
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
+from tests.docs.snippets import PAGES, ROOT, Snippet, snippets_of
+from tools.reference.source import PUBLIC_MODULES
 
 NAMES = [
     "ConfigurationError",
@@ -231,6 +239,65 @@ def test_signatures(function: Callable[..., Any], expected: str) -> None:
 )
 def test_the_order_of_fields(value: type, first_fields: str) -> None:
     assert " ".join(inspect.signature(value).parameters).startswith(first_fields)
+
+
+PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "schedules", "store", "worker"}
+PRIVATE_MODULES = {"scheduler", "settings", "sqltext", "version"}
+"""What is public of them is exported by `pg_scheduler`."""
+
+PROGRAMS = sorted((ROOT / "examples").glob("**/*.py"))
+SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page) if snippet.kind == "python"]
+
+
+def imported_modules(code: str) -> set[str]:
+    """The modules of the package that a program imports."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module))
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if is_module(node, alias)}
+    return {name for name in found if name.split(".")[0] == "pg_scheduler"}
+
+
+def is_module(node: ast.ImportFrom, alias: ast.alias) -> bool:
+    return (ROOT.joinpath(*str(node.module).split("."), alias.name)).with_suffix(".py").exists() or (
+        ROOT.joinpath(*str(node.module).split("."), alias.name, "__init__.py").exists()
+    )
+
+
+def test_every_module_of_the_package_is_public_or_private() -> None:
+    found = {module.name for module in pkgutil.iter_modules(pg_scheduler.__path__)}
+    public = {name.removeprefix("pg_scheduler.") for name in PUBLIC_MODULES if "." in name}
+    assert found == public | PRIVATE_PACKAGES | PRIVATE_MODULES
+    assert not public & (PRIVATE_PACKAGES | PRIVATE_MODULES)
+
+
+def test_the_documentation_lists_the_public_modules() -> None:
+    page = (ROOT / "docs" / "operations" / "upgrading.md").read_text(encoding="utf-8")
+    section = page.partition("## Public modules\n")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == PUBLIC_MODULES
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_a_public_class_reports_a_public_module(name: str) -> None:
+    module = importlib.import_module(name)
+    for each in module.__all__:
+        value = getattr(module, each)
+        if isinstance(value, type):
+            assert value.__module__ in PUBLIC_MODULES, each
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_an_example_imports_public_modules_only(program: Path) -> None:
+    assert imported_modules(program.read_text(encoding="utf-8")) <= set(PUBLIC_MODULES)
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
+def test_a_snippet_of_the_documentation_imports_public_modules_only(snippet: Snippet) -> None:
+    wrapped = f"async def page() -> None:\n{textwrap.indent(snippet.code, '    ')}\n    ..."
+    assert imported_modules(wrapped) <= set(PUBLIC_MODULES)
 
 
 def test_class_attributes() -> None:

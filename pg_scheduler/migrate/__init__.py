@@ -16,3 +16,7 @@ __all__ = [
     "shipped_migrations",
     "verify",
 ]
+
+for _name in __all__:  # tracebacks and docs name the module that users import from
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__
