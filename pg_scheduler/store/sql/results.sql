@@ -4,31 +4,40 @@
 -- retries and crashes.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
--- time again. The position of a row's values in the arrays is looked up row by row, in an object built once.
--- A join by id could become a scan under a plan that was made for an empty table; a join by ctid would miss a
--- row that a heartbeat has just moved.
+-- time again. Each row looks its place in the arrays up, in an object that is built once. A join by id could
+-- become a scan under a plan that was made for an empty table; a join by ctid would miss a row that a
+-- heartbeat has just moved. OFFSET 0 keeps the planner from repeating the lookup for each column.
 WITH place AS MATERIALIZED ({places})
-UPDATE {schema}scheduled_jobs SET
-    status         = ($3::text[])[{place}],
-    error_message  = CASE WHEN ($3::text[])[{place}] <> 'completed'
-        THEN coalesce(($4::text[])[{place}], error_message) END,
-    retry_count    = least(retry_count, 2147483646) + ($6::integer[])[{place}],
-    crash_count    = least(crash_count, 2147483646) + ($7::integer[])[{place}],
-    execution_time = CASE WHEN ($5::double precision[])[{place}] > 0
-        THEN coalesce($9, now()) + make_interval(secs => ($5::double precision[])[{place}])
-        ELSE execution_time END,
-    expires_at     = CASE WHEN ($3::text[])[{place}] = 'pending'
-        THEN coalesce($9, now()) + make_interval(
-            secs => ($5::double precision[])[{place}] + misfire_grace_time)
-        ELSE expires_at END,
-    finished_at    = CASE WHEN ($3::text[])[{place}] <> 'pending' THEN coalesce($9, now()) END,
-    worker_id      = CASE WHEN ($3::text[])[{place}] <> 'pending' THEN worker_id END,
-    started_at     = CASE WHEN ($3::text[])[{place}] <> 'pending' THEN started_at END,
-    last_heartbeat = CASE WHEN ($3::text[])[{place}] <> 'pending' THEN last_heartbeat END,
-    lease_until    = NULL
+UPDATE {schema}scheduled_jobs AS job SET (
+    status, error_message, retry_count, crash_count, execution_time, expires_at,
+    finished_at, worker_id, started_at, last_heartbeat, lease_until
+) = (
+    SELECT
+        change.status,
+        CASE WHEN change.status <> 'completed' THEN coalesce(change.error, job.error_message) END,
+        least(job.retry_count, 2147483646) + ($6::integer[])[change.n],
+        least(job.crash_count, 2147483646) + ($7::integer[])[change.n],
+        CASE WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
+            ELSE job.execution_time END,
+        CASE WHEN change.status = 'pending'
+            THEN coalesce($9, now()) + make_interval(secs => change.delay + job.misfire_grace_time)
+            ELSE job.expires_at END,
+        CASE WHEN change.status <> 'pending' THEN coalesce($9, now()) END,
+        CASE WHEN change.status <> 'pending' THEN job.worker_id END,
+        CASE WHEN change.status <> 'pending' THEN job.started_at END,
+        CASE WHEN change.status <> 'pending' THEN job.last_heartbeat END,
+        NULL::timestamptz
+    FROM (
+        SELECT
+            at.n, ($3::text[])[at.n] AS status, ($4::text[])[at.n] AS error,
+            ($5::double precision[])[at.n] AS delay
+        FROM (SELECT {place} AS n OFFSET 0) AS at
+        OFFSET 0
+    ) AS change
+)
 FROM place
 WHERE job_id = ANY ($1)
-  AND status = 'running'
+  AND job.status = 'running'
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
   AND replacement IS NULL
