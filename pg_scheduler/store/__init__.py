@@ -1,1 +1,1 @@
-"""Everything that speaks to PostgreSQL on behalf of a running Scheduler."""
+"""Statements, connections and results of the database."""

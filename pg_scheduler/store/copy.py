@@ -1,8 +1,8 @@
-"""Jobs as the rows of a binary COPY, which costs half of what INSERT does, here and in the server.
+"""Pack jobs into the rows of a binary COPY, which costs half as much as INSERT, here and in the server.
 
-COPY knows no ON CONFLICT, so it is for jobs whose ids were made here. The bytes are packed here and not by
-asyncpg: a pool's owner may have given its types codecs, which COPY could not use or which mean another
-thing. All types are as stable as the wire protocol: PostgreSQL 14 to 18 read the same.
+COPY has no ON CONFLICT, so it is for jobs with generated ids. asyncpg could pack the bytes too, but the
+pool's owner may have set codecs that COPY cannot use, or that have another format. The formats are those of
+the wire protocol: PostgreSQL 14 to 18 read the same bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pg_scheduler.jobs.rows import NewJob
 __all__ = ["COLUMNS", "packed"]
 
 COLUMNS: Final = (*NewJob._fields, "expires_at")
-"""In the order of the rows; ``created_at`` comes after them when it is not the database that says it."""
+"""Columns in the order of the rows. ``created_at`` follows if the database does not set it."""
 
-CHUNK: Final = 500
-"""Rows between two looks at the event loop; the server works on them meanwhile."""
+CHUNK_ROWS: Final = 500
+"""Rows that are packed before the event loop runs other tasks."""
 
 HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER: Final = b"\xff\xff"
@@ -37,20 +37,20 @@ _double = Struct(">id").pack
 
 
 async def packed(jobs: Sequence[NewJob], created_at: datetime | None) -> AsyncIterator[bytes]:
-    """The whole stream, in pieces."""
+    """Yield the stream in chunks."""
     columns = _count(len(COLUMNS) + (created_at is not None))
     end = b"" if created_at is None else _instant(_microseconds(created_at))
     shared: object = None
     tail = b""
     yield HEADER
-    for start in range(0, len(jobs), CHUNK):
+    for start in range(0, len(jobs), CHUNK_ROWS):
         rows: list[bytes] = []
-        for job in jobs[start : start + CHUNK]:
-            if job[2:] != shared:  # neighbours often differ in nothing but id and arguments
+        for job in jobs[start : start + CHUNK_ROWS]:
+            if job[2:] != shared:  # neighbours often differ in id and arguments only
                 shared = job[2:]
                 tail = _tail(job) + end
             job_id, task_data = job.job_id.encode(), job.task_data.encode()
-            # jsonb in its first version: text
+            # version 1 of jsonb is text
             rows += (columns, _size(len(job_id)), job_id, _size(len(task_data) + 1), b"\1", task_data, tail)
         yield b"".join(rows)
         await asyncio.sleep(0)

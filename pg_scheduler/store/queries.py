@@ -130,6 +130,8 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
             is_shareable=routes != declared["route"],
             timeout=Timeout(declared.get("timeout", Timeout.CALL)),
         )
+    except KeyError as error:
+        raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
     except ValueError as error:
         raise LookupError(f"statement {name!r} declares {declared!r}: {error}") from error
 

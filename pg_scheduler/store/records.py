@@ -1,4 +1,4 @@
-"""Rows as the values the rest of the library works with."""
+"""Convert rows to the values of the library."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pg_scheduler.schedules.model import PeriodicRow
 
 __all__ = ["job_from", "periodic_from", "worker_from"]
 
-MAX_TIMEDELTA: Final = 86_399_999_999_999.0
-"""Seconds that fit into a timedelta; a column can hold more, and NaN, so it comes first in a ``min()``."""
+MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
+"""Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
 
 
 def job_from(row: Any) -> Job:
-    """A row of get_job or list_jobs. Arguments that were not written by this library are left out."""
+    """Convert a row of get_job or list_jobs. Arguments that this library did not write are left out."""
     values = dict(row)
     try:
         args, kwargs = decode(values.pop("task_data"))
@@ -29,18 +29,18 @@ def job_from(row: Any) -> Job:
     return Job(
         args=args,
         kwargs=kwargs,
-        timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA, seconds)),
+        timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA_S, seconds)),
         **values,
     )
 
 
 def worker_from(row: Any) -> Worker:
-    """A row of list_workers."""
+    """Convert a row of list_workers."""
     return Worker(**dict(row))
 
 
 def periodic_from(row: Any) -> PeriodicRow:
-    """A row of periodic_rows or due_periodic."""
+    """Convert a row of periodic_rows or due_periodic."""
     values = dict(row)
     values.pop("now", None)
     return PeriodicRow(**values)

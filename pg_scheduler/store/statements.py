@@ -110,7 +110,7 @@ class Statements:
                 return await self._shared.fetch(query.text, *args)
         route = route or query.routes[0]
         if route not in query.routes or route not in self._acquire:
-            raise LookupError(f"statement {name!r} does not run on route {route!r}; pass on=")
+            raise LookupError(f"statement {name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
         async with self._acquire[route]() as connection:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """Stands at NOW until it is moved."""
+    """A clock that stands at NOW until it is advanced."""
     return FakeClock(NOW)
 
 
 @pytest.fixture
 async def store(pool: Pool, clock: FakeClock) -> AsyncIterator[Store]:
-    """A store on the test's database, by the test's clock."""
+    """A store on the database of the test, with its clock."""
     connections = Connections(pool)
     yield Store(connections, clock=clock)
     await connections.release_held()

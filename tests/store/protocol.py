@@ -1,10 +1,9 @@
-"""The protocol of claims, leases and fences, twice: as plain rules about rows, and as the store's statements
-on sessions that take turns.
+"""The protocol of claims, leases and fencing tokens, twice: as plain rules about rows, and as statements.
 
-A rule says what one operation makes of a committed state. The ``World`` runs operations of the real store at
-the same time, each in a session and a transaction of its own, a statement or a commit per turn. The server
-tells who waits for another one's lock. After each commit the world compares: every row has to be as a rule
-makes it of a state that was committed while the operation ran, and the invariants have to hold.
+A rule states what one operation makes of a committed state. The ``World`` runs operations of the real store
+concurrently, each in its own session and transaction, one statement or commit per turn. The server reports
+which session waits for a lock. After each commit the world checks that every row follows by a rule from a
+state that was committed while the operation ran, and that the invariants hold.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MAX_CRASHES = 2
 GRACE = 90
 PATIENCE = 20.0
 SOON = 0.002
-"""Seconds after which the server is asked whether a session waits for a lock."""
+"""Seconds after which the test asks the server whether a session waits for a lock."""
 LIVENESS = {"w1": 101, "w2": 102, "w3": 103}
 """The liveness lock of each worker."""
 LIMIT = 10
@@ -52,7 +51,7 @@ ENDED = {"completed", "failed", "cancelled", "expired"}
 
 
 class Row(NamedTuple):
-    """What the protocol knows of a job."""
+    """A job, as the protocol sees it."""
 
     status: str
     worker: str | None
@@ -69,19 +68,19 @@ class Row(NamedTuple):
 
     @property
     def token(self) -> tuple[str | None, int] | None:
-        """Who may write about the try."""
+        """The worker and attempt that may settle the job."""
         return (self.worker, self.attempt) if self.status == "running" else None
 
 
 class Lease(NamedTuple):
-    """What it knows of a worker."""
+    """A worker, as the protocol sees it."""
 
     beat: datetime
     until: datetime
 
 
 class State(NamedTuple):
-    """All that is committed."""
+    """The committed rows."""
 
     jobs: Mapping[str, Row]
     workers: Mapping[str, Lease]
@@ -94,7 +93,7 @@ def after(instant: datetime, seconds: float | None) -> datetime | None:
 
 
 def pending(row: Row, now: datetime, **changes: Any) -> Row:
-    """A job that waits again."""
+    """Return the row as pending again."""
     row = row._replace(status="pending", worker=None, waiting=None, lease=None, ended=None, **changes)
     return row._replace(expires=after(max(row.due, now) if "due" in changes else now, row.grace))
 
@@ -107,28 +106,28 @@ class Op(ABC):
     """One operation of one session; ``now`` is when its transaction began."""
 
     skips: ClassVar[bool] = False
-    """Whether it passes over what others have locked."""
+    """Whether it skips locked rows."""
     now: datetime = NOW
     answer: Any = None
 
     @abstractmethod
     async def run(self, store: Store) -> Any:
-        """Do it."""
+        """Run the operation."""
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
-        """What becomes of a job."""
+        """Return what the operation makes of a job."""
         return row
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
-        """What becomes of a worker's row."""
+        """Return what the operation makes of a worker's row."""
         return lease
 
     def job_ids(self) -> Sequence[str]:
-        """Jobs that it may make."""
+        """Return the jobs that it may insert."""
         return ()
 
     def effects(self, state: State) -> Iterator[State]:
-        """What the whole may make of a state."""
+        """Return the states that it may make of a state."""
         jobs = {each: self.job(each, state.jobs.get(each), state) for each in {*state.jobs, *self.job_ids()}}
         names = {*state.workers, getattr(self, "worker_id", "w1")}
         leases = {each: self.lease(each, state.workers.get(each), state) for each in names}
@@ -138,8 +137,8 @@ class Op(ABC):
             state.locked,
         )
 
-    def check(self, before: State, now: State) -> None:  # noqa: B027 - not all have an answer
-        """Whether the answer tells what was done."""
+    def check(self, before: State, now: State) -> None:  # noqa: B027 - not every operation has an answer
+        """Assert that the answer describes the change."""
 
 
 def changed(before: State, now: State) -> set[str]:
@@ -211,7 +210,7 @@ class Replace(Insert):
 
 @dataclass
 class ExchangeOp(Op):
-    """Completions and claims."""
+    """Write completions and claim jobs."""
 
     skips: ClassVar[bool] = True
     worker_id: str
@@ -278,7 +277,7 @@ class Renew(Op):
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
         if not lease or worker_id != self.worker_id:
             return lease
-        was_over = lease.until < self.now  # such a beat does not count
+        was_over = lease.until < self.now  # such a heartbeat does not count
         return Lease(lease.beat if was_over else self.now, self.now + LEASE * SECOND)
 
     def check(self, before: State, now: State) -> None:
@@ -335,7 +334,7 @@ class Finish(Op):
 
 
 def defined(row: Row, new: NewJob, now: datetime) -> Row:
-    """The definition that waited takes the row."""
+    """Return the row with its replacement applied."""
     assert row.waiting is not None
     changes = {"definition": row.waiting, "retries": 0, "crashes": 0, "grace": new.misfire_grace_time}
     return pending(row, now, **changes, due=new.execution_time)
@@ -346,7 +345,7 @@ class RescueOp(Op):
     skips: ClassVar[bool] = True
     definitions: Mapping[int, NewJob]
     suspects: Sequence[str] = ()
-    """None of them: all whose lease is over."""
+    """Suspects; None for every worker whose lease expired."""
 
     async def run(self, store: Store) -> RescueResult:
         return await store.workers.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
@@ -359,7 +358,7 @@ class RescueOp(Op):
             and (lease.until < self.now or (self.suspects and worker_id not in state.locked))
         ]
         some = chain.from_iterable(combinations(dead, count) for count in range(len(dead), -1, -1))
-        for found in some:  # those in the middle of a claim are passed over
+        for found in some:  # workers that are claiming are skipped
             workers = {key: lease for key, lease in state.workers.items() if key not in found}
             left = state._replace(workers=workers)
             jobs = {key: self.released(row, found, left) for key, row in state.jobs.items()}
@@ -390,7 +389,7 @@ class RescueOp(Op):
 
 @dataclass
 class GiveBack(Op):
-    """A worker after a fault, which may have forgotten what it claimed, in part or all of it."""
+    """Release jobs of a worker that does not know all of its claims."""
 
     skips: ClassVar[bool] = True
     worker_id: str
@@ -509,11 +508,11 @@ LEGAL: Mapping[tuple[str | None, str | None], tuple[type[Op], ...]] = {
     **{(end, "pending"): (Replace, RetryJob, SetStatus) for end in ENDED},
     **{(end, None): (Vacuum,) for end in ENDED},
 }
-"""Who may move a job from one status to another; only a hand may do anything else."""
+"""The operations that may move a job from one status to another; set_status may make any change."""
 
 
 class _Transaction:
-    """One of asyncpg's, or a savepoint, which waits for a turn before its commit."""
+    """A transaction or savepoint that waits for a turn before its commit."""
 
     def __init__(self, session: Session, own: Any) -> None:
         self._session = session
@@ -555,9 +554,9 @@ class Session(Connections):
         self._connection = connection
         self.pid: int = connection.get_server_pid()
         self.waits = False
-        """For a turn."""
+        """Whether it waits for a turn."""
         self.news = asyncio.Event()
-        """It has begun to wait for one, or has ended."""
+        """Set when it begins to wait for a turn, or ends."""
         self._turn = asyncio.Event()
 
     def transaction(self, *, hot: bool = False, reserved: bool = False) -> Any:
@@ -584,12 +583,12 @@ class Session(Connections):
         self._turn.set()
 
     def reset(self) -> None:
-        """It has ended before its turn came."""
+        """Stop waiting: the operation ended before its turn."""
         self.waits = False
         self._turn.clear()
 
     async def wait(self) -> None:
-        """Until its turn comes."""
+        """Wait for a turn."""
         self.waits = True
         self.news.set()
         await self._turn.wait()
@@ -598,7 +597,7 @@ class Session(Connections):
 
 @dataclass(eq=False)
 class Actor:
-    """A session with a store, and what it is doing."""
+    """A session with a store, and its current operation."""
 
     session: Session
     store: Store
@@ -606,7 +605,7 @@ class Actor:
     op: Op | None = None
     task: asyncio.Task[Any] | None = None
     seen: list[State] = field(default_factory=list)
-    """What was committed while it did."""
+    """The states that were committed meanwhile."""
     overlapped: bool = False
     blocked: bool = False
 
@@ -642,13 +641,13 @@ WORKERS = "SELECT worker_id, last_beat, lease_until FROM scheduler_workers"
 
 
 class World:
-    """Real sessions on a real database, stepped by hand, and what was committed so far."""
+    """Real sessions on a real database, stepped by hand, and the committed states."""
 
     def __init__(self, pool: asyncpg.Pool, watch: Connection, actors: Sequence[Actor]) -> None:
         self.now = NOW
         self.definitions: dict[int, NewJob] = {}
         self.claims: list[tuple[str, Claim]] = []
-        """Every token there ever was, and whose it is."""
+        """Every fencing token so far, and its worker."""
         self.actors = actors
         self._watch = watch
         self.state = State({}, {}, frozenset())
@@ -656,7 +655,7 @@ class World:
     @classmethod
     @asynccontextmanager
     async def on(cls, dsn: str, count: int) -> AsyncIterator[World]:
-        """A world with so many sessions."""
+        """Yield a world with this many sessions."""
         # Once it is known to wait for a lock, a session need not wait long to learn of a deadlock.
         settings = {"deadlock_timeout": "10ms", "synchronous_commit": "off"}
         size = count + 1
@@ -672,7 +671,7 @@ class World:
             pool.terminate()  # a test that failed has left transactions open, and locks
 
     async def save(self) -> Callable[[], Awaitable[None]]:
-        """Keep everything as it is; returns what brings it back."""
+        """Save the tables, and return a function that restores them."""
         kept = (self.now, dict(self.definitions), list(self.claims), self.state)
         await self._watch.execute(SAVE)
 
@@ -689,7 +688,7 @@ class World:
         return restore
 
     async def reset(self) -> None:
-        """Forget everything, also what a failed test has left."""
+        """Remove all rows, those of a failed test too."""
         while busy := [actor for actor in self.actors if actor.task]:
             for actor in busy:
                 if actor.session.waits or actor.task is None or actor.task.done():
@@ -703,7 +702,7 @@ class World:
         self.state = State({}, {}, frozenset())
 
     def define(self, job_id: str, **changes: Any) -> tuple[NewJob, int]:
-        """One more definition of a job, which is told by its argument."""
+        """Return a new definition of a job, identified by its argument."""
         number = len(self.definitions)
         text = f'{{"args":[{number}],"kwargs":{{}}}}'
         job = new_job(job_id, **{"execution_time": self.now, "task_data": text} | changes)
@@ -726,24 +725,24 @@ class World:
         return GiveBack(worker_id, {claim.job_id: claim.attempt for claim in known}, self.definitions)
 
     def claims_of(self, worker_id: str) -> list[Claim]:
-        """What a worker believes it holds, if it never heard of anything."""
+        """Return the claims of a worker that received every answer and no notification."""
         return [claim for owner, claim in self.claims if owner == worker_id]
 
     async def live(self, worker_id: str) -> None:
-        """The worker's process holds its lock, unless somebody who declares it dead has that now."""
+        """Let the worker's process hold its lock, unless a rescue holds it now."""
         if worker_id not in self.state.locked and await self._watch.fetchval(
             "SELECT pg_try_advisory_lock($1)", LIVENESS[worker_id]
         ):
             self._committed(self.state._replace(locked=self.state.locked | {worker_id}))
 
     async def die(self, worker_id: str) -> None:
-        """The worker's process ends, and its lock is free."""
+        """End the worker's process, which frees its lock."""
         if worker_id in self.state.locked:
             await self._watch.fetchval("SELECT pg_advisory_unlock($1)", LIVENESS[worker_id])
             self._committed(self.state._replace(locked=self.state.locked - {worker_id}))
 
     async def do(self, op: Op, actor: Actor | None = None) -> Any:
-        """From begin to commit, as far as locks let it."""
+        """Run an operation from begin to commit, as far as locks allow."""
         actor = actor or self.actors[0]
         await self.begin(op, actor)
         while actor.can_go:
@@ -751,7 +750,7 @@ class World:
         return op.answer
 
     async def begin(self, op: Op, actor: Actor) -> None:
-        """Begin a transaction, which stands before its first statement."""
+        """Begin an operation, and stop before its first statement."""
         op.now = actor.clock.now = self.now
         actor.op, actor.seen = op, [self.state]
         busy = [each for each in self.actors if each.is_busy]
@@ -764,15 +763,15 @@ class World:
         await self._settle(actor)
 
     async def step(self, actor: Actor) -> None:
-        """One statement, or the commit."""
+        """Run one statement, or the commit."""
         actor.session.go()
         await self._settle(actor)
         await self._look(actor)
-        if not actor.is_busy:  # its locks are free
+        if not actor.is_busy:  # it released its locks
             await self.look_after()
 
     async def look_after(self) -> None:
-        """Those that waited for a lock may have it now."""
+        """Let sessions continue whose lock became free."""
         waiting = True
         while waiting:
             waiting = False
@@ -783,7 +782,7 @@ class World:
                     await self._look(other)
 
     async def fall(self, actor: Actor) -> None:
-        """End the session's transaction as a lost connection does: nothing of it happened."""
+        """Roll the session's transaction back, as a lost connection does."""
         await self._cancel(actor)
         await self._expect_no_change()
         await self.look_after()
@@ -796,7 +795,7 @@ class World:
         actor.session.reset()
 
     async def _settle(self, actor: Actor) -> None:
-        """Until it waits for a turn, waits for a lock, or has ended."""
+        """Wait until it waits for a turn or a lock, or has ended."""
         async with asyncio.timeout(PATIENCE):
             while not actor.session.news.is_set():
                 if actor.blocked:
@@ -807,11 +806,11 @@ class World:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SOON):
                         await actor.session.news.wait()
-                actor.blocked = not actor.session.news.is_set()  # perhaps: the server knows
+                actor.blocked = not actor.session.news.is_set()  # the server decides
             actor.blocked = False
 
     async def _look(self, actor: Actor) -> None:
-        """If it has ended, judge what it did."""
+        """If the operation ended, check its effects."""
         task, op = actor.task, actor.op
         assert op is not None
         if task is None or not task.done():
@@ -832,7 +831,7 @@ class World:
         self._committed(now)
 
     def _judge_rows(self, actor: Actor, before: State, now: State) -> None:
-        """Each row is as a rule makes it of a state that was committed while the operation ran."""
+        """Assert that each row follows by the rules from a state committed while the operation ran."""
         op = actor.op
         assert op is not None
         skips = op.skips and actor.overlapped
@@ -857,7 +856,7 @@ class World:
                     )
 
     def _judge_tokens(self, op: Op, before: State, now: State) -> None:
-        """The invariants, whatever the rules say."""
+        """Assert the invariants."""
         for job_id in changed(before, now):
             was, row = before.jobs.get(job_id), now.jobs.get(job_id)
             step = (was.status if was else None, row.status if row else None)
@@ -900,7 +899,7 @@ class World:
     # -- to the end ------------------------------------------------------------------------------------
 
     async def finish_all(self, known: set[object]) -> None:
-        """End what is under way; then every job can be run to its end by a new worker: none is lost or stuck.
+        """End all operations, then run every job with a new worker: none is lost or stuck.
 
         Of a state that is among the known ones that is known.
         """
@@ -917,7 +916,7 @@ class World:
         self.now += 3 * LEASE * SECOND
         await self.do(self.rescue())
         await self.do(Register("w3"))
-        for _ in range(2):  # a new definition may wait behind the first one
+        for _ in range(2):  # a second replacement may wait
             answer = await self.do(ExchangeOp("w3"))
             await self.do(self.finish("w3", CompleteOutcome(), *answer.jobs))
             self.now += SECOND
@@ -927,7 +926,7 @@ class World:
 async def interleave(
     world: World, restore: Callable[[], Awaitable[None]], play: Callable[[], Sequence[Op]]
 ) -> int:
-    """Play operations in every order in which their statements and commits can follow one another.
+    """Run operations in every interleaving of their statements and commits.
 
     Returns:
         How many orders there are.
@@ -944,7 +943,7 @@ async def interleave(
         depth = 0
         while any(actor.is_busy for actor in actors):
             ready = [actor for actor in actors if actor.can_go]
-            if not ready:  # a deadlock, which the server ends
+            if not ready:  # a deadlock, which the server resolves
                 await world.look_after()
                 continue
             if depth == len(path):

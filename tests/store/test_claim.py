@@ -1,4 +1,4 @@
-"""A claim takes due jobs in strict order, under a fresh token, and never what others hold."""
+"""Claims take due jobs in order, each with a new attempt number, and never a job that is held."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ids(claims: list[Claim]) -> list[str]:
     return [claim.job_id for claim in claims]
 
 
-async def test_a_claim_says_all_a_run_needs(store: Store, pool: Pool) -> None:
+async def test_claim_returns_everything_an_attempt_needs(store: Store, pool: Pool) -> None:
     job = new_job(
         execution_time=NOW - SECOND,
         task_data='{"args": [1], "kwargs": {}}',
@@ -62,7 +62,7 @@ async def test_a_claim_says_all_a_run_needs(store: Store, pool: Pool) -> None:
     assert found["finished_at"] is None
 
 
-async def test_the_order_is_priority_then_time_then_id(store: Store) -> None:
+async def test_exchange_orders_jobs_by_priority_time_and_id(store: Store) -> None:
     jobs = [
         new_job("low", priority=8, execution_time=NOW - 60 * SECOND),
         new_job("b", execution_time=NOW - SECOND),
@@ -77,7 +77,7 @@ async def test_the_order_is_priority_then_time_then_id(store: Store) -> None:
     assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == order[4:]
 
 
-async def test_jobs_of_one_instant_are_claimed_by_id_however_they_were_inserted(store: Store) -> None:
+async def test_exchange_claims_jobs_of_one_instant_by_id_when_inserted_in_another_order(store: Store) -> None:
     names = [f"{n * 7919 % 1000:04}" for n in range(1000)]
     await store.jobs.insert([new_job(name) for name in names])
     taken: list[str] = []
@@ -86,7 +86,7 @@ async def test_jobs_of_one_instant_are_claimed_by_id_however_they_were_inserted(
     assert taken == sorted(names)
 
 
-async def test_what_is_not_due_waits(store: Store, clock: FakeClock) -> None:
+async def test_exchange_leaves_jobs_that_are_not_due(store: Store, clock: FakeClock) -> None:
     await store.jobs.insert([new_job(execution_time=NOW + SECOND)])
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
     assert await due_in(store, [NAME]) == 1
@@ -96,7 +96,7 @@ async def test_what_is_not_due_waits(store: Store, clock: FakeClock) -> None:
     assert await due_in(store, [NAME]) is None
 
 
-async def test_the_next_due_time_is_the_earliest_of_known_names_and_may_lie_behind(store: Store) -> None:
+async def test_due_in_is_the_earliest_of_known_names_and_negative_when_overdue(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("unknown", job_name="other", execution_time=NOW - 99 * SECOND),
@@ -108,7 +108,7 @@ async def test_the_next_due_time_is_the_earliest_of_known_names_and_may_lie_behi
     assert await due_in(store, []) is None
 
 
-async def test_the_next_due_time_is_of_what_was_not_taken(store: Store) -> None:
+async def test_due_in_ignores_jobs_that_were_claimed(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
@@ -118,13 +118,13 @@ async def test_the_next_due_time_is_of_what_was_not_taken(store: Store) -> None:
         ]
     )
     full = await store.claims.exchange("w1", [NAME], 1)
-    assert (ids(full.expired), full.due_in) == (["late"], None), "the next claim tells"
+    assert (ids(full.expired), full.due_in) == (["late"], None), "the next claim reports it"
     less = await store.claims.exchange("w1", [NAME], 2)
     assert (ids(less.jobs), less.due_in) == (["due"], 5)
     assert (await store.claims.exchange("w1", [NAME], 2)).due_in == 5
 
 
-async def test_a_due_job_that_somebody_has_locked_shows_as_due(store: Store, pool: Pool) -> None:
+async def test_due_in_is_negative_when_a_due_job_is_locked(store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
@@ -134,7 +134,7 @@ async def test_a_due_job_that_somebody_has_locked_shows_as_due(store: Store, poo
     assert (ids(claimed.jobs), claimed.due_in) == (["b"], None)
 
 
-async def test_jobs_of_other_names_wait_for_a_worker_that_knows_them(store: Store, pool: Pool) -> None:
+async def test_exchange_leaves_jobs_of_unknown_names(store: Store, pool: Pool) -> None:
     await store.jobs.insert(
         [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
     )
@@ -145,10 +145,12 @@ async def test_jobs_of_other_names_wait_for_a_worker_that_knows_them(store: Stor
     assert ids((await store.claims.exchange("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
 
 
-async def test_a_job_past_its_grace_comes_back_as_expired(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_exchange_expires_a_job_past_its_misfire_grace_time(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await store.jobs.insert(
         [
-            new_job("for ever"),
+            new_job("at any time"),
             new_job("in time", misfire_grace_time=60),
             new_job("late", misfire_grace_time=59),
             new_job("none", misfire_grace_time=0),
@@ -157,19 +159,19 @@ async def test_a_job_past_its_grace_comes_back_as_expired(store: Store, pool: Po
     clock.advance(60 * SECOND)
     await store.workers.renew("w1", {}, LEASE)
     claimed = await store.claims.exchange("w1", [NAME], 10)
-    assert ids(claimed.jobs) == ["for ever", "in time"]
+    assert ids(claimed.jobs) == ["at any time", "in time"]
     assert ids(claimed.expired) == ["late", "none"]
     late = await row(pool, "late")
     assert (late["status"], late["finished_at"], late["started_at"]) == ("expired", NOW + 60 * SECOND, None)
     assert (await store.claims.exchange("w1", [NAME], 10)).expired == []
 
 
-async def test_no_grace_is_still_on_time(store: Store) -> None:
+async def test_exchange_claims_a_job_when_its_grace_time_ends_at_this_instant(store: Store) -> None:
     await store.jobs.insert([new_job(misfire_grace_time=0)])
     assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
-async def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
+async def test_each_claim_gets_a_new_attempt_number(store: Store) -> None:
     (first,) = await running(store, new_job())
     await store.workers.rescue(120)
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [], "it is held"
@@ -184,13 +186,15 @@ async def test_each_claim_has_a_token_of_its_own(store: Store) -> None:
     assert await store.claims.held_claim("job", "w2") == second
 
 
-async def test_a_worker_without_a_row_gets_nothing(store: Store, pool: Pool) -> None:
+async def test_exchange_claims_nothing_when_the_worker_has_no_row(store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job()])
     assert (await store.claims.exchange("nobody", [NAME], 1)).jobs == []
     assert (await row(pool))["attempt"] == 0
 
 
-async def test_a_worker_whose_lease_is_over_gets_nothing(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_exchange_claims_nothing_when_the_lease_expired(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await store.jobs.insert([new_job()])
     clock.advance(LEASE * SECOND)
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
@@ -199,7 +203,7 @@ async def test_a_worker_whose_lease_is_over_gets_nothing(store: Store, pool: Poo
     assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
-async def test_two_claims_at_once_share_the_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_concurrent_claims_share_the_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
     await store.workers.register(worker("w2"), LEASE)
     await store.jobs.insert([new_job(f"{n:02}") for n in range(10)])
     async with pool.acquire() as one:
@@ -212,7 +216,7 @@ async def test_two_claims_at_once_share_the_jobs(store: Store, pool: Pool, clock
     assert ids(second) == ["04", "05", "06", "07", "08", "09"]
 
 
-async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> None:
+async def test_many_concurrent_claims_take_each_job_once(store: Store) -> None:
     await store.jobs.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
     workers = [f"w{n}" for n in range(5)]
     for each in workers:
@@ -220,7 +224,7 @@ async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> 
 
     async def take(worker_id: str) -> list[str]:
         taken: list[str] = []
-        # What another claim has locked for a moment looks like an empty queue.
+        # Rows that another claim has locked look like an empty queue.
         while (await store.jobs.count_jobs(None)).pending:
             taken += ids((await store.claims.exchange(worker_id, [NAME], 7)).jobs)
         return taken
@@ -230,7 +234,7 @@ async def test_many_claims_at_once_take_every_job_exactly_once(store: Store) -> 
     assert sorted(everything) == [f"{n:03}" for n in range(200)]
 
 
-async def test_a_claim_locks_no_more_than_it_takes(store: Store, pool: Pool) -> None:
+async def test_claim_locks_only_the_rows_it_takes(store: Store, pool: Pool) -> None:
     jobs = [new_job(f"{priority}-{n}", priority=priority) for priority in (1, 3, 5, 8) for n in range(3)]
     await store.jobs.insert(jobs)
     for limit in (1, 2, 4, 5):
@@ -246,8 +250,8 @@ async def test_a_claim_locks_no_more_than_it_takes(store: Store, pool: Pool) -> 
         assert {each["job_id"] for each in free} == {job.job_id for job in jobs[limit:]}
 
 
-async def test_a_row_that_changes_under_the_claim_is_not_taken_twice(store: Store, pool: Pool) -> None:
-    """Another transaction cancels the job after the claim has seen it as pending."""
+async def test_claim_skips_a_row_that_changes_concurrently(store: Store, pool: Pool) -> None:
+    """Another transaction cancels the job after the claim read it as pending."""
     await store.jobs.insert([new_job("a"), new_job("b")])
     async with pool.acquire() as other, other.transaction():
         await other.execute(
@@ -258,7 +262,7 @@ async def test_a_row_that_changes_under_the_claim_is_not_taken_twice(store: Stor
     assert await column(pool, "attempt") == {"a": 0, "b": 1}
 
 
-async def test_held_claim(store: Store) -> None:
+async def test_held_claim_returns_the_claim_of_its_worker_only(store: Store) -> None:
     (claim,) = await running(store, new_job(function="app.moved", job_name="app.moved"))
     assert await store.claims.held_claim("job", "w1") == claim
     assert await store.claims.held_claim("job", "w2") is None
@@ -267,7 +271,7 @@ async def test_held_claim(store: Store) -> None:
     assert await store.claims.held_claim("job", "w1") is None
 
 
-async def test_the_farthest_times_can_be_stored_and_read(store: Store, clock: FakeClock) -> None:
+async def test_earliest_and_latest_instants_survive_a_round_trip(store: Store, clock: FakeClock) -> None:
     last = NOW.max.replace(tzinfo=NOW.tzinfo) - timedelta(microseconds=1)
     first = NOW.min.replace(tzinfo=NOW.tzinfo) + timedelta(microseconds=1)
     await store.jobs.insert(
@@ -285,7 +289,7 @@ async def test_the_farthest_times_can_be_stored_and_read(store: Store, clock: Fa
     assert await due_in(store, [NAME]) == pytest.approx(86400)
 
 
-async def test_a_pool_of_one_connection_is_enough(dsn: str, clock: FakeClock) -> None:
+async def test_store_works_with_a_pool_of_one_connection(dsn: str, clock: FakeClock) -> None:
     import asyncpg
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as small:
@@ -293,8 +297,8 @@ async def test_a_pool_of_one_connection_is_enough(dsn: str, clock: FakeClock) ->
         assert ids(await running(store, new_job())) == ["job"]
 
 
-async def test_a_claim_that_finds_nothing_writes_nothing(store: Store, pool: Pool) -> None:
-    """Not even a lock, which is written down as well: idle workers look every two seconds."""
+async def test_exchange_writes_nothing_when_no_job_is_due(store: Store, pool: Pool) -> None:
+    """Not even a row lock, which writes WAL: idle workers poll every two seconds."""
     await store.workers.register(worker(), LEASE)
     async with pool.acquire() as connection, connection.transaction():
         assert await claim_on(connection, store, 10) == []

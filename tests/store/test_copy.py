@@ -1,4 +1,4 @@
-"""COPY writes the same rows as INSERT does, whatever is in them, and all of a batch or nothing."""
+"""COPY writes the same rows as INSERT, and either a whole batch or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.copy import CHUNK
+from pg_scheduler.store.copy import CHUNK_ROWS
 from pg_scheduler.store.store import Store
 from tests.support.store import NOW, SECOND, Pool, new_job
 
@@ -36,14 +36,14 @@ KINDS = [
 
 
 def fresh(jobs: Sequence[NewJob]) -> list[GeneratedIdJob]:
-    """The same with ids of their own."""
+    """The jobs with generated ids."""
     return [
         GeneratedIdJob(job_id, *job[1:]) for job_id, job in zip(new_job_ids(len(jobs)), jobs, strict=True)
     ]
 
 
 async def rows(pool: Pool) -> list[dict[str, object]]:
-    """Everything in the table but the ids, in the order of the ids; timestamps as text, for any range."""
+    """All columns but the ids, ordered by id; timestamps as text, because they may exceed Python's range."""
     columns = ", ".join(
         f"{name}::text"
         for (name,) in await pool.fetch(
@@ -54,7 +54,7 @@ async def rows(pool: Pool) -> list[dict[str, object]]:
     return [dict(row) for row in await pool.fetch(f"SELECT {columns} FROM scheduled_jobs ORDER BY job_id")]
 
 
-async def test_the_rows_are_those_of_an_insert(store: Store, pool: Pool) -> None:
+async def test_copy_writes_the_same_rows_as_insert(store: Store, pool: Pool) -> None:
     jobs = [NewJob(*job) for job in fresh(KINDS)]
     assert await store.jobs.insert(jobs) == {job.job_id for job in jobs}
     inserted = await rows(pool)
@@ -64,7 +64,7 @@ async def test_the_rows_are_those_of_an_insert(store: Store, pool: Pool) -> None
     assert len(inserted) == len(KINDS)
 
 
-async def test_every_other_insert_writes_them_too(store: Store, pool: Pool) -> None:
+async def test_other_inserts_write_the_same_rows(store: Store, pool: Pool) -> None:
     await store.jobs.insert([NewJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
@@ -82,16 +82,16 @@ async def test_every_other_insert_writes_them_too(store: Store, pool: Pool) -> N
     assert await rows(pool) == inserted
 
 
-async def test_without_an_override_the_databases_clock_tells_the_creation(pool: Pool) -> None:
+async def test_copy_takes_created_at_from_the_database_when_there_is_no_test_clock(pool: Pool) -> None:
     before = await pool.fetchval("SELECT clock_timestamp()")
     await Store(Connections(pool)).jobs.copy(fresh([new_job()]), 1)
     created = await pool.fetchval("SELECT created_at FROM scheduled_jobs")
     assert before <= created <= await pool.fetchval("SELECT clock_timestamp()")
 
 
-@pytest.mark.parametrize("count", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
-@pytest.mark.parametrize("batch_size", [1, CHUNK, 10 * CHUNK])
-async def test_no_row_is_lost_between_two_pieces(
+@pytest.mark.parametrize("count", [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS + 1])
+@pytest.mark.parametrize("batch_size", [1, CHUNK_ROWS, 10 * CHUNK_ROWS])
+async def test_copy_writes_every_row_when_it_spans_chunks(
     store: Store, pool: Pool, count: int, batch_size: int
 ) -> None:
     if batch_size == 1:
@@ -102,14 +102,14 @@ async def test_no_row_is_lost_between_two_pieces(
     assert [tuple(row) for row in found] == [(job.job_id, job.execution_time) for job in jobs]
 
 
-async def test_what_the_table_refuses_is_refused_with_its_batch(store: Store, pool: Pool) -> None:
+async def test_copy_rejects_the_whole_batch_when_one_row_is_invalid(store: Store, pool: Pool) -> None:
     wrong = new_job(priority=2)
     with pytest.raises(asyncpg.CheckViolationError):
         await store.jobs.copy(fresh([new_job(), new_job(), new_job(), wrong]), 2)
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
 
 
-async def test_a_copy_that_is_cancelled_leaves_nothing(dsn: str, clock: FakeClock) -> None:
+async def test_copy_leaves_no_rows_when_it_is_cancelled(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
         store = Store(Connections(pool), clock=clock)
         async with pool.acquire() as other, other.transaction():

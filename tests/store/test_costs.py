@@ -1,4 +1,4 @@
-"""What claims and completions cost the server, counted and not timed: updates, bytes of WAL, pages touched.
+"""Costs of claims and completions, counted and not timed: updates, bytes of WAL, pages touched.
 
 Such figures are the same on a busy machine, and nearly so on every PostgreSQL, so the bounds lie close above
 what was measured. They are of single statements and of one session: other tests write to the same server.
@@ -28,7 +28,7 @@ LONG: Final = {"args": [], "kwargs": {"text": "lorem ipsum " * 40}}
 
 
 class HotPath:
-    """The session of the hot path, which explains each exchange while it really makes it.
+    """The session of the hot path; it executes each exchange under EXPLAIN ANALYZE.
 
     It was prepared on the empty table, as in a worker that was started before there were jobs.
     """
@@ -36,12 +36,12 @@ class HotPath:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.held: list[str] = []
-        """Ids of running jobs, which the next exchange completes."""
+        """Ids of running jobs. The next exchange completes them."""
         self.updated = self.hot = 0
-        """Rows of the jobs table that the last exchange updated, and how many of them on their page."""
+        """Rows of the jobs table that the last exchange updated, and those of them updated on their page."""
 
     async def exchange(self, limit: int, *, keep: bool = True, since: str = "NULL") -> dict[str, Any]:
-        """Complete what is held and take at most so many jobs; the root of the plan, with its counts."""
+        """Complete the held jobs and claim up to the limit; return the root of the plan."""
         ids, attempt = ",".join(self.held), int(bool(self.held))
         values = f"'{WORKER}', '{{{NAME}}}', {limit}, {INSTANT}, '{{{ids}}}', {attempt}"
         before = await self._updates()
@@ -57,7 +57,7 @@ class HotPath:
         return plan
 
     async def pages(self, found: int, *, since: str = "NULL") -> int:
-        """Pages that a claim of a hundred touches, which finds so many; what it wrote is taken back."""
+        """Return the pages that a claim with a limit of 100 touches; roll it back."""
         transaction = self.connection.transaction()
         await transaction.start()
         plan = await self.exchange(100, since=since)
@@ -89,7 +89,7 @@ async def path(dsn: str, store: Store) -> AsyncIterator[HotPath]:
 
 
 async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
-    """Whole pages of due jobs, in the order in which they will be claimed, as schedule_bulk() makes them."""
+    """Insert whole pages of due jobs in claim order, as schedule_bulk() does."""
     jobs = [
         new_job(
             new_job_id(),
@@ -103,7 +103,7 @@ async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
         await store.jobs.insert(jobs[start : start + 1000])
 
 
-async def test_a_poll_beside_20_other_workers_looks_at_their_locks_and_writes_nothing(
+async def test_poll_checks_20_liveness_locks_and_writes_nothing(
     path: HotPath, store: Store, dsn: str
 ) -> None:
     alone = await path.exchange(10)
@@ -117,7 +117,7 @@ async def test_a_poll_beside_20_other_workers_looks_at_their_locks_and_writes_no
     async with path.connection.transaction():
         await path.exchange(10)
         assert await path.connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
-    full = await path.exchange(0)  # it got as many as it asked for: no time to listen
+    full = await path.exchange(0)  # a full claim does not check the locks
     assert touched(full) < touched(beside)
     await others.close()
 
@@ -128,10 +128,10 @@ def touched(plan: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(("batch", "task_data"), [(10, USUAL), (500, USUAL), (500, LONG)])
-async def test_a_backlog_is_claimed_without_writing_an_index(
+async def test_claim_updates_stay_on_their_page_when_there_is_a_backlog(
     path: HotPath, store: Store, batch: int, task_data: dict[str, Any]
 ) -> None:
-    """The new version of each row finds room on its page; one that is completed leaves the claim index."""
+    """The new version of each claimed row fits on its page; a completed row leaves the claim index."""
     await insert_backlog(store, task_data)
     for start in range(0, BACKLOG, batch):
         completed = len(path.held)
@@ -142,12 +142,12 @@ async def test_a_backlog_is_claimed_without_writing_an_index(
 
 
 async def written_for_a_job(path: HotPath, store: Store, *, keep: bool) -> tuple[float, float]:
-    """Bytes and records of WAL for the claim and the completion of a job of a backlog."""
+    """Return the bytes and records of WAL for the claim and the completion of one job of a backlog."""
     await insert_backlog(store, USUAL)
     size = records = 0
     for limit in [100] * (BACKLOG // 100) + [0]:
         plan = await path.exchange(limit, keep=keep)
-        # Whole pages, in the place of changes, are what a checkpoint costs. Nobody can tell when it comes.
+        # Full page images are the cost of a checkpoint, which may begin at any time.
         size += plan["WAL Bytes"] - plan["WAL FPI"] * PAGE
         records += plan["WAL Records"]
     left = await path.connection.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'completed'")
@@ -155,13 +155,13 @@ async def written_for_a_job(path: HotPath, store: Store, *, keep: bool) -> tuple
     return size / BACKLOG, records / BACKLOG
 
 
-async def test_the_wal_of_a_job_that_is_kept(path: HotPath, store: Store) -> None:
+async def test_wal_per_job_is_bounded_when_rows_are_kept(path: HotPath, store: Store) -> None:
     size, records = await written_for_a_job(path, store, keep=True)
     assert size < 900  # 805 when this was written
     assert records < 5.5  # a lock and an update for the claim, the same and the key for the end, and pruning
 
 
-async def test_the_wal_of_a_job_that_is_not_kept(path: HotPath, store: Store) -> None:
+async def test_wal_per_job_is_bounded_when_rows_are_deleted(path: HotPath, store: Store) -> None:
     size, records = await written_for_a_job(path, store, keep=False)
     assert size < 500  # 450
     assert records < 4.5  # no key
@@ -188,17 +188,17 @@ async def fill(path: HotPath, shape: str, first: int, last: int) -> None:
 
 FEW, MANY = 1_000, 20_000
 MORE: Final = 16
-"""Pages that a claim may touch more when there are twenty times as many rows: the index has grown a level."""
+"""Additional pages of a claim among twenty times as many rows: the index has one level more."""
 
 PASSED = f"'{(NOW - 3600 * SECOND).isoformat()}'"
-"""ClaimCursor behind the rows that run and those of other names."""
+"""A claim position behind the running rows and those of other names."""
 
 
 FOUND_MOST = pytest.mark.parametrize(("found", "most"), [(0, 40), (100, 600)], ids=["poll", "claim"])
 
 
 @FOUND_MOST
-async def test_a_claim_touches_as_much_whatever_lies_in_the_table(
+async def test_claim_touches_the_same_pages_when_the_table_grows(
     path: HotPath, found: int, most: int
 ) -> None:
     shapes = ["future", "finished"] + ["due"] * bool(found)
@@ -213,7 +213,7 @@ async def test_a_claim_touches_as_much_whatever_lies_in_the_table(
 
 
 @FOUND_MOST
-async def test_behind_the_marks_it_touches_as_much_whatever_lies_before_them(
+async def test_claim_touches_the_same_pages_when_rows_before_the_cursor_grow(
     path: HotPath, found: int, most: int
 ) -> None:
     shapes = ["running", "unknown"]
@@ -226,4 +226,4 @@ async def test_behind_the_marks_it_touches_as_much_whatever_lies_before_them(
     many = await path.pages(found, since=PASSED)
     assert many <= few + MORE
     assert many <= most
-    assert await path.pages(found) > MANY / 4, "from the start, it walks them"
+    assert await path.pages(found) > MANY / 4, "a claim from the start reads them"

@@ -1,4 +1,4 @@
-"""Completions and claims in one statement: both halves, either, or none."""
+"""Completions and claims in one statement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def ids(jobs: object) -> list[str]:
     return [job.job_id for job in jobs]  # type: ignore[attr-defined]
 
 
-async def test_completions_and_claims_together(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_exchange_completes_and_claims_in_one_statement(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     done = await running(store, new_job("a"), new_job("b"), new_job("stays"))
     await store.jobs.insert(
         [new_job("next"), new_job("more"), new_job("future", execution_time=NOW + 9 * SECOND)]
@@ -39,21 +41,21 @@ async def test_completions_and_claims_together(store: Store, pool: Pool, clock: 
     assert (found["finished_at"], found["lease_until"], found["attempt"]) == (NOW + SECOND, None, 1)
 
 
-async def test_with_a_limit_of_zero_it_only_completes(store: Store, pool: Pool) -> None:
+async def test_exchange_only_completes_when_the_limit_is_zero(store: Store, pool: Pool) -> None:
     done = await running(store, new_job("a"))
     await store.jobs.insert([new_job("waits")])
     assert await store.claims.exchange("w1", [NAME], 0, completed=done) == ExchangeResult([], [], None, set())
     assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
 
 
-async def test_without_completions_it_only_claims(store: Store) -> None:
+async def test_exchange_only_claims_when_there_are_no_completions(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job("a")])
     answer = await store.claims.exchange("w1", [NAME], 5)
     assert (ids(answer.jobs), answer.refused) == (["a"], set())
 
 
-async def test_with_nothing_to_do_it_does_nothing(store: Store) -> None:
+async def test_exchange_returns_an_empty_result_when_there_is_nothing_to_do(store: Store) -> None:
     nothing = ExchangeResult([], [], None, set())
     assert await store.claims.exchange("w1", [], 0) == nothing
     assert await store.claims.exchange("w1", [NAME], 5) == nothing
@@ -61,7 +63,7 @@ async def test_with_nothing_to_do_it_does_nothing(store: Store) -> None:
     assert await store.claims.exchange("w1", [NAME], 5) == nothing
 
 
-async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool: Pool) -> None:
+async def test_exchange_names_refused_completions_and_writes_the_others(store: Store, pool: Pool) -> None:
     done = await running(
         store, *(new_job(each) for each in ("fine", "gone", "again", "cancelled", "replaced"))
     )
@@ -69,7 +71,7 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
     await store.jobs.cancel("cancelled")
     await store.jobs.replace([new_job("replaced", priority=1)])
     await store.jobs.set_status("again", JobStatus.PENDING, LEASE)
-    await store.claims.exchange("w1", [NAME], 1)  # a second try of it
+    await store.claims.exchange("w1", [NAME], 1)  # its second attempt
     await store.jobs.insert([new_job("next")])
     by_id["gone"] = by_id["gone"]._replace(job_id="never was")
     answer = await store.claims.exchange("w1", [NAME], 5, completed=list(by_id.values()))
@@ -91,7 +93,9 @@ async def test_what_is_refused_is_named_and_the_rest_goes_on(store: Store, pool:
 
 
 @pytest.mark.parametrize("attempt", [2, 0])
-async def test_another_token_completes_nothing(store: Store, pool: Pool, attempt: int) -> None:
+async def test_exchange_refuses_a_completion_of_another_attempt(
+    store: Store, pool: Pool, attempt: int
+) -> None:
     (claim,) = await running(store, new_job())
     before = await row(pool)
     answer = await store.claims.exchange("w1", [], 0, completed=[claim._replace(attempt=attempt)])
@@ -100,7 +104,7 @@ async def test_another_token_completes_nothing(store: Store, pool: Pool, attempt
     assert await row(pool) == before
 
 
-async def test_what_is_not_kept_is_deleted_under_the_same_tokens(store: Store, pool: Pool) -> None:
+async def test_exchange_deletes_fenced_completions_when_rows_are_not_kept(store: Store, pool: Pool) -> None:
     own, lost, replaced = await running(store, new_job("own"), new_job("lost"), new_job("replaced"))
     await store.jobs.cancel("lost")
     await store.jobs.replace([new_job("replaced", execution_time=NOW + SECOND)])
@@ -110,13 +114,15 @@ async def test_what_is_not_kept_is_deleted_under_the_same_tokens(store: Store, p
     assert await column(pool, "status") == {"lost": "cancelled", "replaced": "running", "next": "running"}
 
 
-async def test_one_token_twice_is_no_refusal(store: Store) -> None:
+async def test_exchange_accepts_a_completion_listed_twice(store: Store) -> None:
     (claim,) = await running(store, new_job())
     assert (await store.claims.exchange("w1", [], 0, completed=[claim, claim])).refused == set()
-    assert (await store.claims.exchange("w1", [], 0, completed=[claim])).refused == {"job"}, "it has ended"
+    assert (await store.claims.exchange("w1", [], 0, completed=[claim])).refused == {"job"}, (
+        "it was completed before"
+    )
 
 
-async def test_a_worker_without_a_lease_completes_what_is_still_its_own_and_claims_nothing(
+async def test_exchange_completes_held_jobs_and_claims_nothing_when_the_lease_expired(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     done = await running(store, new_job("a"))
@@ -129,7 +135,7 @@ async def test_a_worker_without_a_lease_completes_what_is_still_its_own_and_clai
     assert await column(pool, "status") == {"a": "completed", "next": "pending"}
 
 
-async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -> None:
+async def test_exchange_starts_at_the_claim_position_of_each_priority(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
     for priority in (1, 3, 5, 8):
         await store.jobs.insert(
@@ -155,8 +161,8 @@ async def test_a_claim_begins_where_it_is_told_for_each_priority(store: Store) -
     assert ids(rest.jobs) == ["1 before", "5 before", "5 at", "8 before"]
 
 
-async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
-    """A caller's open transaction that replaces one running job must not hold up all claims of its worker."""
+async def test_exchange_writes_the_other_completions_when_a_row_is_locked(store: Store, pool: Pool) -> None:
+    """A caller's open transaction that replaces a running job must not block all claims of its worker."""
     done = await running(store, new_job("a"), new_job("locked"))
     await store.jobs.insert([new_job("next")])
     async with pool.acquire() as other:
@@ -166,15 +172,15 @@ async def test_it_waits_for_nobodys_lock(store: Store, pool: Pool) -> None:
         answer = await asyncio.wait_for(store.claims.exchange("w1", [NAME], 5, completed=done), 10)
         assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
         finishing = asyncio.create_task(store.results.settle("w1", [(done[1], CompleteOutcome())]))
-        waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits
+        waiting, _ = await asyncio.wait([finishing], timeout=0.05)  # real time: that one waits for the lock
         assert not waiting
         await transaction.rollback()
     assert await finishing == {"locked"}
     assert await column(pool, "status") == {"a": "completed", "locked": "completed", "next": "running"}
 
 
-async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Store, pool: Pool) -> None:
-    """One that cannot be written leaves the others for the next time, none is refused then."""
+async def test_settle_writes_mixed_outcomes_in_one_transaction(store: Store, pool: Pool) -> None:
+    """If one cannot be written, all are written the next time, and none is refused."""
     first = await running(store, new_job("a"), new_job("b"))
     await store.results.settle("w1", [(first[1], ReleaseOutcome())])
     (second,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
@@ -190,7 +196,7 @@ async def test_outcomes_of_all_kinds_and_attempts_are_one_transaction(store: Sto
     }
 
 
-async def test_a_claim_begins_at_an_id_where_many_are_due_at_one_instant(store: Store) -> None:
+async def test_exchange_starts_at_an_id_when_many_jobs_share_an_instant(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
     answer = await store.claims.exchange(

@@ -1,4 +1,4 @@
-"""Which faults go away by themselves, told by class or SQLSTATE."""
+"""Errors are transient or permanent by class or SQLSTATE."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRANSIENT: list[BaseException] = [
     asyncpg.CrashShutdownError("x"),
     asyncpg.CannotConnectNowError("x"),
     asyncpg.IdleSessionTimeoutError("x"),
-    asyncpg.IdleInTransactionSessionTimeoutError("x"),  # 25P03: this process was halted in one
+    asyncpg.IdleInTransactionSessionTimeoutError("x"),  # 25P03: this process was suspended in one
     asyncpg.PostgresIOError("x"),  # 58030
     asyncpg.ReadOnlySQLTransactionError("x"),  # 25006
     asyncpg.LockNotAvailableError("x"),  # 55P03
@@ -71,35 +71,34 @@ LASTING: list[BaseException] = [
 
 
 BY_STATE = {
-    "08000 08001 08003 08004 08006 08007 08P01": True,  # the connection, or a pooler's word for it
+    "08000 08001 08003 08004 08006 08007 08P01": True,  # the connection, or a pooler's equivalent
     "40001 40P01 40003": True,  # lost against another transaction
     "53000 53100 53200 53300 53400": True,  # disk, memory, connections
-    "57014 57P01 57P02 57P03 57P05": True,  # cancelled, shut down, crashed, starting, idle for too long
+    "57014 57P01 57P02 57P03 57P05": True,  # cancelled, shut down, crashed, starting, idle too long
     "58000 58030": True,  # the server's own system
     "25006 25P03 25P04 55P03 55006": True,
     "22001 22P02 23505 23514": False,  # data
-    "25P02 26000 42601 42P01 42703 3F000": False,  # a mistake, or another schema than ours
-    "28000 28P01 3D000 42501": False,  # not allowed, not there
-    "54000 P0001 XX000 XX001 XX002": False,  # limits, somebody's trigger, a broken database
+    "25P02 26000 42601 42P01 42703 3F000": False,  # a mistake, or another schema
+    "28000 28P01 3D000 42501": False,  # no privilege, or missing
+    "54000 P0001 XX000 XX001 XX002": False,  # limits, a user's trigger, a broken database
 }
 
 
 @pytest.mark.parametrize(
     ("state", "passes"), [(state, passes) for states, passes in BY_STATE.items() for state in states.split()]
 )
-def test_the_state_decides(state: str, passes: bool) -> None:
+def test_sqlstate_decides_whether_an_error_is_transient(state: str, passes: bool) -> None:
     assert is_transient(asyncpg.PostgresError.new({"C": state, "M": "whatever it says"})) is passes
 
 
-async def test_a_transaction_that_was_halted_for_too_long(pool: asyncpg.Pool) -> None:
-    """The server has ended it. It is chance whether that is told (25P03), the end of the connection is, or
-    asyncpg's confusion: an InternalClientError, as it cannot switch its state."""
+async def test_transaction_ended_by_the_server_while_idle_is_transient(pool: asyncpg.Pool) -> None:
+    """asyncpg raises 25P03, the end of the connection or an InternalClientError, by chance."""
     connections = Connections(pool)
 
     async def use() -> None:
         async with connections.transaction() as connection:
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
-            time.sleep(0.1)  # noqa: ASYNC251 - the whole process is halted, or its event loop blocked
+            time.sleep(0.1)  # noqa: ASYNC251 - the process is suspended, or its event loop blocked
             await connection.execute("SELECT 1")
 
     with pytest.raises(DatabaseUnavailableError):
@@ -112,7 +111,7 @@ def name(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=name)
-def test_what_goes_away_by_itself(error: BaseException) -> None:
+def test_translated_raises_unavailable_for_a_transient_error(error: BaseException) -> None:
     assert is_transient(error)
     with pytest.raises(DatabaseUnavailableError) as caught, translated():
         raise error
@@ -121,13 +120,13 @@ def test_what_goes_away_by_itself(error: BaseException) -> None:
         assert str(caught.value) == (f"{name(error)}: {error}" if str(error) else name(error))
 
 
-def test_a_timeout_that_has_no_words_gets_some() -> None:
+def test_translated_describes_a_timeout_without_a_message() -> None:
     with pytest.raises(DatabaseUnavailableError, match=r"^TimeoutError: no answer in time$"), translated():
         raise TimeoutError
 
 
 @pytest.mark.parametrize("error", LASTING, ids=name)
-def test_what_does_not(error: BaseException) -> None:
+def test_translated_keeps_a_permanent_error(error: BaseException) -> None:
     assert not is_transient(error)
     with pytest.raises((type(error), SchemaError)) as caught, translated():
         raise error
@@ -143,24 +142,24 @@ def test_what_does_not(error: BaseException) -> None:
     ],
     ids=name,
 )
-def test_tables_that_are_not_there(error: asyncpg.PostgresError) -> None:
+def test_translated_raises_schema_missing_for_a_missing_table(error: asyncpg.PostgresError) -> None:
     with pytest.raises(SchemaMissingError, match=r"missing or old \(x\)") as caught, translated():
         raise error
     assert caught.value.__cause__ is error
 
 
-def test_a_right_that_is_missing() -> None:
-    with pytest.raises(SchemaForbiddenError, match=r"\(x\)\. Grant it") as caught, translated():
+def test_translated_raises_schema_forbidden_for_a_missing_privilege() -> None:
+    with pytest.raises(SchemaForbiddenError, match=r"\(x\); grant it") as caught, translated():
         raise asyncpg.InsufficientPrivilegeError("x")
     assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
 
 
-def test_a_fault_is_translated_once() -> None:
+def test_translated_keeps_an_unavailable_error() -> None:
     with pytest.raises(DatabaseUnavailableError) as caught, translated(), translated():
         raise ConnectionResetError("peer")
     assert str(caught.value) == "ConnectionResetError: peer"
 
 
-def test_no_fault() -> None:
+def test_translated_does_nothing_without_an_error() -> None:
     with translated():
         pass

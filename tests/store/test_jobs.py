@@ -1,4 +1,4 @@
-"""Insert, replace, cancel, set a status, and look."""
+"""Inserting, replacing, cancelling, changing and reading jobs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_FILTERS: dict[str, Any] = dict.fromkeys(
 # -- insert --------------------------------------------------------------------------------------------
 
 
-async def test_ids_that_are_free_are_inserted(store: Store, pool: Pool) -> None:
+async def test_insert_returns_the_ids_that_were_free(store: Store, pool: Pool) -> None:
     assert await store.jobs.insert([new_job("a")]) == {"a"}
     assert await store.jobs.insert([new_job("a", priority=1), new_job("b")]) == {"b"}
     assert await store.jobs.insert([new_job("c", priority=3), new_job("c", priority=8)]) == {"c"}
@@ -46,7 +46,7 @@ async def test_ids_that_are_free_are_inserted(store: Store, pool: Pool) -> None:
     assert await column(pool, "priority") == {"a": 5, "b": 5, "c": 3}
 
 
-async def test_a_new_row(store: Store, pool: Pool) -> None:
+async def test_insert_writes_a_pending_row(store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job(misfire_grace_time=60)])
     found = await row(pool)
     assert (found["status"], found["attempt"], found["retry_count"]) == ("pending", 0, 0)
@@ -54,7 +54,7 @@ async def test_a_new_row(store: Store, pool: Pool) -> None:
     assert found["function"] is None
 
 
-async def test_on_the_callers_transaction(store: Store, pool: Pool) -> None:
+async def test_insert_joins_the_transaction_of_the_caller(store: Store, pool: Pool) -> None:
     async with pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -64,12 +64,12 @@ async def test_on_the_callers_transaction(store: Store, pool: Pool) -> None:
             "a": JobStatus.PENDING,
             "b": JobStatus.PENDING,
         }
-        assert await store.jobs.statuses_of(["a"]) == {}, "not yet for others"
+        assert await store.jobs.statuses_of(["a"]) == {}, "others do not see it before the commit"
         await transaction.rollback()
     assert await store.jobs.statuses_of(["a", "b"]) == {}
 
 
-async def test_all_or_nothing(store: Store, pool: Pool) -> None:
+async def test_all_or_nothing_rolls_back_when_the_block_raises(store: Store, pool: Pool) -> None:
     async def fail(connection: Connection | None) -> None:
         async with store.jobs.all_or_nothing(connection) as one:
             await store.jobs.insert([new_job("a")], connection=one)
@@ -81,11 +81,11 @@ async def test_all_or_nothing(store: Store, pool: Pool) -> None:
         await store.jobs.insert([new_job("b")], connection=connection)
         with pytest.raises(LookupError):
             await fail(connection)
-    assert await column(pool, "status") == {"b": "pending"}, "the caller's own work stands"
+    assert await column(pool, "status") == {"b": "pending"}, "the caller's own rows remain"
 
 
 class Collector:
-    """Takes the examples of a property, so that one statement can carry them all to the database."""
+    """Collect the examples of a property, so that one statement sends them all."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []
@@ -97,7 +97,7 @@ class Collector:
 
 
 def large_floats_aside(value: Any) -> Any:
-    """The numbers of PostgreSQL's JSON do not remember that 1e16 was no int."""
+    """jsonb does not record that 1e16 was a float."""
     match value:
         case float() if abs(value) >= 1e16:
             return 0
@@ -108,7 +108,7 @@ def large_floats_aside(value: Any) -> Any:
     return value
 
 
-async def test_arguments_come_back_from_the_database_as_they_went(store: Store) -> None:
+async def test_arguments_survive_a_round_trip(store: Store) -> None:
     collector = Collector()
     collector.collect()
     sent = {f"{n}": large_floats_aside(value) for n, value in enumerate(collector.found)}
@@ -122,7 +122,7 @@ async def test_arguments_come_back_from_the_database_as_they_went(store: Store) 
 
 
 @pytest.mark.parametrize("number", [9e15, -9e15, 5e-324, 0.1, 1.0, 0.0, -2.5e-7])
-async def test_a_float_comes_back_as_one(store: Store, number: float) -> None:
+async def test_float_argument_survives_a_round_trip(store: Store, number: float) -> None:
     await store.jobs.insert([new_job(task_data=encode((number,), None))])
     job = await store.jobs.get_job("job")
     assert job
@@ -131,7 +131,7 @@ async def test_a_float_comes_back_as_one(store: Store, number: float) -> None:
 
 
 @pytest.mark.parametrize("number", [1e16, 1e23, -1.7976931348623157e308])
-async def test_a_large_float_comes_back_as_the_int_that_it_is_written_as(store: Store, number: float) -> None:
+async def test_large_float_argument_returns_as_an_int(store: Store, number: float) -> None:
     await store.jobs.insert([new_job(task_data=encode((number,), None))])
     job = await store.jobs.get_job("job")
     assert job
@@ -143,7 +143,7 @@ async def test_a_large_float_comes_back_as_the_int_that_it_is_written_as(store: 
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
-async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
+async def test_replace_changes_a_job_at_once_when_it_is_not_running(
     store: Store, pool: Pool, clock: FakeClock, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1, misfire_grace_time=1))
@@ -171,12 +171,12 @@ async def test_a_job_that_does_not_run_gets_the_new_definition_at_once(
     assert (found["expires_at"], found["replacement"]) == (None, None)
 
 
-async def test_a_job_that_is_not_there_is_inserted(store: Store, pool: Pool) -> None:
+async def test_replace_inserts_a_missing_job(store: Store, pool: Pool) -> None:
     await store.jobs.replace([new_job("a"), new_job("b", misfire_grace_time=5)])
     assert await column(pool, "expires_at") == {"a": None, "b": NOW + 5 * SECOND}
 
 
-async def test_two_calls_that_replace_the_same_jobs_do_not_deadlock(store: Store) -> None:
+async def test_concurrent_replacements_of_the_same_jobs_succeed(store: Store) -> None:
     jobs = [new_job(f"{n:03}") for n in range(300)]
     await store.jobs.insert(jobs)
     await asyncio.gather(*(store.jobs.replace(order) for order in (jobs, jobs[::-1]) * 4))
@@ -185,7 +185,7 @@ async def test_two_calls_that_replace_the_same_jobs_do_not_deadlock(store: Store
 # -- cancel --------------------------------------------------------------------------------------------
 
 
-async def test_cancel(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_cancel_ends_pending_and_running_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job("running"))
     await store.jobs.insert([new_job("pending")])
     await store.jobs.replace([new_job("running", priority=1)])
@@ -196,12 +196,12 @@ async def test_cancel(store: Store, pool: Pool, clock: FakeClock) -> None:
     assert await store.jobs.cancel("missing") == StatusChange(False, None)
     found = await row(pool, "running")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("cancelled", NOW + SECOND, None)
-    assert found["replacement"] is None, "whatever waits for it is cancelled too"
-    assert found["worker_id"] == "w1", "who ran it last"
+    assert found["replacement"] is None, "its replacement is cancelled too"
+    assert found["worker_id"] == "w1", "the last worker"
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status.is_finished])
-async def test_what_has_ended_is_not_cancelled(store: Store, pool: Pool, status: JobStatus) -> None:
+async def test_cancel_leaves_a_finished_job(store: Store, pool: Pool, status: JobStatus) -> None:
     await store.jobs.insert([new_job()])
     await store.jobs.set_status("job", status, LEASE)
     before = await row(pool)
@@ -210,8 +210,8 @@ async def test_what_has_ended_is_not_cancelled(store: Store, pool: Pool, status:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "set_status"])
-async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool: Pool, verb: str) -> None:
-    """It tells the worker that has just taken the job, though its own snapshot is older."""
+async def test_change_waits_for_a_claim_in_progress(store: Store, pool: Pool, verb: str) -> None:
+    """It returns the worker that has just claimed the job, although its own snapshot is older."""
     await store.jobs.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     await store.schedules.now()
@@ -229,7 +229,7 @@ async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool
             " WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         async with asyncio.timeout(10):
-            while not await other.fetchval(blocked):  # the server's own word that it waits
+            while not await other.fetchval(blocked):  # the server reports that it waits
                 await other.execute("SELECT pg_stat_clear_snapshot()")
         await transaction.commit()
     assert await change == StatusChange(True, "w1")
@@ -241,7 +241,7 @@ async def test_a_change_waits_for_the_claim_that_is_under_way(store: Store, pool
 
 @pytest.mark.parametrize("before", JobStatus)
 @pytest.mark.parametrize("after", JobStatus)
-async def test_from_every_status_to_every_status(
+async def test_set_status_moves_a_job_between_any_two_statuses(
     store: Store, pool: Pool, clock: FakeClock, before: JobStatus, after: JobStatus
 ) -> None:
     await store.jobs.insert([new_job(misfire_grace_time=10, max_retries=1)])
@@ -267,16 +267,18 @@ async def test_from_every_status_to_every_status(
     assert found["lease_until"] == (later + LEASE * SECOND if reserved else None)
     if after is JobStatus.PENDING:
         assert found["worker_id"] is found["started_at"] is found["last_heartbeat"] is None
-        assert found["expires_at"] == later + 10 * SECOND, "its whole grace"
+        assert found["expires_at"] == later + 10 * SECOND, "its whole grace time"
     elif reserved:
         assert (found["worker_id"], found["started_at"]) == ("set by hand", later)
 
 
-async def test_a_job_that_is_not_there_has_no_status_to_set(store: Store) -> None:
+async def test_set_status_reports_a_missing_job(store: Store) -> None:
     assert await store.jobs.set_status("missing", JobStatus.PENDING, LEASE) == StatusChange(False, None)
 
 
-async def test_a_reservation_by_hand_ends_with_its_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_rescue_releases_a_reserved_job_when_its_lease_expires(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await store.jobs.insert([new_job()])
     await store.jobs.set_status("job", JobStatus.RUNNING, LEASE)
     assert (await store.workers.rescue(120)).job_ids == []
@@ -285,10 +287,10 @@ async def test_a_reservation_by_hand_ends_with_its_lease(store: Store, pool: Poo
     assert (await row(pool))["status"] == "pending"
 
 
-# -- look ----------------------------------------------------------------------------------------------
+# -- read ----------------------------------------------------------------------------------------------
 
 
-async def test_one_job(store: Store, clock: FakeClock) -> None:
+async def test_get_job_returns_every_column(store: Store, clock: FakeClock) -> None:
     assert await store.jobs.get_job("job") is None
     (claim,) = await running(
         store,
@@ -321,7 +323,9 @@ async def test_one_job(store: Store, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("task_data", ["[1]", "null", '{"args": 5}', '"text"'])
-async def test_arguments_that_others_wrote_are_left_out(store: Store, pool: Pool, task_data: str) -> None:
+async def test_get_job_leaves_out_arguments_of_another_format(
+    store: Store, pool: Pool, task_data: str
+) -> None:
     await store.jobs.insert([new_job(timeout_seconds=None)])
     await pool.execute("UPDATE scheduled_jobs SET task_data = $1", task_data)
     job = await store.jobs.get_job("job")
@@ -333,7 +337,7 @@ async def page(store: Store, **filters: object) -> list[str]:
     return [job.job_id for job in await store.jobs.list_jobs(**{**NO_FILTERS, "limit": 100, **filters})]
 
 
-async def test_pages_are_in_the_order_of_ids_and_no_change_disturbs_them(store: Store) -> None:
+async def test_list_jobs_pages_by_id_when_jobs_change(store: Store) -> None:
     jobs = [new_job(f"{n:02}", execution_time=NOW + n * SECOND) for n in range(10)]
     await store.jobs.insert(jobs[::-1])
     seen = await page(store, limit=4)
@@ -345,7 +349,7 @@ async def test_pages_are_in_the_order_of_ids_and_no_change_disturbs_them(store: 
     assert seen == ["00", "01", "02", "03", "03a", "04", "05", "055", "06", "07", "08", "09"]
 
 
-async def test_filters(store: Store) -> None:
+async def test_list_jobs_applies_each_filter(store: Store) -> None:
     await running(store, new_job("a"))
     await running(store, new_job("b"), worker_id="w2")
     await store.jobs.insert([new_job("c", job_name="other"), new_job("d", execution_time=NOW + SECOND)])
@@ -360,7 +364,7 @@ async def test_filters(store: Store) -> None:
     assert await page(store, job_name=NAME, statuses=[JobStatus.RUNNING], after="a") == ["b"]
 
 
-async def test_counts(store: Store) -> None:
+async def test_count_jobs_counts_each_status(store: Store) -> None:
     assert await store.jobs.count_jobs(None) == JobCounts()
     statuses = list(JobStatus)
     for n, status in enumerate(statuses):

@@ -1,4 +1,4 @@
-"""How the hot statements reach their rows, also when the plan is older than the data.
+"""Plans of the hot statements, also when they are older than the data.
 
 A session prepares a statement when it first uses it, often while the table is empty, and keeps the plan until
 something makes PostgreSQL plan anew. So the plans are looked at both ways: made on the empty table and used
@@ -51,12 +51,12 @@ TYPES = {
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
 TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
-"""Statements on connections that are held between uses."""
+"""Statements that run on connections held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
 
 
 def each(value: object) -> str:
-    """An array with this value for each of them."""
+    """Return an array with this value for each held job."""
     return "'{" + ",".join([str(value)] * len(HELD)) + "}'"
 
 
@@ -84,7 +84,7 @@ VALUES = {
 
 
 async def prepare(connection: Connection, names: Iterable[str]) -> None:
-    """Prepare statements, and use them often, on empty tables."""
+    """Prepare statements and execute them several times on empty tables."""
     for name in names:
         await connection.execute(f"PREPARE {name} ({TYPES[name]}) AS {QUERIES[name].text}")
         for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
@@ -93,15 +93,15 @@ async def prepare(connection: Connection, names: Iterable[str]) -> None:
 
 @pytest.fixture
 async def session(store: Store) -> AsyncIterator[Connection]:
-    """A transaction that has prepared everything."""
+    """A transaction with all statements prepared."""
     async with store.connections.transaction() as connection:
         await prepare(connection, TYPES)
         yield connection
 
 
 @pytest.fixture
-async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
-    """A session with the settings of the connection that is held, which has prepared what runs there."""
+async def dedicated(dsn: str, store: Store) -> AsyncIterator[Connection]:
+    """A session with the settings of a held connection, and its statements prepared."""
     connection = await asyncpg.connect(dsn)
     await connection.execute(DEDICATED_SETTINGS)
     await prepare(connection, HELD_THERE)
@@ -110,7 +110,7 @@ async def steady(dsn: str, store: Store) -> AsyncIterator[Connection]:
 
 
 async def fill(connection: Connection, store: Store) -> None:
-    """Some running jobs, due ones, many of the future in front of them by priority, and a history."""
+    """Insert running jobs, due ones, many future ones of a higher priority, and finished ones."""
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job(job_id, priority=1) for job_id in HELD])
     assert len((await store.claims.exchange("w1", [NAME], len(HELD))).jobs) == len(HELD)
@@ -136,7 +136,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def explain(connection: Connection, name: str, values: str = "") -> list[dict[str, Any]]:
-    """The nodes of the plan that was really run, with their counts; what it wrote is taken back."""
+    """Execute a statement, roll it back and return the nodes of its plan with their counts."""
     transaction = connection.transaction()
     await transaction.start()
     text = await connection.fetchval(
@@ -147,7 +147,7 @@ async def explain(connection: Connection, name: str, values: str = "") -> list[d
 
 
 def on_jobs(found: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
-    """How the jobs table is read: the kinds of scans and their indexes."""
+    """Return the scans of the jobs table, each with its index."""
     return {
         (node["Node Type"], node.get("Index Name"))
         for node in found
@@ -179,7 +179,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_a_plan_made_on_the_empty_table_serves_the_full_one(
+async def test_plan_uses_indexes_when_it_was_made_on_an_empty_table(
     session: Connection, store: Store, name: str
 ) -> None:
     await fill(session, store)
@@ -187,20 +187,24 @@ async def test_a_plan_made_on_the_empty_table_serves_the_full_one(
 
 
 @pytest.mark.parametrize("name", HELD_THERE)
-async def test_so_it_does_on_a_connection_that_is_held(steady: Connection, store: Store, name: str) -> None:
-    await fill(steady, store)
-    assert on_jobs(await explain(steady, name)) == EXPECTED[name]
+async def test_plan_uses_indexes_on_a_held_connection_when_it_was_made_on_an_empty_table(
+    dedicated: Connection, store: Store, name: str
+) -> None:
+    await fill(dedicated, store)
+    assert on_jobs(await explain(dedicated, name)) == EXPECTED[name]
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_a_plan_made_with_statistics(session: Connection, store: Store, name: str) -> None:
+async def test_plan_uses_indexes_when_it_was_made_with_statistics(
+    session: Connection, store: Store, name: str
+) -> None:
     await fill(session, store)
     await session.execute("ANALYZE scheduled_jobs")
     assert on_jobs(await explain(session, name)) == EXPECTED[name]
 
 
 def read_by(found: list[dict[str, Any]]) -> float:
-    """Rows that the claim index was read for."""
+    """Return the number of rows read through the claim index."""
     # Loops count one probe per priority.
     read: float = sum(
         (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
@@ -211,48 +215,50 @@ def read_by(found: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-@pytest.mark.parametrize("way", ["session", "steady"])
-async def test_a_claim_never_walks_the_future(
-    session: Connection, steady: Connection, store: Store, way: str, analyzed: bool
+@pytest.mark.parametrize("way", ["session", "dedicated"])
+async def test_claim_reads_no_future_rows(
+    session: Connection, dedicated: Connection, store: Store, way: str, analyzed: bool
 ) -> None:
-    connection = steady if way == "steady" else session
+    connection = dedicated if way == "dedicated" else session
     await fill(connection, store)
     if analyzed:
         await connection.execute("ANALYZE scheduled_jobs")
     found = await explain(connection, "exchange_jobs")
     assert on_jobs(found) == EXPECTED["exchange_jobs"]
-    assert found[0]["Actual Rows"] == 1 + 100  # the last row tells of the rest
-    # What was taken plus the running rows in front, no more.
+    assert found[0]["Actual Rows"] == 1 + 100  # the last row describes the rest
+    # The claimed rows and the running rows in front of them, no more.
     assert read_by(found) <= 100 + len(HELD) + 4
 
 
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_a_look_ahead_never_walks_the_future(steady: Connection, store: Store, analyzed: bool) -> None:
-    await fill(steady, store)
+async def test_scan_deadlines_reads_no_future_rows(
+    dedicated: Connection, store: Store, analyzed: bool
+) -> None:
+    await fill(dedicated, store)
     if analyzed:
-        await steady.execute("ANALYZE scheduled_jobs")
-    found = await explain(steady, "scan_deadlines")
+        await dedicated.execute("ANALYZE scheduled_jobs")
+    found = await explain(dedicated, "scan_deadlines")
     (index,) = (node["Index Cond"] for node in found if node.get("Index Name") == "scheduled_jobs_claim")
     assert "priority = " in index
     assert read_by(found) <= DUE + len(HELD) + 30 + 4
 
 
-async def test_a_claim_that_begins_behind_the_running_rows_does_not_walk_them(
-    steady: Connection, store: Store
+async def test_claim_reads_no_running_rows_when_its_position_is_behind_them(
+    dedicated: Connection, store: Store
 ) -> None:
-    await fill(steady, store)
-    await steady.execute(
+    await fill(dedicated, store)
+    await dedicated.execute(
         f"UPDATE scheduled_jobs SET execution_time = {INSTANT}::timestamptz - interval '1 hour', priority = 5"
         " WHERE status = 'running'"
     )
     since = f"'{(NOW - 2_000 * SECOND).isoformat()}'"
     marked = VALUES["exchange_jobs"].replace("'-infinity'", since)
-    assert read_by(await explain(steady, "exchange_jobs")) > len(HELD)
-    assert read_by(await explain(steady, "exchange_jobs", marked)) <= 100 + 4
+    assert read_by(await explain(dedicated, "exchange_jobs")) > len(HELD)
+    assert read_by(await explain(dedicated, "exchange_jobs", marked)) <= 100 + 4
 
 
 async def not_hot(connection: Connection) -> int:
-    """Rows that this session has updated lately in a way that touched an index."""
+    """Return the number of rows that this transaction updated with an index entry."""
     count: int = await connection.fetchval(
         "SELECT pg_stat_get_xact_tuples_updated(oid) - pg_stat_get_xact_tuples_hot_updated(oid)"
         " FROM pg_class WHERE oid = 'scheduled_jobs'::regclass"
@@ -260,7 +266,7 @@ async def not_hot(connection: Connection) -> int:
     return count
 
 
-async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) -> None:
+async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
     async with pool.acquire() as connection:
@@ -275,7 +281,7 @@ async def test_a_claim_and_a_heartbeat_touch_no_index(store: Store, pool: Pool) 
             assert await not_hot(connection) == 0
 
 
-async def test_no_index_has_what_a_claim_changes(pool: Pool) -> None:
+async def test_indexes_contain_no_column_that_a_claim_changes(pool: Pool) -> None:
     rows = await pool.fetch(
         "SELECT indexdef FROM pg_indexes WHERE tablename = 'scheduled_jobs' ORDER BY indexname"
     )
@@ -284,16 +290,16 @@ async def test_no_index_has_what_a_claim_changes(pool: Pool) -> None:
     assert claim_index.endswith('(priority, execution_time, job_id COLLATE "C") WHERE (finished_at IS NULL)')
 
 
-async def test_the_tables_settings(pool: Pool) -> None:
+async def test_jobs_table_has_its_storage_settings(pool: Pool) -> None:
     options = await pool.fetchval("SELECT reloptions FROM pg_class WHERE oid = 'scheduled_jobs'::regclass")
     assert {"fillfactor=45", "autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= set(options)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 9])
-async def test_the_store_gives_the_hot_statements_those_settings(
+async def test_store_runs_tuned_statements_with_planner_settings(
     dsn: str, clock: FakeClock, size: int
 ) -> None:
-    """In a pool with one to spare on a connection that keeps them, else in a transaction each."""
+    """On the dedicated connection if the pool can spare one, else in a transaction each."""
     log: list[tuple[object, str]] = []
 
     async def listen(connection: Connection) -> None:
@@ -326,10 +332,10 @@ async def test_the_store_gives_the_hot_statements_those_settings(
         if query in hot:
             assert session in tuned, query
             assert (hot[query] in HOT) is (tuned[session] != TRANSACTION_SETTINGS), (
-                "the held connection is for the hot ones"
+                "the dedicated connection is for the hot ones"
             )
             seen.add(hot[query])
             ways.add(tuned[session])
     assert seen == set(hot.values()) >= TUNED | HOT
-    assert not tuned, "nothing is left to the pool's owner"
+    assert not tuned, "no session of the pool keeps settings"
     assert ways == {TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS if size <= 3 else DEDICATED_SETTINGS}

@@ -1,4 +1,4 @@
-"""Connections for a moment and for long, and what comes over the one that listens."""
+"""Routes of connections, advisory locks, and the LISTEN connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ async def small(dsn: str) -> AsyncIterator[Pool]:
     ("size", "direct", "spare", "lock"),
     [(1, False, False, False), (2, False, False, True), (3, False, True, True), (1, True, True, True)],
 )
-async def test_what_a_pool_can_do(dsn: str, size: int, direct: bool, spare: bool, lock: bool) -> None:
+async def test_connections_report_what_the_pool_size_allows(
+    dsn: str, size: int, direct: bool, spare: bool, lock: bool
+) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
         connections = Connections(pool, dsn if direct else None)
         assert (connections.can_spare_one, connections.can_hold_a_lock) == (spare, lock)
@@ -47,7 +49,7 @@ async def insert_and_fail(connections: Connections, *, reserved: bool = False) -
         await connection.execute("INSERT INTO mark VALUES (1 / 0)")
 
 
-async def test_a_transaction_commits_when_the_block_ends_well(pool: Pool) -> None:
+async def test_transaction_commits_on_success_and_rolls_back_on_error(pool: Pool) -> None:
     connections = Connections(pool)
     await pool.execute("CREATE TABLE mark (id int)")
     async with connections.transaction() as connection:
@@ -57,7 +59,7 @@ async def test_a_transaction_commits_when_the_block_ends_well(pool: Pool) -> Non
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
 
 
-async def test_a_statement_fails_as_unavailable_when_no_connection_becomes_free(small: Pool) -> None:
+async def test_statement_raises_unavailable_when_no_connection_becomes_free(small: Pool) -> None:
     connections = Connections(small, options=IMPATIENT)
     async with small.acquire():
         with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
@@ -65,7 +67,7 @@ async def test_a_statement_fails_as_unavailable_when_no_connection_becomes_free(
 
 
 @pytest.mark.parametrize("way", ["acquire", "sticky", "transaction", "dedicated", "checkout"])
-async def test_a_closed_pool_never_opens_again(dsn: str, way: str) -> None:
+async def test_every_route_raises_pool_closed_when_the_pool_is_closed(dsn: str, way: str) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5)
     connections = Connections(pool)
     await pool.close()
@@ -74,22 +76,22 @@ async def test_a_closed_pool_never_opens_again(dsn: str, way: str) -> None:
             pass
 
 
-async def test_a_connection_that_breaks_is_a_transient_fault(small: Pool) -> None:
+async def test_transaction_raises_unavailable_when_its_connection_breaks(small: Pool) -> None:
     connections = Connections(small)
     with pytest.raises(DatabaseUnavailableError):
         async with connections.transaction() as connection:
             await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-    assert await small.fetchval("SELECT 1") == 1, "the next one is a new one"
+    assert await small.fetchval("SELECT 1") == 1, "the pool replaces it"
 
 
-async def test_a_job_s_own_error_under_a_held_connection_is_left_as_it_is(pool: Pool) -> None:
+async def test_checkout_keeps_an_error_that_a_job_raises(pool: Pool) -> None:
     connections = Connections(pool)
     with pytest.raises(ConnectionResetError):
         async with connections.checkout():
             raise ConnectionResetError("of the job")
 
 
-async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: str) -> None:
+async def test_checkout_connects_beside_the_pool_when_a_direct_dsn_is_given(small: Pool, dsn: str) -> None:
     connections = Connections(small, dsn)
     async with connections.checkout() as direct, small.acquire() as connection:
         pids = {await each.fetchval("SELECT pg_backend_pid()") for each in (direct, connection)}
@@ -97,7 +99,7 @@ async def test_a_direct_connection_is_not_taken_from_the_pool(small: Pool, dsn: 
     assert direct.is_closed()
 
 
-# -- the connection of the hot path --------------------------------------------------------------------
+# -- dedicated connection ------------------------------------------------------------------------------
 
 
 async def pid_of(connection: Connection) -> int:
@@ -114,7 +116,7 @@ async def pid_and_settings(connections: Connections) -> tuple[int, dict[str, str
 
 
 async def settings_left(pool: Pool) -> int:
-    """Settings of ours that sessions of the pool still have."""
+    """Return how many of the planner settings remain in sessions of the pool."""
     async with asyncio.TaskGroup() as group:
         counts = [
             group.create_task(
@@ -136,19 +138,19 @@ async def connections(pool: Pool) -> AsyncIterator[Connections]:
     await connections.release_held()
 
 
-async def test_the_steady_connection_is_held_between_uses_with_its_settings(
+async def test_dedicated_connection_keeps_its_settings_between_uses(
     connections: Connections, pool: Pool
 ) -> None:
     pid, settings = await pid_and_settings(connections)
     assert settings == PLANNER_SETTINGS
-    async with asyncio.TaskGroup() as others:  # the pool is busy meanwhile
+    async with asyncio.TaskGroup() as others:  # the pool is busy
         for _ in range(10):
             others.create_task(pool.fetchval("SELECT 1"))
     assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
     assert pool.get_size() - pool.get_idle_size() == 1
 
 
-async def test_it_has_one_user_at_a_time(connections: Connections) -> None:
+async def test_dedicated_connection_has_one_user_at_a_time(connections: Connections) -> None:
     order: list[str] = []
 
     async def use(name: str) -> None:
@@ -161,21 +163,21 @@ async def test_it_has_one_user_at_a_time(connections: Connections) -> None:
     assert order == ["one begins", "one ends", "two begins", "two ends"]
 
 
-async def test_given_back_it_leaves_nothing_behind(connections: Connections, pool: Pool) -> None:
+async def test_release_held_resets_the_dedicated_connection(connections: Connections, pool: Pool) -> None:
     await pid_and_settings(connections)
     await connections.release_held()
     assert pool.get_size() == pool.get_idle_size()
     assert await settings_left(pool) == 0
     await connections.release_held()
-    await pid_and_settings(connections)  # it may be taken again
+    await pid_and_settings(connections)  # it can be taken again
 
 
 @pytest.mark.skipif(
     "reset" not in inspect.signature(asyncpg.create_pool).parameters, reason="an asyncpg before 0.30"
 )
-async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) -> None:
+async def test_release_held_resets_the_dedicated_connection_when_the_pool_has_its_own_reset(dsn: str) -> None:
     async def reset(connection: object) -> None:
-        """Leaves settings alone."""
+        """Keep the settings."""
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5, reset=reset) as pool:
         connections = Connections(pool)
@@ -184,7 +186,9 @@ async def test_so_it_does_in_a_pool_whose_owner_resets_in_his_own_way(dsn: str) 
         assert await settings_left(pool) == 0
 
 
-async def test_after_a_fault_it_is_another_one(connections: Connections, pool: Pool) -> None:
+async def test_dedicated_connection_is_replaced_when_it_breaks_during_use(
+    connections: Connections, pool: Pool
+) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(DatabaseUnavailableError):
         async with connections.dedicated() as connection:
@@ -195,7 +199,7 @@ async def test_after_a_fault_it_is_another_one(connections: Connections, pool: P
     assert settings == PLANNER_SETTINGS
 
 
-async def test_one_that_broke_while_nobody_used_it_disturbs_nobody(
+async def test_dedicated_connection_is_replaced_when_it_breaks_while_idle(
     connections: Connections, pool: Pool
 ) -> None:
     pid, _ = await pid_and_settings(connections)
@@ -209,7 +213,7 @@ async def test_one_that_broke_while_nobody_used_it_disturbs_nobody(
     assert settings == PLANNER_SETTINGS
 
 
-async def test_a_fault_that_is_no_connections_fault_leaves_it(connections: Connections) -> None:
+async def test_dedicated_connection_is_kept_when_a_statement_fails(connections: Connections) -> None:
     pid, _ = await pid_and_settings(connections)
     with pytest.raises(asyncpg.DivisionByZeroError):
         async with connections.dedicated() as connection:
@@ -228,13 +232,15 @@ async def test_dedicated_connection_is_not_used_when_its_settings_fail(
 
 
 async def transactional(connections: Connections) -> bool:
-    """Whether the next use is a transaction, which is over with it."""
+    """Return whether the next use is a transaction of its own."""
     async with connections.dedicated() as connection:
         return bool(connection.is_in_transaction())
 
 
 @pytest.mark.parametrize(("size", "transaction"), [(1, True), (2, True), (3, True), (4, False)])
-async def test_a_small_pool_gives_a_transaction_each_time(dsn: str, size: int, transaction: bool) -> None:
+async def test_dedicated_yields_a_transaction_when_the_pool_is_small(
+    dsn: str, size: int, transaction: bool
+) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
         connections = Connections(pool)
         assert await transactional(connections) == transaction
@@ -242,10 +248,10 @@ async def test_a_small_pool_gives_a_transaction_each_time(dsn: str, size: int, t
         await connections.release_held()
 
 
-async def test_a_busy_pool_gives_a_transaction_until_there_is_one_to_spare(
+async def test_dedicated_yields_a_transaction_when_the_pool_is_busy(
     connections: Connections, pool: Pool
 ) -> None:
-    """Two Schedulers on one pool of four would else hold all of it."""
+    """Two schedulers on one pool of four would otherwise hold all of it."""
     others = [await pool.acquire() for _ in range(3)]
     assert await transactional(connections)
     await pool.release(others.pop())
@@ -256,14 +262,14 @@ async def test_a_busy_pool_gives_a_transaction_until_there_is_one_to_spare(
 
 @asynccontextmanager
 async def used_up(pool: Pool) -> AsyncIterator[None]:
-    """Jobs hold every connection that is left."""
+    """Let jobs hold every free connection."""
     async with AsyncExitStack() as jobs:
         while pool.get_size() - pool.get_idle_size() < pool.get_max_size():
             await jobs.enter_async_context(pool.acquire())
         yield
 
 
-async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
+async def test_reserved_statements_run_when_jobs_use_up_the_pool(
     connections: Connections, pool: Pool
 ) -> None:
     store = Store(connections)
@@ -284,10 +290,12 @@ async def test_what_the_scheduler_must_do_needs_nothing_that_jobs_use_up(
         assert await pid_and_settings(connections) == (pid, PLANNER_SETTINGS)
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark")] == [1]
     async with connections.acquire(reserved=True) as connection:
-        assert await pid_of(connection) != pid, "it is the hot path's again"
+        assert await pid_of(connection) != pid, "the hot path has it to itself again"
 
 
-async def test_who_is_cancelled_leaves_no_transaction_on_it(connections: Connections, pool: Pool) -> None:
+async def test_cancelled_user_leaves_no_transaction_on_the_dedicated_connection(
+    connections: Connections, pool: Pool
+) -> None:
     await pool.execute("CREATE TABLE mark (id int)")
     for turns in range(20):
         await pid_and_settings(connections)
@@ -302,7 +310,7 @@ async def test_who_is_cancelled_leaves_no_transaction_on_it(connections: Connect
     assert [row[0] for row in await pool.fetch("SELECT id FROM mark ORDER BY id")] == [*range(20)]
 
 
-async def test_who_only_enqueues_holds_nothing_beside_the_pool(
+async def test_notify_waits_for_the_pool_when_no_worker_runs(
     pool: Pool,
 ) -> None:
     connections = Connections(pool, options=IMPATIENT)
@@ -312,7 +320,7 @@ async def test_who_only_enqueues_holds_nothing_beside_the_pool(
     assert connections.hot_path.connection is None
 
 
-async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
+async def test_dedicated_connection_opens_beside_the_pool_when_jobs_use_it_up(
     dsn: str, pool: Pool, connections: Connections
 ) -> None:
     pid, _ = await pid_and_settings(connections)
@@ -320,7 +328,7 @@ async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
         with pytest.raises(DatabaseUnavailableError):
             async with connections.dedicated() as connection:
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        async with used_up(pool):  # a job was waiting for the place that this left
+        async with used_up(pool):  # a waiting job takes the place in the pool
             beside, settings = await pid_and_settings(connections)
             assert (beside != pid, settings) == (True, PLANNER_SETTINGS)
             async with connections.transaction(reserved=True) as connection:
@@ -334,7 +342,7 @@ async def test_one_that_broke_when_the_pool_was_used_up_is_made_anew_beside_it(
     assert (await pid_and_settings(connections))[0] != beside
 
 
-async def test_a_connection_beside_the_pool_is_made_in_its_way(dsn: str) -> None:
+async def test_dedicated_connection_beside_the_pool_runs_the_init_of_the_pool(dsn: str) -> None:
     async def init(connection: asyncpg.Connection) -> None:
         await connection.execute("SET application_name = 'as the owner wants'")
 
@@ -345,7 +353,7 @@ async def test_a_connection_beside_the_pool_is_made_in_its_way(dsn: str) -> None
         await connections.release_held()
 
 
-async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str) -> None:
+async def test_reserved_acquire_waits_when_a_small_pool_is_used_up(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=3) as pool:
         connections = Connections(pool, options=IMPATIENT)
         async with used_up(pool):
@@ -354,18 +362,20 @@ async def test_a_small_pool_that_is_used_up_is_waited_for(dsn: str) -> None:
                     raise AssertionError
 
 
-async def test_behind_a_pooler_settings_are_left_to_nobody(
+async def test_dedicated_yields_a_transaction_behind_a_pooler(
     connections: Connections, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PgBouncer answers with a process id of its own making, and sessions are shared there."""
+    """PgBouncer reports a process id of its own, and clients share its sessions."""
     monkeypatch.setattr(PoolConnectionProxy, "get_server_pid", lambda _self: -1)
     for _ in range(2):
         assert await transactional(connections)
     assert pool.get_size() == pool.get_idle_size()
 
 
-async def test_heartbeats_do_not_queue_up_behind_the_hot_path(connections: Connections, pool: Pool) -> None:
-    """A claim that waits for a lock may wait for half a lease."""
+async def test_heartbeat_does_not_wait_for_the_dedicated_connection(
+    connections: Connections, pool: Pool
+) -> None:
+    """A claim may wait long for a lock."""
     store = Store(connections)
     await store.workers.register(worker(), LEASE)
     async with connections.dedicated():
@@ -373,10 +383,10 @@ async def test_heartbeats_do_not_queue_up_behind_the_hot_path(connections: Conne
 
 
 @pytest.mark.parametrize("way", ["acquire", "sticky", "dedicated", "transaction"])
-async def test_a_connection_that_is_ended_in_the_middle_of_a_call_is_a_transient_fault(
+async def test_route_raises_unavailable_when_a_connection_ends_during_a_call(
     connections: Connections, way: str
 ) -> None:
-    """asyncpg raises AttributeError where it has just lost its protocol."""
+    """asyncpg raises AttributeError when it has lost its protocol."""
 
     async def use(*, ended: bool) -> None:
         async with getattr(connections, way)() as connection:
@@ -404,13 +414,13 @@ async def locks(pool: Pool) -> int:
 
 @pytest.fixture
 async def roomy(dsn: str) -> AsyncIterator[Pool]:
-    """A pool with room for three locks beside LISTEN, the hot path and one to work."""
+    """A pool with room for three locks beside LISTEN, the hot path and one for statements."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=6) as pool:
         yield pool
 
 
 @pytest.mark.parametrize("direct", [False, True])
-async def test_a_lock_is_held_through_the_block_and_by_one_only(roomy: Pool, dsn: str, direct: bool) -> None:
+async def test_advisory_lock_has_one_holder_until_the_block_ends(roomy: Pool, dsn: str, direct: bool) -> None:
     pool = roomy
     store = Store(Connections(pool, dsn if direct else None))
     async with (
@@ -427,7 +437,7 @@ async def test_a_lock_is_held_through_the_block_and_by_one_only(roomy: Pool, dsn
     assert await locks(pool) == 0
 
 
-async def test_one_that_did_not_get_the_lock_does_not_take_it_away(pool: Pool) -> None:
+async def test_advisory_lock_survives_a_failed_attempt_to_take_it(pool: Pool) -> None:
     store = Store(Connections(pool))
     async with store.locks.advisory_lock(KEY):
         async with store.locks.advisory_lock(KEY) as again:
@@ -435,7 +445,7 @@ async def test_one_that_did_not_get_the_lock_does_not_take_it_away(pool: Pool) -
         assert await locks(pool) == 1
 
 
-async def test_a_lock_goes_with_its_connection(pool: Pool) -> None:
+async def test_advisory_lock_is_free_when_its_connection_ended(pool: Pool) -> None:
     store = Store(Connections(pool))
     async with store.locks.advisory_lock(KEY) as taken:
         assert taken
@@ -447,11 +457,11 @@ async def test_a_lock_goes_with_its_connection(pool: Pool) -> None:
             assert again
 
 
-# -- listening -----------------------------------------------------------------------------------------
+# -- LISTEN -----------------------------------------------------------------------------------------
 
 
-class Ear:
-    """Keeps what it hears."""
+class Inbox:
+    """Collect messages."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[str] = asyncio.Queue()
@@ -460,15 +470,17 @@ class Ear:
     def subscription(self, store: Store) -> Subscription:
         return Subscription(store, self.messages.put_nowait, self.broken.set)
 
-    async def hear(self) -> str:
+    async def receive(self) -> str:
         async with asyncio.timeout(10):
             return await self.messages.get()
 
 
 @pytest.mark.parametrize("direct", [False, True])
-async def test_messages_arrive_when_their_transaction_commits(pool: Pool, dsn: str, direct: bool) -> None:
-    store, ear = Store(Connections(pool, dsn if direct else None)), Ear()
-    subscription = ear.subscription(store)
+async def test_subscription_receives_messages_when_their_transaction_commits(
+    pool: Pool, dsn: str, direct: bool
+) -> None:
+    store, inbox = Store(Connections(pool, dsn if direct else None)), Inbox()
+    subscription = inbox.subscription(store)
     open_before = subscription.is_open
     await subscription.open()
     assert (open_before, subscription.is_open) == (False, True)
@@ -476,30 +488,30 @@ async def test_messages_arrive_when_their_transaction_commits(pool: Pool, dsn: s
     subscription.lend()
     await subscription.check(0)
     await store.locks.notify(["one", "two"])
-    assert [await ear.hear(), await ear.hear()] == ["one", "two"]
+    assert [await inbox.receive(), await inbox.receive()] == ["one", "two"]
     async with store.connections.transaction() as connection:
         await store.locks.notify(["later"], connection=connection)
         await store.locks.notify(["first"])
-        assert await ear.hear() == "first"
-    assert await ear.hear() == "later"
+        assert await inbox.receive() == "first"
+    assert await inbox.receive() == "later"
     await subscription.close()
-    assert [subscription.is_open, ear.broken.is_set()] == [False, False]
+    assert [subscription.is_open, inbox.broken.is_set()] == [False, False]
     await subscription.close()
 
 
-async def test_other_schemas_are_not_heard(pool: Pool) -> None:
-    here, there, ear = Store(Connections(pool)), Store(Connections(pool), schema="other"), Ear()
-    subscription = ear.subscription(here)
+async def test_subscription_receives_no_messages_of_other_schemas(pool: Pool) -> None:
+    here, there, inbox = Store(Connections(pool)), Store(Connections(pool), schema="other"), Inbox()
+    subscription = inbox.subscription(here)
     await subscription.open()
     await there.locks.notify(["elsewhere"])
     await here.locks.notify(["here"])
-    assert await ear.hear() == "here"
+    assert await inbox.receive() == "here"
     await subscription.close()
 
 
-async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Pool) -> None:
-    store, ear = Store(Connections(pool)), Ear()
-    subscription = ear.subscription(store)
+async def test_subscription_reopens_after_its_connection_ended(pool: Pool) -> None:
+    store, inbox = Store(Connections(pool)), Inbox()
+    subscription = inbox.subscription(store)
     await subscription.open()
     subscription.lend()
     await pool.execute(
@@ -507,22 +519,22 @@ async def test_a_connection_that_ends_is_noticed_and_can_be_opened_anew(pool: Po
         " WHERE query LIKE 'LISTEN%' AND datname = current_database()"
     )
     async with asyncio.timeout(10):
-        await ear.broken.wait()
+        await inbox.broken.wait()
     assert not subscription.is_open
     with pytest.raises(DatabaseUnavailableError):
         await subscription.check(0)
     await subscription.close()
     await subscription.open()
     await store.locks.notify(["again"])
-    assert await ear.hear() == "again"
+    assert await inbox.receive() == "again"
     await subscription.close()
 
 
-async def test_a_closed_subscription_has_nothing_to_check(pool: Pool) -> None:
-    await Ear().subscription(Store(Connections(pool))).check(0)
+async def test_check_does_nothing_when_the_subscription_is_closed(pool: Pool) -> None:
+    await Inbox().subscription(Store(Connections(pool))).check(0)
 
 
-async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(
+async def test_sticky_connection_returns_to_the_pool_when_idle(
     dsn: str,
 ) -> None:
     options = ConnectionOptions(sticky_idle_s=0.01)  # real time: it is the subject
@@ -535,15 +547,15 @@ async def test_a_kept_connection_is_given_back_when_it_is_not_wanted(
         assert len(seen) == 1
         assert pool.get_idle_size() == pool.get_size() - 1
         async with asyncio.timeout(10):
-            await pool.close()  # waits until all are back
+            await pool.close()  # waits until every connection is released
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4) as small:
         connections = Connections(small, options=options)
         async with connections.sticky():
             pass
-        assert small.get_idle_size() == small.get_size(), "none to spare, none kept"
+        assert small.get_idle_size() == small.get_size(), "a small pool keeps none"
 
 
-async def test_a_kept_connection_that_broke_is_not_used_again(dsn: str) -> None:
+async def test_sticky_connection_is_replaced_when_it_broke_while_idle(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
         async with connections.sticky() as connection:
@@ -557,7 +569,7 @@ async def test_a_kept_connection_that_broke_is_not_used_again(dsn: str) -> None:
             assert await connection.fetchval("SELECT pg_backend_pid()") != pid
 
 
-async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
+async def test_sticky_connection_reports_no_error_when_its_release_fails(
     proxied: tuple[Proxy, str],
 ) -> None:
     proxy, dsn = proxied
@@ -567,10 +579,10 @@ async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
         connections = Connections(pool, options=ConnectionOptions(sticky_idle_s=0))
         async with connections.sticky() as connection:
             await connection.execute("SELECT 1")
-            proxy.stall()  # the pool's reset gets no answer
+            proxy.stall()  # the reset of the pool gets no answer
         kept = connections.kept
         assert kept is not None
-        while kept.releasing is None or kept.is_held:  # noqa: ASYNC110 - nothing will tell
+        while kept.releasing is None or kept.is_held:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
         releasing = kept.releasing
         proxy.reset()
@@ -585,7 +597,9 @@ async def test_one_that_breaks_while_it_is_given_back_is_nobodys_fault(
 
 
 @pytest.mark.parametrize("when", ["before", "within", "at the end"])
-async def test_a_transaction_that_gets_no_answer_ends(proxied: tuple[Proxy, str], when: str) -> None:
+async def test_transaction_raises_unavailable_when_the_server_does_not_answer(
+    proxied: tuple[Proxy, str], when: str
+) -> None:
     proxy, dsn = proxied
 
     async def use(connections: Connections) -> None:
@@ -597,7 +611,7 @@ async def test_a_transaction_that_gets_no_answer_ends(proxied: tuple[Proxy, str]
                 proxy.drop()
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
-        options = ConnectionOptions(call_timeout_s=0.2)  # real time: this is about how long it takes
+        options = ConnectionOptions(call_timeout_s=0.2)  # real time: the timeout is the subject
         connections = Connections(pool, options=options)
         if when == "before":
             proxy.drop()
@@ -610,7 +624,7 @@ async def test_a_transaction_that_gets_no_answer_ends(proxied: tuple[Proxy, str]
             assert await connection.fetchval("SELECT 1") == 1
 
 
-async def test_after_a_fault_another_connection_is_taken(dsn: str) -> None:
+async def test_sticky_connection_is_replaced_when_it_breaks_during_use(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
         connections = Connections(pool)
         with pytest.raises(DatabaseUnavailableError):

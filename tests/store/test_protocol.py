@@ -1,4 +1,4 @@
-"""Claims, leases and fences hold in whatever order statements and commits follow one another.
+"""Claims, leases and fencing tokens hold in every interleaving of statements and commits.
 
 For pairs of operations that order is exhausted; for long stories hypothesis chooses it. With
 PG_SCHEDULER_PROTOCOL=long three operations play at a time, and stories are longer: that takes an hour.
@@ -113,13 +113,13 @@ async def running(world: World) -> None:
 
 
 async def dead(world: World) -> None:
-    """The process has ended, and its lease is not over."""
+    """The process ended, and its lease is valid."""
     await running(world)
     await world.die("w1")
 
 
 async def lapsed(world: World) -> None:
-    """The lease is over, and the process lives."""
+    """The lease expired, and the process is alive."""
     await running(world)
     world.now += LEASE * SECOND / 2
     await world.do(Register("w2"))
@@ -127,7 +127,7 @@ async def lapsed(world: World) -> None:
 
 
 async def replaced(world: World) -> None:
-    """A new definition waits, and the lease is over."""
+    """A replacement waits, and the lease expired."""
     await running(world)
     await world.do(world.replace())
     world.now += LEASE * SECOND + SECOND
@@ -139,21 +139,21 @@ async def ended(world: World) -> None:
 
 
 async def late(world: World) -> None:
-    """Past its grace."""
+    """The job is past its misfire grace time."""
     await workers(world)
     await world.do(world.insert(misfire_grace_time=0))
     world.now += SECOND
 
 
 async def twice(world: World) -> None:
-    """The same worker holds it for the second time, and has not forgotten the first."""
+    """The same worker holds it again, and still knows its first attempt."""
     await running(world)
     await world.do(SetStatus("a", JobStatus.PENDING))
     await world.do(ExchangeOp("w1"))
 
 
 async def two(world: World) -> None:
-    """One runs, one waits."""
+    """One job runs, and one is pending."""
     await running(world)
     await world.do(world.insert("b"))
 
@@ -205,7 +205,7 @@ async def play(scene: str, dsn: str) -> None:
 
 @pytest.mark.timeout(3600 if LONG else 60)
 @pytest.mark.parametrize("scene", SCENES)
-def test_every_order_of_statements_and_commits(scene: str, dsn: str) -> None:
+def test_every_interleaving_of_statements_and_commits_matches_the_model(scene: str, dsn: str) -> None:
     # A loop of its own: with asyncio's debugging, as other tests have it, this takes five times as long.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(play(scene, dsn))
@@ -316,7 +316,7 @@ class Story(RuleBasedStateMachine):
     @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, outcome=OUTCOMES, data=st.data())
     def finish(self, worker_id: str, at_once: bool, outcome: Outcome, data: st.DataObject) -> None:
         claims = self.world.claims_of(worker_id)
-        if claims:  # also tokens of long ago
+        if claims:  # old tokens too
             some = data.draw(
                 st.lists(st.sampled_from(claims), min_size=1, unique_by=lambda claim: claim.job_id)
             )
@@ -328,7 +328,7 @@ class Story(RuleBasedStateMachine):
         known = self.world.claims_of(worker_id) if knows else []
         self.start(self.world.give_back(worker_id, known), at_once)
 
-    # -- everybody else ------------------------------------------------------------------------------------
+    # -- callers ------------------------------------------------------------------------------------------
 
     @precondition(lambda self: bool(self.idle()))
     @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT, grace=GRACES)
@@ -373,7 +373,7 @@ class Story(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1800 if LONG else 60)
-def test_long_stories(dsn: str) -> None:
+def test_long_random_sequences_match_the_model(dsn: str) -> None:
     settings = hypothesis.settings(
         max_examples=2000 if LONG else 40,
         stateful_step_count=80 if LONG else 40,

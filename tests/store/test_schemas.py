@@ -1,4 +1,4 @@
-"""The tables live in one schema, whatever its name and whatever the search path says later."""
+"""The tables are in one schema, whatever its name and however the search path changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def schemas_with_jobs(pool: Pool) -> set[str]:
 
 
 @pytest.mark.parametrize("schema", UNUSUAL)
-async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: str) -> None:
+async def test_store_works_in_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: str) -> None:
     store = Store(Connections(empty_pool), schema=schema, clock=clock)
     await store.migrate()
     (claim,) = await running(store, new_job())
@@ -44,12 +44,14 @@ async def test_a_schema_of_any_name(empty_pool: Pool, clock: FakeClock, schema: 
 
 
 @pytest.mark.parametrize("schema", ["é" * 32, "a\x00b"])
-async def test_a_name_that_postgresql_cannot_take_is_refused(empty_pool: Pool, schema: str) -> None:
+async def test_migrate_rejects_a_schema_name_that_postgresql_cannot_hold(
+    empty_pool: Pool, schema: str
+) -> None:
     with pytest.raises(ConfigurationError, match="1 to 63 bytes"):
         await Store(Connections(empty_pool), schema=schema).migrate()
 
 
-async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeClock) -> None:
+async def test_two_schemas_are_independent(empty_pool: Pool, clock: FakeClock) -> None:
     one, two = (Store(Connections(empty_pool), schema=name, clock=clock) for name in ("one", "two"))
     await one.migrate()
     await two.migrate()
@@ -65,7 +67,9 @@ async def test_two_schemas_do_not_see_each_other(empty_pool: Pool, clock: FakeCl
     assert await two.results.settle("w1", [(claim, CompleteOutcome())]) == set()
 
 
-async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock: FakeClock) -> None:
+async def test_search_path_chooses_the_schema_once_when_no_name_is_given(
+    empty_dsn: str, clock: FakeClock
+) -> None:
     path = {"search_path": "missing, jobs, public"}
     async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
         await pool.execute("CREATE SCHEMA jobs")
@@ -78,7 +82,7 @@ async def test_without_a_name_the_search_path_decides_once(empty_dsn: str, clock
             assert await store.jobs.insert([new_job()], connection=connection) == {"job"}
 
 
-async def test_tables_further_down_the_search_path_are_found(empty_pool: Pool, empty_dsn: str) -> None:
+async def test_schema_finds_tables_further_down_the_search_path(empty_pool: Pool, empty_dsn: str) -> None:
     await Store(Connections(empty_pool), schema="public").migrate()
     path = {"search_path": "mine, public"}
     async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
@@ -86,10 +90,10 @@ async def test_tables_further_down_the_search_path_are_found(empty_pool: Pool, e
         assert await Store(Connections(pool)).schema() == "public"
 
 
-async def test_tables_that_are_missing_are_named_with_the_remedy(empty_pool: Pool) -> None:
+async def test_missing_tables_raise_an_error_that_names_the_remedy(empty_pool: Pool) -> None:
     store = Store(Connections(empty_pool), schema="public")
     with pytest.raises(
-        SchemaMissingError, match=r"missing or old .* Call await scheduler\.initialize_db\(\)"
+        SchemaMissingError, match=r"missing or old .* call await scheduler\.initialize_db\(\)"
     ) as caught:
         await store.jobs.insert([new_job()])
     assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
@@ -97,7 +101,7 @@ async def test_tables_that_are_missing_are_named_with_the_remedy(empty_pool: Poo
         await Store(Connections(empty_pool), schema="nowhere").jobs.count_jobs(None)
 
 
-async def test_a_search_path_that_leads_nowhere_is_refused(empty_dsn: str) -> None:
+async def test_schema_raises_when_the_search_path_contains_no_schema(empty_dsn: str) -> None:
     path = {"search_path": "missing"}
     async with asyncpg.create_pool(empty_dsn, min_size=1, max_size=1, server_settings=path) as pool:
         with pytest.raises(SchemaMissingError, match="names no schema that exists"):

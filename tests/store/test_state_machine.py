@@ -1,4 +1,4 @@
-"""What the tables refuse, whoever writes to them."""
+"""The constraints of the tables reject invalid rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def insert(pool: Pool, table: str, values: dict[str, Any]) -> None:
     await pool.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
 
 
-async def test_a_row_with_the_least_in_it_is_a_pending_job(pool: Pool) -> None:
+async def test_minimal_row_is_a_pending_job(pool: Pool) -> None:
     await insert(pool, "scheduled_jobs", {"job_name": "app.work", "execution_time": NOW})
     row = await pool.fetchrow("SELECT * FROM scheduled_jobs")
     assert row
@@ -46,13 +46,13 @@ async def test_a_row_with_the_least_in_it_is_a_pending_job(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("status", JobStatus)
-async def test_every_status_has_its_shape(pool: Pool, status: JobStatus) -> None:
+async def test_table_accepts_every_status_in_its_shape(pool: Pool, status: JobStatus) -> None:
     shape = RUNNING if status is JobStatus.RUNNING else {"finished_at": NOW if status.is_finished else None}
     await insert(pool, "scheduled_jobs", {**JOB, **shape, "status": status.value})
 
 
 @pytest.mark.parametrize("priority", [1, 3, 5, 8])
-async def test_every_priority_is_known(pool: Pool, priority: int) -> None:
+async def test_table_accepts_every_priority(pool: Pool, priority: int) -> None:
     await insert(pool, "scheduled_jobs", {**JOB, "priority": priority})
 
 
@@ -81,7 +81,7 @@ async def test_every_priority_is_known(pool: Pool, priority: int) -> None:
         ({**DONE, "replacement": "{}"}, "states"),
     ],
 )
-async def test_a_job_that_cannot_be_is_refused(pool: Pool, values: dict[str, Any], constraint: str) -> None:
+async def test_table_rejects_an_invalid_job(pool: Pool, values: dict[str, Any], constraint: str) -> None:
     with pytest.raises(asyncpg.CheckViolationError) as caught:
         await insert(pool, "scheduled_jobs", {**JOB, **values})
     assert caught.value.constraint_name == f"scheduled_jobs_{constraint}"
@@ -91,13 +91,13 @@ async def test_a_job_that_cannot_be_is_refused(pool: Pool, values: dict[str, Any
     "name",
     ["job_id", "job_name", "execution_time", "status", "task_data", "created_at", "priority", "attempt"],
 )
-async def test_what_a_job_always_has(pool: Pool, name: str) -> None:
+async def test_table_rejects_null_in_required_columns(pool: Pool, name: str) -> None:
     with pytest.raises(asyncpg.NotNullViolationError) as caught:
         await insert(pool, "scheduled_jobs", {**JOB, name: None})
     assert caught.value.column_name == name
 
 
-async def test_an_id_is_taken_once(pool: Pool) -> None:
+async def test_table_rejects_a_duplicate_id(pool: Pool) -> None:
     await insert(pool, "scheduled_jobs", JOB)
     with pytest.raises(asyncpg.UniqueViolationError):
         await insert(pool, "scheduled_jobs", JOB)
@@ -114,9 +114,7 @@ async def test_an_id_is_taken_once(pool: Pool) -> None:
         ({"max_retries": -1}, "max_retries_not_negative"),
     ],
 )
-async def test_a_schedule_that_cannot_be_is_refused(
-    pool: Pool, values: dict[str, Any], constraint: str
-) -> None:
+async def test_table_rejects_an_invalid_schedule(pool: Pool, values: dict[str, Any], constraint: str) -> None:
     await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, "dedup_key": "fine"})
     with pytest.raises(asyncpg.CheckViolationError) as caught:
         await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, **values})

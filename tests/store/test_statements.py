@@ -1,11 +1,11 @@
-"""The named statements: all can be prepared, all are used, and no codec of the pool's owner disturbs them."""
+"""Named statements are declared, prepared and used, and work with the codecs of the pool's owner."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import StatusChange
 from tests.support.store import (
@@ -53,47 +53,115 @@ SOURCES = "\n".join(
 
 
 @pytest.mark.parametrize("name", QUERIES)
-async def test_every_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
+async def test_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
     async with pool.acquire() as connection:
         await connection.prepare(QUERIES[name].text)
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_every_statement_is_used(name: str) -> None:
+def test_statement_is_used(name: str) -> None:
     assert f'"{name}"' in SOURCES
 
 
-def test_every_statement_that_is_asked_for_is_there() -> None:
+def test_store_asks_only_for_statements_that_exist() -> None:
     asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
-    assert len(set(asked)) >= len(QUERIES) - 4, "all but the four of an insert"
+    assert len(set(asked)) >= len(QUERIES) - 4, "all but the four inserts, whose names are computed"
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_every_statement_says_what_it_does_and_names_its_tables_with_their_schema(name: str) -> None:
+def test_statement_begins_with_a_comment_and_qualifies_its_tables(name: str) -> None:
     text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
     tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs"
-    # In "scheduled_jobs.ctid" the table has a name already.
+    # In "scheduled_jobs.ctid" the table is an alias.
     assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
     assert "{" not in code
 
 
-def test_the_names_of_statements_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Replace the SQL files by these texts."""
     (tmp_path / "sql").mkdir()
-    for file in ("a.sql", "b.sql"):
-        (tmp_path / "sql" / file).write_text("-- name: same\n-- route: pool\nSELECT 1;\n")
+
+    def write(*texts: str) -> None:
+        for number, text in enumerate(texts):
+            (tmp_path / "sql" / f"{number}.sql").write_text(text)
+
     monkeypatch.setattr(queries, "files", lambda _package: tmp_path)
     load_queries.cache_clear()
-    try:
-        with pytest.raises(LookupError, match="two statements are named 'same'"):
-            load_queries("x")
-    finally:
-        load_queries.cache_clear()
+    yield write
+    load_queries.cache_clear()
 
 
-def test_statements_are_read_only() -> None:
+def test_load_queries_rejects_two_statements_of_one_name(written: Callable[..., None]) -> None:
+    written(*["-- name: same\n-- route: pool\nSELECT 1;\n"] * 2)
+    with pytest.raises(LookupError, match="two statements are named 'same'"):
+        load_queries("x")
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("", "'a' declares no route"),
+        ("-- timeout: hot\n", "'a' declares no route"),
+        ("-- route: poool\n", "'poool' is not a valid Route"),
+        ("-- route: pool | shared\n", "'shared' is not a valid Route"),
+        ("-- route: pool\n-- timeout: soon\n", "'soon' is not a valid Timeout"),
+    ],
+)
+def test_load_queries_rejects_an_invalid_declaration(
+    written: Callable[..., None], declared: str, message: str
+) -> None:
+    written(f"-- name: a\n{declared}SELECT 1;\n")
+    with pytest.raises(LookupError, match=message):
+        load_queries("x")
+
+
+def test_load_queries_reads_declarations_and_expands_fragments(written: Callable[..., None]) -> None:
+    written(
+        "-- fragment: one\n-- A comment.\n{two} + 1\n-- fragment: two\n2\n"
+        "-- name: a\n-- route: shared, tuned\n-- Add.\nSELECT {one} FROM {schema}t WHERE p = {high};\n"
+        "-- name: b\n-- route: pool | sticky\n-- timeout: hot\nSELECT 1;\n"
+    )
+    found = load_queries("x")
+    assert found["a"].text == '-- Add.\nSELECT 2 + 1 FROM "x".t WHERE p = 3;'
+    assert (found["a"].routes, found["a"].is_shareable, found["a"].timeout) == ((Route.TUNED,), True, "call")
+    assert (found["b"].routes, found["b"].is_shareable, found["b"].timeout) == (
+        (Route.POOL, Route.STICKY),
+        False,
+        "hot",
+    )
+
+
+def test_load_queries_rejects_an_unknown_fragment(written: Callable[..., None]) -> None:
+    written("-- name: a\n-- route: pool\nSELECT {missing};\n")
+    with pytest.raises(LookupError, match="'a' names an unknown fragment: 'missing'"):
+        load_queries("x")
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_statement_declares_a_route_that_its_text_fits(name: str) -> None:
+    query = QUERIES[name]
+    assert query.routes
+    assert (query.timeout is Timeout.HOT) is (query.routes == (Route.DEDICATED,)), (
+        "the hot path is bounded more"
+    )
+    assert not query.is_shareable or query.routes[0] in {Route.TUNED, Route.RESERVED}
+
+
+async def test_fetch_rejects_a_statement_without_its_transaction(store: Store) -> None:
+    with pytest.raises(LookupError, match="'lock_orphans' does not run on route 'caller'; pass on="):
+        await store.statements.fetch("lock_orphans", [], NOW, 120, 1)
+
+
+async def test_fetch_rejects_a_route_that_the_statement_does_not_declare(store: Store) -> None:
+    with pytest.raises(LookupError, match="'get_job' does not run on route 'sticky'"):
+        await store.statements.fetch("get_job", "a", route=Route.STICKY)
+
+
+def test_loaded_queries_are_cached_and_read_only() -> None:
     assert load_queries("public") is load_queries("public")
     with pytest.raises(TypeError):
         QUERIES["new"] = ""  # type: ignore[index]
@@ -160,7 +228,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.cancel("f")
     await store.jobs.set_status("e", JobStatus.RUNNING, LEASE)
     assert (await store.workers.renew("w1", {}, LEASE, liveness_key=2**62)).alive
-    assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # it depends on the server's age
+    assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # depends on the age of the server
     await store.workers.scan_deadlines(30, 120)
     await store.workers.restart_leases()
     await store.workers.rescue(120)
@@ -183,7 +251,7 @@ async def use_path(store: Store) -> object:
     ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 10))]
 )
 @pytest.mark.parametrize("codec", ["text", "binary"])
-async def test_codecs_of_the_pools_owner_disturb_nothing(
+async def test_store_works_with_codecs_of_the_pools_owner(
     codec: str, use: Use, expected: object, dsn: str, clock: FakeClock
 ) -> None:
     async def init(connection: Connection) -> None:
@@ -219,18 +287,18 @@ class OwnRecord(asyncpg.Record):
         return self[name]
 
 
-async def test_a_record_class_of_the_pools_owner_disturbs_nothing(dsn: str, clock: FakeClock) -> None:
+async def test_store_works_with_a_record_class_of_the_pools_owner(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, record_class=OwnRecord) as pool:
         store = Store(Connections(cast("Pool", pool)), clock=clock)
         assert await use_path(store) == (("new",), 9, 10)
 
 
-async def test_a_pool_without_statement_cache_disturbs_nothing(dsn: str, clock: FakeClock) -> None:
+async def test_store_works_without_a_statement_cache(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=0) as pool:
         assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 10)
 
 
-async def test_without_an_override_the_databases_clock_decides(pool: asyncpg.Pool) -> None:
+async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: asyncpg.Pool) -> None:
     connections = Connections(pool)
     store = Store(connections)
     before = await pool.fetchval("SELECT clock_timestamp()")

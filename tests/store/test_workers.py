@@ -1,4 +1,4 @@
-"""Leases: renewed by those who live, taken from those who do not."""
+"""Workers register, renew their leases, and lose their jobs when they die."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THRESHOLD = 120.0
 NOTHING = RescueResult([], [])
 
 
-async def test_a_worker_comes_and_goes(store: Store, clock: FakeClock) -> None:
+async def test_worker_registers_and_deregisters(store: Store, clock: FakeClock) -> None:
     await store.workers.register(worker("w2"), LEASE)
     clock.advance(SECOND)
     await store.workers.register(worker("w1", hostname="other", pid=9, version="2", max_concurrent_jobs=3), 5)
@@ -47,7 +47,7 @@ async def test_a_worker_comes_and_goes(store: Store, clock: FakeClock) -> None:
     assert [each.worker_id for each in await store.workers.list_workers()] == ["w1"]
 
 
-async def test_registering_again_is_a_fresh_lease(store: Store, clock: FakeClock) -> None:
+async def test_register_renews_the_lease_of_a_registered_worker(store: Store, clock: FakeClock) -> None:
     await store.workers.register(worker(), LEASE)
     clock.advance(90 * SECOND)
     await store.workers.register(worker(), LEASE)
@@ -55,7 +55,7 @@ async def test_registering_again_is_a_fresh_lease(store: Store, clock: FakeClock
     assert (found.last_beat, found.is_alive) == (clock.now, True)
 
 
-async def test_a_beat_renews_the_worker_and_the_jobs_it_holds(
+async def test_renew_extends_the_leases_of_the_worker_and_its_jobs(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
@@ -70,7 +70,7 @@ async def test_a_beat_renews_the_worker_and_the_jobs_it_holds(
     assert (await store.workers.list_workers())[0].running_jobs == 0
 
 
-async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_renew_returns_the_jobs_that_were_lost(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(
         store, *(new_job(each) for each in ("cancelled", "deleted", "done", "mine", "replaced", "retaken"))
     )
@@ -87,10 +87,12 @@ async def test_a_beat_says_what_was_lost(store: Store, pool: Pool, clock: FakeCl
     beat = await store.workers.renew("w1", held, LEASE)
     assert beat.alive
     assert sorted(beat.lost) == ["cancelled", "deleted", "done", "retaken"]
-    assert await row(pool, "retaken") == before, "the try that holds it now beats for itself"
+    assert await row(pool, "retaken") == before, "the attempt that holds it renews it itself"
 
 
-async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_renew_returns_every_job_when_the_worker_has_no_row(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await running(store, new_job())
     await store.workers.deregister("w1")
     before = await row(pool)
@@ -99,7 +101,7 @@ async def test_a_worker_without_a_row_has_lost_everything(store: Store, pool: Po
     assert await row(pool) == before
 
 
-async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock: FakeClock) -> None:
+async def test_renew_restores_an_expired_lease_before_the_rescue(store: Store, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
     assert await store.workers.renew("w1", {"job": 1}, LEASE) == RenewResult(True, [], late=True)
@@ -111,7 +113,7 @@ async def test_a_late_beat_before_the_rescue_saves_the_lease(store: Store, clock
 # -- rescue --------------------------------------------------------------------------------------------
 
 
-async def test_the_jobs_of_a_dead_worker_are_given_back(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_rescue_releases_the_jobs_of_a_dead_worker(store: Store, pool: Pool, clock: FakeClock) -> None:
     old = await running(store, new_job("a", misfire_grace_time=9), new_job("b", priority=1))
     clock.advance(LEASE * SECOND / 2)
     await running(store, new_job("c"), worker_id="alive")
@@ -128,7 +130,7 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(store: Store, pool: Pool
     assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
-async def test_who_is_alive_is_left_alone(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_rescue_leaves_live_workers(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(LEASE * SECOND)
     before = await row(pool)
@@ -136,22 +138,24 @@ async def test_who_is_alive_is_left_alone(store: Store, pool: Pool, clock: FakeC
     assert await row(pool) == before
 
 
-async def test_a_job_that_nobody_renews_is_given_back_though_its_worker_lives(
+async def test_rescue_releases_a_job_that_its_live_worker_does_not_renew(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    """The answer of its claim was lost on the way: the worker does not know that it holds it."""
+    """The answer to the claim was lost: the worker does not know that it holds the job."""
     await running(store, new_job("lost"), new_job("held"))
     clock.advance(LEASE * SECOND - SECOND)
     await store.workers.renew("w1", {"held": 1}, LEASE)
     clock.advance(2 * SECOND)
-    # It may have been claimed while that beat was under way: the next one tells.
+    # It may have been claimed during that heartbeat; the next one decides.
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], [])
     await store.workers.renew("w1", {"held": 1}, LEASE)
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["lost"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 
-async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_release_unacknowledged_releases_jobs_that_the_worker_does_not_know(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await running(store, new_job("lost"), new_job("held"), new_job("of an earlier try"))
     await running(store, new_job("another's"), worker_id="w2")
     known = {"held": 1, "of an earlier try": 7, "gone": 1}
@@ -171,7 +175,7 @@ async def test_a_worker_gives_back_what_it_never_heard_of(store: Store, pool: Po
 
 
 @pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
-async def test_a_row_without_a_lease_goes_by_its_heartbeat(
+async def test_rescue_uses_the_last_heartbeat_when_a_row_has_no_lease(
     store: Store, pool: Pool, beat: int | None, orphaned: bool
 ) -> None:
     await running(store, new_job())
@@ -182,10 +186,10 @@ async def test_a_row_without_a_lease_goes_by_its_heartbeat(
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
 
 
-async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
+async def test_rescue_leaves_a_claim_in_flight_when_the_clock_was_set_forward(
     store: Store, clock: FakeClock
 ) -> None:
-    """Its worker beats as soon as it finds its lease over, and has not heard of the claim yet."""
+    """Its worker renews the expired lease at once, and has not received the claim yet."""
     await running(store, new_job())
     clock.advance(10 * LEASE * SECOND)
     await store.workers.renew("w1", {}, LEASE)
@@ -195,7 +199,9 @@ async def test_a_clock_put_forward_orphans_no_claim_that_is_on_its_way(
     assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
-async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_restart_leases_shortens_leases_when_the_clock_was_set_back(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     clock.advance(1000 * SECOND)
     await running(store, new_job("lost", execution_time=NOW), new_job("held", execution_time=NOW))
     await running(store, new_job("of the dead", execution_time=NOW), worker_id="dead")
@@ -215,7 +221,7 @@ async def test_a_clock_put_back_lengthens_no_lease(store: Store, pool: Pool, clo
     assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 
-async def test_a_new_definition_of_an_orphan_takes_the_row(
+async def test_rescue_applies_the_replacement_of_an_orphan(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job())
@@ -226,7 +232,7 @@ async def test_a_new_definition_of_an_orphan_takes_the_row(
     assert (found["status"], found["priority"], found["replacement"]) == ("pending", 1, None)
 
 
-async def test_orphans_of_several_workers(store: Store, clock: FakeClock) -> None:
+async def test_rescue_releases_orphans_of_several_workers(store: Store, clock: FakeClock) -> None:
     for n in range(3):
         await running(store, new_job(f"a{n}"), new_job(f"b{n}"), worker_id=f"w{n}")
     clock.advance(LEASE * SECOND + SECOND)
@@ -235,9 +241,7 @@ async def test_orphans_of_several_workers(store: Store, clock: FakeClock) -> Non
     assert rescue.job_ids == ["a0", "a1", "a2", "b0", "b1", "b2"]
 
 
-async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
-    store: Store, pool: Pool, clock: FakeClock
-) -> None:
+async def test_rescue_skips_a_worker_that_is_claiming(store: Store, pool: Pool, clock: FakeClock) -> None:
     await store.jobs.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     async with pool.acquire() as claiming:
@@ -251,7 +255,9 @@ async def test_a_worker_in_the_middle_of_a_claim_is_not_declared_dead(
     assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
 
 
-async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeClock) -> None:
+async def test_exchange_claims_nothing_after_the_worker_was_declared_dead(
+    store: Store, clock: FakeClock
+) -> None:
     await store.jobs.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     clock.advance(LEASE * SECOND + SECOND)
@@ -259,7 +265,7 @@ async def test_a_claim_after_the_rescue_gets_nothing(store: Store, clock: FakeCl
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
 
 
-async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClock) -> None:
+async def test_concurrent_rescues_release_each_job_once(store: Store, clock: FakeClock) -> None:
     import asyncio
 
     await running(store, *(new_job(f"{n}") for n in range(20)))
@@ -269,8 +275,8 @@ async def test_two_rescues_at_once_do_the_work_once(store: Store, clock: FakeClo
     assert [each for rescue in rescues for each in rescue.dead_workers] == ["w1"]
 
 
-async def test_a_beat_waits_for_nobodys_lock(store: Store, pool: Pool, clock: FakeClock) -> None:
-    """As of a caller whose transaction replaces a running job and stays open."""
+async def test_renew_skips_a_locked_job_row(store: Store, pool: Pool, clock: FakeClock) -> None:
+    """A caller's open transaction replaces a running job."""
     await running(store, new_job("locked"), new_job("free"))
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():

@@ -1,4 +1,4 @@
-"""What a test's connections send to the server, by the names of the store's statements."""
+"""Record the statements that connections send to the server, by name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ RESET = "SELECT pg_advisory_unlock_all()"
 
 
 class Sent:
-    """What was sent in a while."""
+    """Statements of a period."""
 
     def __init__(self, log: list[tuple[int, str]]) -> None:
         sent = [(session, NAMES.get(text) or _kind(text)) for session, text in log]
         self.counts = Counter(name for _, name in sent)
-        """How often each statement; what is not the store's goes by its first word, in capitals."""
+        """How often each was sent. Others than the store's are counted by their first word, in capitals."""
         self.named = Counter(NAMES[text] for _, text in log if text in NAMES)
-        """The same for the store's own."""
+        """How often each of the store's own was sent."""
         self.transactions = 0
-        """A statement outside of a block is one."""
+        """How many transactions they were; a statement outside of a block is one."""
         inside: set[int] = set()
         for session, name in sent:
             if name in {"COMMIT", "ROLLBACK"}:
@@ -34,19 +34,19 @@ class Sent:
 
 
 class Statements:
-    """A log that connections write, once each has been given to ``listen``, as by a pool's ``init``."""
+    """A log of the connections that were passed to ``listen``, which can be the ``init`` of a pool."""
 
     def __init__(self) -> None:
         self._log: list[tuple[int, str]] = []
 
     async def listen(self, connection: Any) -> None:
-        """Log what this connection sends from now on."""
+        """Log the statements of this connection."""
         session = connection.get_server_pid()
         connection.add_query_logger(lambda record: self._log.append((session, record.query)))
 
     async def take(self) -> Sent:
-        """What was sent since the last time."""
-        await asyncio.sleep(0)  # a connection tells it when the loop comes round
+        """Return the statements since the last call."""
+        await asyncio.sleep(0)  # asyncpg calls its loggers in the next iteration of the loop
         sent = Sent(self._log)
         self._log.clear()
         return sent

@@ -1,4 +1,4 @@
-"""What the store's tests are made of."""
+"""Builders and helpers of the store tests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Connection: TypeAlias = session.Connection
 
 
 def use_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Give these connection options to the Schedulers that the test makes."""
+    """Give these connection options to the schedulers of the test."""
     with_options = partial(Connections, options=ConnectionOptions(**options))
     monkeypatch.setattr("pg_scheduler.scheduler.Connections", with_options)
 
 
 def methods_of(store: Store) -> set[str]:
-    """The public methods of a store and of its repositories, as they are called on it."""
+    """Return the public methods of a store and its repositories, as they are called on it."""
     owners: dict[str, object] = {"": store}
     owners |= {
         f"{name}.": each for name, each in vars(store).items() if type(each).__name__.endswith("Repository")
@@ -49,7 +49,7 @@ def methods_of(store: Store) -> set[str]:
 
 
 def new_job(job_id: str = "job", **changes: Any) -> NewJob:
-    """A job that is due at NOW."""
+    """Return a job that is due at NOW."""
     job = NewJob(
         job_id=job_id,
         job_name=NAME,
@@ -64,7 +64,7 @@ def new_job(job_id: str = "job", **changes: Any) -> NewJob:
 
 
 def worker(worker_id: str = "w1", **changes: Any) -> Worker:
-    """A worker; the instants are the database's business."""
+    """Return a worker; the database sets its instants."""
     return replace(Worker(worker_id, "host", 7, "1.0", 25, 0, NOW, NOW, NOW, True), **changes)
 
 
@@ -80,24 +80,24 @@ async def running(store: Store, *jobs: NewJob, worker_id: str = "w1") -> list[Cl
 async def claim_on(
     connection: Connection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
-    """Claim on a connection of the test's own; the rows."""
+    """Claim on a connection of the test, and return the rows."""
     args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS)
     *rows, _status_change = await store.statements.fetch("exchange_jobs", *args, on=connection)
     return rows
 
 
 async def due_in(store: Store, names: list[str]) -> float | None:
-    """Seconds until the next job of these names is due, as a worker without a lease is told."""
+    """Return the seconds until the next job of these names is due."""
     return (await store.claims.exchange("nobody", names, 1)).due_in
 
 
 async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:
-    """A job's row as it is."""
+    """Return the row of a job."""
     found = await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = $1", job_id)
     assert found, f"there is no job {job_id}"
     return dict(found)
 
 
 async def column(pool: Pool, name: str) -> dict[str, Any]:
-    """One column of every job, by id."""
+    """Return one column of every job, by id."""
     return {each["job_id"]: each[name] for each in await pool.fetch("SELECT * FROM scheduled_jobs")}

@@ -1,4 +1,4 @@
-"""The connection that listens serves upkeep too, and keeps nobody waiting."""
+"""The LISTEN connection runs shareable statements, and no statement waits for it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ async def pid(store: Store) -> int:
     return found
 
 
-async def test_statements_of_upkeep_use_it(listening: tuple[Store, Connection], pool: Pool) -> None:
+async def test_shareable_statements_run_on_the_shared_connection(
+    listening: tuple[Store, Connection], pool: Pool
+) -> None:
     store, connection = listening
     queries: list[str] = []
     connection.add_query_logger(lambda record: queries.append(record.query.partition("\n")[0]))
@@ -53,13 +55,13 @@ async def test_statements_of_upkeep_use_it(listening: tuple[Store, Connection], 
     await store.workers.renew("w1", {}, LEASE)
     await store.workers.scan_deadlines(30, 120)
     await store.schedules.periodic_rows()
-    await asyncio.sleep(0)  # asyncpg tells its loggers in the loop's next round
+    await asyncio.sleep(0)  # asyncpg calls its loggers in the next iteration of the loop
     assert len(queries) == 4, "the settings and three statements, with no transaction or reset around them"
     assert pool.get_size() == before
     assert await pid(store) == connection.get_server_pid()
 
 
-async def test_it_has_the_settings_while_it_is_lent_and_not_after(
+async def test_shared_connection_has_its_settings_only_while_it_is_shared(
     listening: tuple[Store, Connection],
 ) -> None:
     store, connection = listening
@@ -76,7 +78,7 @@ async def test_it_has_the_settings_while_it_is_lent_and_not_after(
         await store.shared.fetch(PID)
 
 
-async def test_jobs_that_use_the_pool_up_starve_no_heartbeat(
+async def test_heartbeat_runs_when_jobs_use_up_the_pool(
     listening: tuple[Store, Connection], pool: Pool
 ) -> None:
     store, _ = listening
@@ -86,7 +88,7 @@ async def test_jobs_that_use_the_pool_up_starve_no_heartbeat(
         await pool.release(each)
 
 
-async def test_a_heartbeat_does_not_queue_up_behind_another_statement(pool: Pool, dsn: str) -> None:
+async def test_heartbeat_runs_elsewhere_when_the_shared_connection_is_busy(pool: Pool, dsn: str) -> None:
     async with sharing(pool, shared_settings="SELECT 1") as (store, connection):  # without a lock timeout
         async with locked(dsn, "scheduler_periodic_jobs"):
             waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_periodic_jobs"))
@@ -98,28 +100,26 @@ async def test_a_heartbeat_does_not_queue_up_behind_another_statement(pool: Pool
         assert not connection.is_closed()
 
 
-async def test_who_waits_for_a_lock_there_is_not_taken_for_dead(pool: Pool, dsn: str) -> None:
+async def test_shared_connection_survives_a_lock_timeout(pool: Pool, dsn: str) -> None:
     async with sharing(pool, shared_settings="SET lock_timeout = '10ms'") as (store, connection):
         async with locked(dsn, "scheduler_periodic_jobs"):
             with pytest.raises(DatabaseUnavailableError, match="LockNotAvailable"):
                 await store.shared.fetch("SELECT FROM scheduler_periodic_jobs")
-            rows = asyncio.create_task(
-                store.schedules.periodic_rows()
-            )  # asks again elsewhere, and waits there
+            rows = asyncio.create_task(store.schedules.periodic_rows())  # waits on a connection of the pool
             await asyncio.wait([rows], timeout=0.1)  # real time: it must still wait
             assert not rows.done()
         assert await rows == {}
         assert not connection.is_closed()
 
 
-async def test_a_statement_that_is_wrong_is_told(listening: tuple[Store, Connection]) -> None:
+async def test_shared_connection_raises_the_error_of_a_statement(listening: tuple[Store, Connection]) -> None:
     store, connection = listening
     with pytest.raises(asyncpg.DivisionByZeroError):
         await store.shared.fetch("SELECT 1 / 0")
     assert await pid(store) == connection.get_server_pid()
 
 
-async def test_it_is_not_taken_back_under_a_statement(listening: tuple[Store, Connection]) -> None:
+async def test_take_back_waits_for_the_running_statement(listening: tuple[Store, Connection]) -> None:
     store, _ = listening
     statement = asyncio.create_task(store.shared.fetch("SELECT 1 FROM pg_sleep(0.05)"))
     await asyncio.sleep(0)
@@ -135,10 +135,10 @@ async def wire(dsn: str) -> AsyncIterator[Wire]:
 
 
 @pytest.mark.parametrize("fault", ["cut", "frozen"])
-async def test_when_it_gives_no_answer_the_pool_is_asked_and_the_listener_is_told(
+async def test_statement_runs_on_the_pool_when_the_shared_connection_is_dead(
     fault: str, wire: Wire, pool: Pool
 ) -> None:
-    """Real time where it is frozen: that no answer comes has to be waited for."""
+    """Real time if it is frozen: the timeout must pass."""
     connections = Connections(pool, wire.dsn, options=ConnectionOptions(answer_timeout_s=0.2))
     store, broken = Store(connections), asyncio.Event()
     await store.workers.register(worker(), LEASE)
@@ -164,8 +164,8 @@ async def test_when_it_gives_no_answer_the_pool_is_asked_and_the_listener_is_tol
         await subscription.close()
 
 
-async def test_one_that_does_not_answer_is_not_waited_for_at_the_end(wire: Wire, pool: Pool) -> None:
-    """Real time: that no answer comes has to be waited for."""
+async def test_take_back_terminates_a_connection_that_does_not_answer(wire: Wire, pool: Pool) -> None:
+    """Real time: the timeout must pass."""
     store = Store(Connections(pool, wire.dsn, options=ConnectionOptions(close_timeout_s=0.1)))
     async with store.connections.checkout() as connection:
         store.shared.lend(connection)

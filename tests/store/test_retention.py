@@ -1,4 +1,4 @@
-"""What is late expires, what is old is deleted, and that is counted."""
+"""Late jobs expire, old ones are deleted, and the deletions are counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = timedelta(days=1)
 async def finished(
     store: Store, clock: FakeClock, *jobs: tuple[str, JobStatus, timedelta], name: str = "n"
 ) -> None:
-    """Insert jobs that ended so long ago."""
+    """Insert jobs that finished that long ago."""
     now = clock.now
     for job_id, status, age in jobs:
         clock.now = now - age
@@ -29,7 +29,9 @@ async def finished(
 # -- expire --------------------------------------------------------------------------------------------
 
 
-async def test_jobs_past_their_grace_expire(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_expire_expires_pending_jobs_past_their_grace_time(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await running(store, new_job("running", misfire_grace_time=0))
     await store.jobs.insert(
         [
@@ -48,7 +50,7 @@ async def test_jobs_past_their_grace_expire(store: Store, pool: Pool, clock: Fak
     assert await store.jobs.expire(100) == []
 
 
-async def test_a_pass_expires_so_many_at_most(store: Store, clock: FakeClock) -> None:
+async def test_expire_stops_at_its_limit(store: Store, clock: FakeClock) -> None:
     await store.jobs.insert(
         [new_job(f"{p}{n}", priority=p, misfire_grace_time=0) for p in (1, 3, 5, 8) for n in range(3)]
     )
@@ -59,9 +61,7 @@ async def test_a_pass_expires_so_many_at_most(store: Store, clock: FakeClock) ->
     assert counts == [5, 5, 2]
 
 
-async def test_a_job_that_is_being_claimed_is_left_to_the_claim(
-    store: Store, pool: Pool, clock: FakeClock
-) -> None:
+async def test_expire_skips_a_job_that_is_being_claimed(store: Store, pool: Pool, clock: FakeClock) -> None:
     await store.jobs.insert([new_job(misfire_grace_time=0)])
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
@@ -79,7 +79,9 @@ async def whole_table(
     return await store.retention.vacuum_blocks(0, await store.retention.table_blocks(), instants)
 
 
-async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_vacuum_blocks_deletes_jobs_that_finished_before_their_cutoff(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await finished(
         store,
         clock,
@@ -99,7 +101,7 @@ async def test_what_ended_before_its_cutoff_is_deleted(store: Store, pool: Pool,
     assert await whole_table(store, {}, clock) == {}
 
 
-async def test_a_walk_in_steps_of_blocks_meets_every_row(store: Store, clock: FakeClock) -> None:
+async def test_vacuum_blocks_reaches_every_row_when_it_walks_in_steps(store: Store, clock: FakeClock) -> None:
     await store.workers.register(worker(), LEASE)
     await store.jobs.insert([new_job(f"{n:04}") for n in range(500)])
     for claim in (await store.claims.exchange("w1", [new_job().job_name], 500)).jobs[::50]:
@@ -112,15 +114,17 @@ async def test_a_walk_in_steps_of_blocks_meets_every_row(store: Store, clock: Fa
         gone = await store.retention.vacuum_blocks(first, first + 3, {JobStatus.CANCELLED: NOW})
         found.append(gone.get(JobStatus.CANCELLED, 0))
     assert sum(found) == 11
-    assert max(found) < 11, "each step deletes in its own blocks"
+    assert max(found) < 11, "each step deletes only in its blocks"
     assert await store.retention.vacuum_blocks(blocks, blocks + 1, {JobStatus.CANCELLED: NOW}) == {}
 
 
-async def test_an_empty_table_has_no_blocks(store: Store) -> None:
+async def test_table_blocks_is_zero_when_the_table_is_empty(store: Store) -> None:
     assert await store.retention.table_blocks() == 0
 
 
-async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_vacuum_surplus_keeps_the_newest_of_each_name(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     for name in ("a", "b"):
         jobs = [(f"{name}{n}", JobStatus.COMPLETED, n * SECOND) for n in range(5)]
         await finished(store, clock, *jobs, name=name)
@@ -130,22 +134,24 @@ async def test_the_newest_of_each_name_are_kept(store: Store, pool: Pool, clock:
     assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 4
     assert set(await column(pool, "status")) == {"a0", "a1", "a2", "b0", "b1", "b2", "failed", "waits"}
     assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 3, 100) == 0
-    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "so many at once"
+    assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 4, "it stops at the limit"
     assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 0, 4) == 2
     assert set(await column(pool, "status")) == {"failed", "waits"}
 
 
-async def test_of_one_instant_the_last_ids_are_kept(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_vacuum_surplus_keeps_the_last_ids_of_one_instant(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     claims = await running(store, *(new_job(each) for each in "abcd"))
     await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims])
     assert await store.retention.vacuum_surplus(JobStatus.COMPLETED, 1, 100) == 3
     assert set(await column(pool, "status")) == {"d"}
 
 
-# -- the book ------------------------------------------------------------------------------------------
+# -- counts --------------------------------------------------------------------------------------------
 
 
-async def test_counts_of_a_day_add_up(store: Store, clock: FakeClock) -> None:
+async def test_record_vacuum_adds_to_the_counts_of_the_day(store: Store, clock: FakeClock) -> None:
     assert await store.retention.vacuum_stats(7) == []
     assert await store.retention.total_vacuum_stats() == VacuumTotal(0, 0, 0, 0, None)
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1, JobStatus.FAILED: 2}, "w1")
@@ -166,7 +172,7 @@ async def test_counts_of_a_day_add_up(store: Store, clock: FakeClock) -> None:
     assert await store.retention.total_vacuum_stats() == VacuumTotal(14, 2, 4, 5, clock.now)
 
 
-async def test_days_are_those_of_utc(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_record_vacuum_counts_days_in_utc(store: Store, pool: Pool, clock: FakeClock) -> None:
     clock.now = NOW.replace(hour=23, minute=59)
     await pool.execute(
         "ALTER ROLE CURRENT_USER IN DATABASE "
@@ -178,7 +184,7 @@ async def test_days_are_those_of_utc(store: Store, pool: Pool, clock: FakeClock)
     assert [day.stat_date for day in await store.retention.vacuum_stats(1)] == [date(2030, 1, 1)]
 
 
-async def test_rows_of_0_2_with_gaps_are_counted_on(store: Store, pool: Pool) -> None:
+async def test_record_vacuum_adds_to_rows_of_0_2_with_null_counts(store: Store, pool: Pool) -> None:
     await pool.execute(
         "INSERT INTO vacuum_stats (stat_date, deleted_completed, deleted_failed, deleted_cancelled)"
         " VALUES ('2030-01-01', NULL, 5, NULL)"

@@ -1,4 +1,4 @@
-"""What ends a try: written under its token or not at all."""
+"""Outcomes of attempts are written under their fencing token, or refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL_OUTCOMES = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda each
 LATER = NOW + 10 * SECOND
 
 
-async def test_a_batch_of_completions(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_settle_completes_a_batch(store: Store, pool: Pool, clock: FakeClock) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(3)))
     clock.advance(10 * SECOND)
     assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in claims]) == {
@@ -44,11 +44,11 @@ async def test_a_batch_of_completions(store: Store, pool: Pool, clock: FakeClock
     assert (found["started_at"], found["worker_id"], found["attempt"]) == (NOW, "w1", 1)
 
 
-async def test_an_empty_batch(store: Store) -> None:
+async def test_settle_returns_no_ids_when_the_batch_is_empty(store: Store) -> None:
     assert await store.results.settle("w1", []) == set()
 
 
-async def test_a_completion_forgets_the_error_of_an_earlier_try(
+async def test_settle_clears_the_error_of_an_earlier_attempt_when_a_job_completes(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=1))
@@ -61,7 +61,7 @@ async def test_a_completion_forgets_the_error_of_an_earlier_try(
     assert (found["status"], found["error_message"], found["retry_count"]) == ("completed", None, 1)
 
 
-async def test_a_failure(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_settle_writes_a_failure_with_its_error(store: Store, pool: Pool, clock: FakeClock) -> None:
     (claim,) = await running(store, new_job())
     clock.advance(10 * SECOND)
     assert await store.results.settle("w1", [(claim, FailOutcome("ValueError: 'žluť' \" \\ {}"))]) == {"job"}
@@ -71,7 +71,7 @@ async def test_a_failure(store: Store, pool: Pool, clock: FakeClock) -> None:
     assert (found["worker_id"], found["started_at"], found["retry_count"]) == ("w1", NOW, 0)
 
 
-async def test_a_retry_is_due_after_its_delay_with_its_whole_grace(
+async def test_settle_makes_a_retry_due_after_its_delay_with_a_new_grace_time(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
@@ -83,10 +83,10 @@ async def test_a_retry_is_due_after_its_delay_with_its_whole_grace(
     assert found["expires_at"] == LATER + 8.5 * SECOND
     for name in ("worker_id", "started_at", "last_heartbeat", "lease_until", "finished_at"):
         assert found[name] is None
-    assert found["attempt"] == 1, "half of the fence"
+    assert found["attempt"] == 1, "it is part of the fencing token"
 
 
-async def test_a_release_is_due_at_once_and_does_not_count(
+async def test_settle_releases_a_job_at_once_without_counting_a_retry(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job(max_retries=3, misfire_grace_time=7))
@@ -98,7 +98,7 @@ async def test_a_release_is_due_at_once_and_does_not_count(
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [claim._replace(attempt=2)]
 
 
-async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> None:
+async def test_settle_keeps_expires_at_null_when_a_job_has_no_grace_time(store: Store, pool: Pool) -> None:
     claims = await running(store, new_job("a", max_retries=1), new_job("b"))
     await store.results.settle(
         "w1", list(zip(claims, [RetryOutcome(SECOND, "no"), ReleaseOutcome()], strict=True))
@@ -106,7 +106,7 @@ async def test_a_job_without_grace_never_gets_one(store: Store, pool: Pool) -> N
     assert await column(pool, "expires_at") == {"a": None, "b": None}
 
 
-async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> None:
+async def test_settle_cancels_a_skipped_job_with_its_reason(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     assert await store.results.settle("w1", [(claim, SkipOutcome("skipped: locked"))]) == {"job"}
     found = await row(pool)
@@ -117,7 +117,7 @@ async def test_a_skip_is_cancelled_with_its_reason(store: Store, pool: Pool) -> 
     )
 
 
-async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
+async def test_settle_writes_a_mixed_batch(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
     outcomes = [*EVERY_OUTCOME, CompleteOutcome()]
     assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {
@@ -133,11 +133,11 @@ async def test_a_mixed_batch(store: Store, pool: Pool) -> None:
     }
 
 
-# -- the fence -----------------------------------------------------------------------------------------
+# -- fencing -----------------------------------------------------------------------------------------
 
 
 @ALL_OUTCOMES
-async def test_another_worker_or_attempt_writes_nothing(store: Store, pool: Pool, outcome: Outcome) -> None:
+async def test_settle_refuses_another_worker_or_attempt(store: Store, pool: Pool, outcome: Outcome) -> None:
     (claim,) = await running(store, new_job())
     before = await row(pool)
     assert await store.results.settle("w2", [(claim, outcome)]) == set()
@@ -149,7 +149,7 @@ async def test_another_worker_or_attempt_writes_nothing(store: Store, pool: Pool
 
 @ALL_OUTCOMES
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.RUNNING])
-async def test_a_job_that_is_not_running_any_more_is_not_written(
+async def test_settle_refuses_a_job_that_is_not_running(
     store: Store, pool: Pool, outcome: Outcome, status: JobStatus
 ) -> None:
     (claim,) = await running(store, new_job())
@@ -160,10 +160,10 @@ async def test_a_job_that_is_not_running_any_more_is_not_written(
 
 
 @pytest.mark.parametrize("outcome", [CompleteOutcome(), FailOutcome("no"), SkipOutcome("locked")], ids=repr)
-async def test_what_was_written_already_is_accepted(
+async def test_settle_accepts_an_outcome_that_was_written_before(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
-    """The answer was lost on the way, and the worker writes it again."""
+    """The answer was lost, and the worker writes the outcome again."""
     (claim,) = await running(store, new_job())
     assert await store.results.settle("w1", [(claim, outcome)]) == {"job"}
     before = await row(pool)
@@ -178,7 +178,7 @@ async def test_what_was_written_already_is_accepted(
 
 
 @ALL_OUTCOMES
-async def test_a_job_that_another_try_holds_is_not_written(
+async def test_settle_refuses_a_job_that_another_attempt_holds(
     store: Store, pool: Pool, outcome: Outcome
 ) -> None:
     (old,) = await running(store, new_job())
@@ -190,7 +190,7 @@ async def test_a_job_that_another_try_holds_is_not_written(
     assert await store.results.settle("w1", [(new, outcome)]) == {"job"}
 
 
-async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, pool: Pool) -> None:
+async def test_settle_writes_the_other_outcomes_when_one_is_refused(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}") for n in range(4)))
     await store.jobs.cancel("1")
     await store.jobs.cancel("2")
@@ -206,8 +206,10 @@ async def test_what_is_refused_leaves_the_rest_of_the_batch_alone(store: Store, 
 
 
 @pytest.mark.parametrize("late", [CompleteOutcome(), FailOutcome("late")])
-async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late: Outcome) -> None:
-    """The same worker lost a job, claimed it again, and both tries ended before the batch was written."""
+async def test_settle_writes_the_held_attempt_when_a_late_one_follows(
+    store: Store, pool: Pool, late: Outcome
+) -> None:
+    """A worker lost a job and claimed it again, and both attempts ended before the batch was written."""
     (stale,) = await running(store, new_job())
     await store.jobs.set_status("job", JobStatus.PENDING, LEASE)
     (fresh,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
@@ -216,7 +218,7 @@ async def test_two_tries_of_one_job_in_one_batch(store: Store, pool: Pool, late:
     assert (found["status"], found["error_message"], found["attempt"]) == ("completed", None, 2)
 
 
-# -- a new definition waits ----------------------------------------------------------------------------
+# -- replacements ------------------------------------------------------------------------------------
 
 REPLACEMENT = new_job(
     job_name="app.other",
@@ -232,7 +234,7 @@ REPLACEMENT = new_job(
 
 
 @ALL_OUTCOMES
-async def test_the_new_definition_takes_the_row_however_the_try_ended(
+async def test_settle_applies_a_replacement_whatever_the_outcome(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
     (claim, other) = await running(store, new_job(max_retries=1), new_job("other"))
@@ -271,7 +273,7 @@ async def test_the_new_definition_takes_the_row_however_the_try_ended(
     assert (await row(pool, "other"))["status"] == "completed"
 
 
-async def test_a_new_definition_without_anything_optional(store: Store, pool: Pool) -> None:
+async def test_settle_applies_a_replacement_without_optional_values(store: Store, pool: Pool) -> None:
     (claim,) = await running(
         store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
     )
@@ -282,7 +284,7 @@ async def test_a_new_definition_without_anything_optional(store: Store, pool: Po
         assert found[name] is None
 
 
-async def test_grace_of_a_new_definition_counts_from_when_it_can_start(
+async def test_settle_counts_the_grace_time_of_a_replacement_from_its_earliest_start(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job())
@@ -292,7 +294,7 @@ async def test_grace_of_a_new_definition_counts_from_when_it_can_start(
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
 
 
-async def test_a_new_definition_waits_under_the_fence_too(store: Store, pool: Pool) -> None:
+async def test_settle_keeps_a_replacement_when_the_attempt_is_fenced_off(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await store.jobs.replace([REPLACEMENT])
     before = await row(pool)
@@ -302,7 +304,7 @@ async def test_a_new_definition_waits_under_the_fence_too(store: Store, pool: Po
     assert await row(pool) == before
 
 
-async def test_the_last_new_definition_counts(store: Store, pool: Pool) -> None:
+async def test_settle_applies_the_last_of_several_replacements(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await store.jobs.replace([REPLACEMENT])
     await store.jobs.replace([new_job(priority=8)])
@@ -310,7 +312,7 @@ async def test_the_last_new_definition_counts(store: Store, pool: Pool) -> None:
     assert (await row(pool))["priority"] == 8
 
 
-async def test_it_runs_with_the_new_definition_and_never_two_at_once(store: Store, clock: FakeClock) -> None:
+async def test_replaced_job_runs_again_only_after_its_attempt_ended(store: Store, clock: FakeClock) -> None:
     (first,) = await running(store, new_job())
     await store.jobs.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
     await store.workers.register(worker("w2"), LEASE)

@@ -1,4 +1,4 @@
-"""The rows of schedules."""
+"""Schedules are stored, locked and advanced."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ async def move(store: Store, window: datetime | None, following: datetime) -> No
         await store.schedules.move_periodic("key", window, following, on=connection)
 
 
-async def test_rows_come_back_as_they_went(store: Store) -> None:
+async def test_schedule_survives_a_round_trip(store: Store) -> None:
     assert await store.schedules.periodic_rows() == {}
     await write(store, ROW, CRON)
     assert await store.schedules.periodic_rows() == {"key": ROW, "cron": CRON}
 
 
-async def test_a_row_is_written_over(store: Store) -> None:
+async def test_write_periodic_overwrites_a_schedule(store: Store) -> None:
     await write(store, ROW)
     changed = replace(CRON, dedup_key="key", derived_key=True, job_name="x", function="y", enabled=False)
     changed = replace(changed, enabled_in_code=False, priority=8, max_retries=0, use_advisory_lock=False)
@@ -68,13 +68,13 @@ async def test_a_row_is_written_over(store: Store) -> None:
     assert await store.schedules.periodic_rows() == {"key": changed}
 
 
-async def test_a_row_that_moves_to_another_key(store: Store) -> None:
+async def test_write_periodic_moves_a_schedule_to_another_key(store: Store) -> None:
     await write(store, ROW)
     await write(store, replace(ROW, dedup_key="new"), delete=("key", "missing"))
     assert list(await store.schedules.periodic_rows()) == ["new"]
 
 
-async def test_one_node_at_a_time_writes_and_readers_do_not_wait(store: Store) -> None:
+async def test_periodic_locked_blocks_writers_and_not_readers(store: Store) -> None:
     entered = asyncio.Event()
 
     async def other() -> list[str]:
@@ -87,10 +87,10 @@ async def test_one_node_at_a_time_writes_and_readers_do_not_wait(store: Store) -
         waiting = asyncio.create_task(other())
         assert await store.schedules.periodic_rows() == {}
         assert not entered.is_set()
-    assert await waiting == ["key"], "it sees what the first one wrote"
+    assert await waiting == ["key"], "it reads the first writer's rows"
 
 
-async def test_due_schedules(store: Store, clock: FakeClock) -> None:
+async def test_due_periodic_returns_enabled_schedules_that_are_due(store: Store, clock: FakeClock) -> None:
     rows = [
         replace(ROW, dedup_key="later", next_fire_at=NOW + 2 * SECOND),
         replace(ROW, dedup_key="now", next_fire_at=NOW),
@@ -107,14 +107,14 @@ async def test_due_schedules(store: Store, clock: FakeClock) -> None:
     assert await due(store, *known) == ["before", "now", "later", "new"]
 
 
-async def test_another_planner_is_not_waited_for(store: Store) -> None:
+async def test_due_periodic_skips_schedules_that_another_planner_has_locked(store: Store) -> None:
     await write(store, replace(ROW, next_fire_at=NOW))
     async with store.connections.transaction() as connection:
         assert await store.schedules.due_periodic(["key"], on=connection)
         assert await due(store, "key") == []
 
 
-async def test_a_schedule_moves_on(store: Store) -> None:
+async def test_move_periodic_sets_the_next_fire_time(store: Store) -> None:
     await write(store, ROW)
     await move(store, NOW + SECOND, NOW + 2 * SECOND)
     assert await store.schedules.periodic_rows() == {
@@ -126,11 +126,11 @@ async def test_a_schedule_moves_on(store: Store) -> None:
     }
 
 
-async def test_switches(store: Store) -> None:
+async def test_enable_periodic_enables_and_disables_a_schedule(store: Store) -> None:
     await write(store, ROW)
     await store.schedules.enable_periodic("missing", True)
     await store.schedules.enable_periodic("key", True)
-    assert await store.schedules.periodic_rows() == {"key": ROW}, "it was on: the next window stands"
+    assert await store.schedules.periodic_rows() == {"key": ROW}, "it was enabled: the next fire time remains"
     await store.schedules.enable_periodic("key", False)
     assert await store.schedules.periodic_rows() == {"key": replace(ROW, enabled=False)}
     await store.schedules.enable_periodic("key", True)
@@ -140,7 +140,9 @@ async def test_switches(store: Store) -> None:
 
 
 @pytest.mark.parametrize("now", [NOW, None])
-async def test_the_clock_that_decides(pool: Pool, clock: FakeClock, now: datetime | None) -> None:
+async def test_now_follows_the_test_clock_or_the_database(
+    pool: Pool, clock: FakeClock, now: datetime | None
+) -> None:
     store = Store(Connections(pool), clock=clock if now else None)
     before = await pool.fetchval("SELECT clock_timestamp()")
     async with store.connections.transaction() as connection:
@@ -148,7 +150,7 @@ async def test_the_clock_that_decides(pool: Pool, clock: FakeClock, now: datetim
     assert told == now if now else told >= before
 
 
-async def test_waiting_runs_of_0_2_chains(store: Store) -> None:
+async def test_chained_runs_finds_the_last_pending_job_of_a_0_2_chain(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("periodic:key:1", execution_time=NOW + SECOND),
@@ -163,4 +165,4 @@ async def test_waiting_runs_of_0_2_chains(store: Store) -> None:
     await store.jobs.cancel("periodic:gone:4")
     async with store.schedules.periodic_locked() as connection:
         found = await store.schedules.chained_runs(["key", "gone", "none", "own"], on=connection)
-    assert found == {"key": NOW + 2 * SECOND}  # 0.2.x numbers its windows; ours are instants
+    assert found == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants

@@ -1,0 +1,38 @@
+"""The private attributes of asyncpg that the store uses exist, and do what it needs.
+
+The oldest and the newest supported asyncpg run this file: ``dev.py test --lowest`` and ``dev.py test``.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, open_beside_pool
+from tests.support.store import Pool
+
+
+@pytest.mark.parametrize("name", ["_get_new_connection", "_connect_args", "_connect_kwargs"])
+def test_asyncpg_pool_has_the_private_attribute(name: str, pool: Pool) -> None:
+    assert hasattr(pool, name), f"asyncpg {asyncpg.__version__} has changed"
+
+
+async def test_open_beside_pool_runs_init_and_is_not_counted_in_the_pool(dsn: str) -> None:
+    async def init(connection: asyncpg.Connection) -> None:
+        await connection.execute("SET application_name = 'initialized'")
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, init=init) as pool, pool.acquire():
+        connection = await open_beside_pool(pool)
+        assert await connection.fetchval("SHOW application_name") == "initialized"
+        assert (pool.get_size(), pool.get_idle_size()) == (1, 0)
+        await connection.close()
+
+
+async def test_connect_as_pool_reaches_the_database_with_the_arguments_of_the_pool(dsn: str) -> None:
+    settings = {"application_name": "as the pool"}
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, server_settings=settings) as pool:
+        connection = await connect_as_pool(pool)
+        found = await connection.fetchrow("SELECT current_database(), current_setting('application_name')")
+        assert found is not None
+        assert tuple(found) == (await pool.fetchval("SELECT current_database()"), "as the pool")
+        await connection.close()
