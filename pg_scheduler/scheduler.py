@@ -298,7 +298,6 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             self._config,
             self._retry_policy,
             self.worker_id,
-            on_fault=self._life.break_down,
         )
 
     def _check_locks_can_be_held(self) -> None:

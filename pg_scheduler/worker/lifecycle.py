@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.events import EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
+from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.worker.runtime import Runtime
 
@@ -30,6 +30,7 @@ class Lifecycle:
 
     def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
         self._events = events
+        events.subscribe(self._break_down, ServiceFaulted)
         self.worker_id = worker_id
         self._build = build
         self._starting = asyncio.Lock()
@@ -80,10 +81,9 @@ class Lifecycle:
         if self.fault is not None:
             raise self.fault
 
-    def break_down(self, fault: ServiceFaulted) -> None:
-        """A part ended with a fault that trying again cannot mend."""
-        if self.fault is None:
-            self.fault = fault.error
+    def _break_down(self, event: Event) -> None:
+        if isinstance(event, ServiceFaulted) and self.fault is None:
+            self.fault = event.error
         if self.is_running and self._stopping is None:
             self._begin_shutdown()
 

@@ -9,13 +9,13 @@ whose answers show that it lives; when there was none for a while, it is asked f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import Subscription
+from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC, Subscription
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Listener"]
 
@@ -35,11 +35,10 @@ DEAF: Final = (
 
 
 class Listener(Service):
-    """Hear notifications.
+    """Receive notifications.
 
     Args:
-        on_message: Called with each message.
-        on_connected: Called when messages may have been missed and are heard from now on.
+        own_mark: The mark of this process's own notifications about due jobs, which are ignored.
     """
 
     name: ClassVar[str] = "listener"
@@ -49,26 +48,28 @@ class Listener(Service):
         store: Store,
         events: EventBus,
         worker_id: str,
+        signals: Signals,
         *,
-        on_message: Callable[[str], None],
-        on_connected: Callable[[], None],
+        own_mark: str,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._hello = f"{HELLO} {worker_id}"
-        self._on_message = on_message
-        self._on_connected = on_connected
+        self._worker_id = worker_id
+        self._own_mark = own_mark
+        self._signals = signals
         self._heard = asyncio.Event()
         self._subscription: Subscription | None = None
 
     @property
-    def hears(self) -> bool:
-        """Whether messages arrive, as far as is known."""
-        return self._heard.is_set() and self._subscription is not None and self._subscription.is_open
+    def is_receiving(self) -> bool:
+        """Whether notifications arrive, as far as is known."""
+        is_up = self._signals.notifications_up.is_set
+        return is_up and self._subscription is not None and self._subscription.is_open
 
     async def run_once(self) -> float:
         """Connect, or check the connection."""
-        if self._subscription is not None and self.hears:
+        if self._subscription is not None and self.is_receiving:
             return await self._subscription.check(CHECK_INTERVAL)
         await self.drain()
         if not self._store.connections.can_spare_one:
@@ -81,7 +82,7 @@ class Listener(Service):
             return DEAF_INTERVAL
         self._subscription.lend()
         self._events.publish(ListenerConnected(self._subscription.channel))
-        self._on_connected()
+        self._signals.notifications_up()
         return CHECK_INTERVAL
 
     async def _hears_itself(self) -> bool:
@@ -95,6 +96,7 @@ class Listener(Service):
     async def drain(self) -> None:
         """Stop listening."""
         self._heard.clear()
+        self._signals.notifications_up.clear()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
@@ -102,9 +104,16 @@ class Listener(Service):
     def _received(self, message: str) -> None:
         if message == self._hello:
             self._heard.set()
-        elif not message.startswith(HELLO):
-            self._on_message(message)
+            return
+        kind, _, about = message.partition(" ")
+        if kind == DUE and about != self._own_mark:
+            self._signals.due()
+        elif kind == CHECK and about == self._worker_id:
+            self._signals.heartbeat_requested()
+        elif kind == PERIODIC:
+            self._signals.schedules_changed()
 
     def _broken(self) -> None:
+        self._signals.notifications_up.clear()
         self._events.publish(ListenerLost("the connection ended"))
         self.wake()

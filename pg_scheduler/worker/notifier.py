@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.events import EventBus
 from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Notifier"]
 
 
 class Notifier(Service):
-    """Flush the outbox.
-
-    Args:
-        on_due: Called when a job is due within the outbox's horizon, for this process.
-    """
+    """Flush the outbox."""
 
     name: ClassVar[str] = "notifier"
 
-    def __init__(self, events: EventBus, outbox: Outbox, *, on_due: Callable[[], None]) -> None:
+    def __init__(self, events: EventBus, outbox: Outbox, signals: Signals) -> None:
         super().__init__(events)
         self._outbox = outbox
-        self._on_due = on_due
+        self._signals = signals
 
     async def prepare(self) -> None:
         """Take over from the outbox, which sends by itself otherwise."""
-        self._outbox.attach(on_due=self._on_due, on_message=self.wake)
+        self._outbox.attach(on_due=self._signals.due, on_message=self.wake)
 
     async def run_once(self) -> float:
         """Send the messages that gathered, once the gap after the last ones is over."""

@@ -12,7 +12,6 @@ import asyncio
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar, Final
 
@@ -69,7 +68,6 @@ class Service(ABC):
         self._task: asyncio.Task[None] | None = None
         self._lifecycle = asyncio.Lock()
         self._stopping = False
-        self.on_fault: Callable[[ServiceFaulted], None] | None = None
 
     @abstractmethod
     async def run_once(self) -> float:
@@ -168,7 +166,4 @@ class Service(ABC):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):
-            fault = ServiceFaulted(self.name, error)
-            if self.on_fault:
-                self.on_fault(fault)
-            self._events.publish(fault)
+            self._events.publish(ServiceFaulted(self.name, error))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pg_scheduler.errors import PoolClosedError
+from pg_scheduler.worker.service import Service
 
 __all__ = ["Part", "Supervisor"]
 
@@ -41,6 +42,12 @@ class Supervisor:
             except BaseException:  # whatever it was, the parts already started must not go on alone
                 await self._stop(self._parts[: index + 1])
                 raise
+
+    def retry(self) -> None:
+        """End the backoff of every service: the database is available."""
+        for part in self._parts:
+            if isinstance(part, Service):
+                part.retry()
 
     async def stop(self) -> None:
         """Stop all, the last one started first.

@@ -63,7 +63,7 @@ async def check_survival(scheduler: Scheduler, seen: Recorder) -> None:
     assert runtime is not None
     parts = {part.name: part for part in runtime._supervisor._parts if hasattr(part, "run_once")}  # type: ignore[attr-defined]
     for _ in range(2):
-        runtime.rescuer.listen()
+        runtime.rescuer.scan_locks()
         for name in ("heartbeat", "rescuer", "deadline_scanner", "notifier", "heartbeat", "claimer"):
             await parts[name].run_once()
     job_id = await scheduler.schedule_job(JOB_NAME, now(), {})
@@ -133,7 +133,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
     async with scheduler:
         runtime = scheduler._runtime
         assert runtime is not None
-        runtime.rescuer.listen()
+        runtime.rescuer.scan_locks()
         for _ in range(2):
             await runtime.rescuer.run_once()
         await seen.until(JobCompleted, len(IDS))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
@@ -31,68 +33,94 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
-from tests.support.worker import LEASE, claim, new_worker
+from pg_scheduler.worker.signals import Signals
+from tests.support.worker import LEASE, PATIENCE, claim, new_worker
 
 
-class Nothing:
-    """No results that wait to be written."""
+class Calls(list[str]):
+    """Names of the signals that were sent, and a way to wait for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = asyncio.Event()
+
+    def append(self, name: str) -> None:
+        super().append(name)
+        self._changed.set()
+
+    async def until(self, *names: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while list(self) != list(names):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class NotedRequests(Outbox):
+    """An outbox that notes which workers are asked for a heartbeat."""
+
+    def __init__(self, store: Store, events: EventBus, calls: Calls) -> None:
+        super().__init__(store, events, horizon_s=4.0)
+        self._calls = calls
+
+    async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
+        for worker_id in worker_ids:
+            self._calls.append(f"asked {worker_id}")
+
+
+class NoResults:
+    """Holds no outcomes."""
 
     def unwritten(self) -> dict[str, int]:
         return {}
 
 
 class Parts:
-    """One worker's parts. ``calls`` gathers what they told their neighbours."""
+    """One worker's parts. ``calls`` has the names of the signals that they send.
+
+    Only ``results_waiting`` reaches a part, the completer; it is not in ``calls``.
+    """
 
     def __init__(self, store: Store, bus: EventBus) -> None:
         self.store = store
         self.bus = bus
         self.tasks = TaskRegistry()
-        self.calls: list[str] = []
-        self.messages: list[str] = []
-        self.faults: list[ServiceFaulted] = []
-        self.hears = True
+        self.calls = Calls()
+        self.faults: list[object] = []
+        bus.subscribe(self.faults.append, ServiceFaulted)
         self.worker_id = "me"
+        self.signals = Signals()
+        self.signals.notifications_up()
+        for name, signal in self.signals:
+            if signal is not self.signals.results_waiting:
+                signal.connect(partial(self.calls.append, name))
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
+        self.noted_requests = NotedRequests(store, bus, self.calls)
         self.deleted: Counter[JobStatus] = Counter()
         self.use_results()
 
-    def _notes(self, what: str) -> Callable[[], None]:
-        return lambda: self.calls.append(what)
+    def use_results(self, *, keeps_completed: bool = True, **options: int) -> None:
+        """Use a new result buffer with these options."""
+        self.results = ResultBuffer(
+            self.bus,
+            self.signals,
+            keeps_completed=keeps_completed,
+            deleted=self.deleted,
+            options=ResultBufferOptions(**options),
+        )
+        self.in_flight = InFlight(self.results)
 
     def outbox(self, *, horizon_s: float = 4.0, options: OutboxOptions | None = None) -> Outbox:
         return Outbox(self.store, self.bus, horizon_s=horizon_s, options=options or OutboxOptions())
 
     def notifier(self, outbox: Outbox | None = None) -> Notifier:
-        return Notifier(self.bus, outbox or self.outbox(), on_due=self._notes("due"))
-
-    def use_results(self, *, keeps_completed: bool = True, **options: int) -> None:
-        """Use a new result buffer with these options."""
-        self.completers: list[Completer] = []
-        self.results = ResultBuffer(
-            self.bus,
-            keeps_completed=keeps_completed,
-            deleted=self.deleted,
-            on_waiting=self._wake_completers,
-            options=ResultBufferOptions(**options),
-        )
-        self.in_flight = InFlight(self.results)
-
-    def _wake_completers(self) -> None:
-        for completer in self.completers:
-            completer.wake()
+        return Notifier(self.bus, outbox or self.outbox(), self.signals)
 
     def completer(self, *, flush_timeout: float = 5.0) -> Completer:
         completer = Completer(
-            self.store,
-            self.bus,
-            self.worker_id,
-            self.results,
-            flush_timeout=flush_timeout,
-            on_written=lambda handed_back: self.calls.append("handed back" if handed_back else "written"),
+            self.store, self.bus, self.worker_id, self.results, self.signals, flush_timeout=flush_timeout
         )
-        self.completers.append(completer)
+        self.signals.results_waiting.connect(completer.wake)
         return completer
 
     def executor(
@@ -106,111 +134,65 @@ class Parts:
             completer or self.completer(),
             self.in_flight,
             RetryPolicy(),
+            self.signals,
             slots=slots,
             shutdown_timeout=shutdown_timeout,
-            on_free=self._notes("free"),
-            on_lost=self._notes("lost"),
-            on_fault=self.faults.append,
         )
 
-    def claimer(
-        self,
-        executor: Executor | None = None,
-        *,
-        batch: int = 10,
-        **polling: Any,
-    ) -> Claimer:
-        executor = executor or self.executor()
+    def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
         return Claimer(
             self.store,
             self.bus,
-            executor,
+            executor or self.executor(),
             self.results,
             self.in_flight,
             self.lease,
             self.tasks,
             self.worker_id,
+            self.signals,
             batch=batch,
             polling=PollingConfig(**polling),
-            on_claimed=self._notes("claimed"),
-            on_silence=self._notes("silence"),
-            on_refused=self._notes("refused"),
         )
 
-    def heartbeat(
-        self,
-        *,
-        lease: float = LEASE,
-    ) -> Heartbeat:
+    def heartbeat(self, *, lease: float = LEASE) -> Heartbeat:
         self.lease = Lease(lease)
         return Heartbeat(
-            self.store,
-            self.bus,
-            self.in_flight,
-            new_worker(self.worker_id),
-            self.lease,
-            hears=lambda: self.hears,
+            self.store, self.bus, self.in_flight, new_worker(self.worker_id), self.lease, self.signals
         )
 
-    def listener(self) -> Listener:
-        return Listener(
-            self.store,
-            self.bus,
-            self.worker_id,
-            on_message=self.messages.append,
-            on_connected=self._notes("connected"),
-        )
+    def listener(self, *, own_mark: str = "mine") -> Listener:
+        return Listener(self.store, self.bus, self.worker_id, self.signals, own_mark=own_mark)
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
-        async def ask(worker_ids: Collection[str]) -> None:
-            self.calls += [f"asked {worker_id}" for worker_id in worker_ids]
-
         return Rescuer(
             self.store,
             self.bus,
             self.worker_id,
             self.lease,
+            self.noted_requests,
+            self.signals,
             heartbeat_threshold=120.0,
             max_crashes=max_crashes,
-            ask=ask,
-            on_rescued=self._notes("rescued"),
         )
 
     def expirer(self) -> Expirer:
         return Expirer(self.store, self.bus)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
-        return DeadlineScanner(
-            self.store,
-            self.bus,
-            lease=lease,
-            heartbeat_threshold=120.0,
-            on_lapsed=self._notes("lapsed"),
-            on_expired=self._notes("expired"),
-        )
+        return DeadlineScanner(self.store, self.bus, self.signals, lease=lease, heartbeat_threshold=120.0)
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
         return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id, deleted=self.deleted)
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
         store = store or self.store
-        return Planner(
-            store,
-            self.bus,
-            ScheduleBook(store, periodic_catalogue, self.tasks, misfire_grace_time=grace),
-            hears=lambda: self.hears,
-            on_planned=self._notes("planned"),
-            on_switched=self._notes("switched"),
-        )
-
-    def with_store(self, store: Store) -> Parts:
-        """Another worker's parts on another store, with the same bus."""
-        return Parts(store, self.bus)
+        book = ScheduleBook(store, periodic_catalogue, self.tasks, misfire_grace_time=grace)
+        return Planner(store, self.bus, book, self.signals)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:
         """Attempts of no executor."""
-        return InFlight(Nothing())
+        return InFlight(NoResults())
 
     async def run(self, executor: Executor, *jobs: NewJob) -> None:
         """Insert jobs, claim them, run them and wait for all to end; nothing is written yet."""

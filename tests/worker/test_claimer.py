@@ -77,7 +77,7 @@ async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: 
     assert executor.free == 5
     assert await claimer.run_once() > 0
     assert executor.free == 5
-    assert known.calls == ["claimed"] * 2
+    assert known.calls == ["jobs_claimed"] * 2
     await finish(known, gate, executor)
 
 
@@ -299,7 +299,7 @@ class Line:
             max_interval=60.0,
             idle_start_interval=60.0,
         )
-        self.executor._on_free = self.claimer.wake
+        parts.signals.slot_free.connect(self.claimer.wake)
 
     async def start(self) -> None:
         await self.completer.start()

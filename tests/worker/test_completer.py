@@ -162,7 +162,7 @@ async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts)
     await completer.run_once()
     parts.results.put(held[1], ReleaseOutcome())
     await completer.run_once()
-    assert parts.calls == ["written", "handed back"]
+    assert parts.calls == ["due", "jobs_released", "due"]
 
 
 async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: Recorder) -> None:

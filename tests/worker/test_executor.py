@@ -338,7 +338,7 @@ async def test_when_the_lease_is_lost_all_jobs_are(bench: Bench) -> None:
     await asyncio.wait(tasks)
     assert {event.job_id for event in bench.seen.of(JobLost)} == {"a", "b"}
     assert bench.executor.in_flight.held() == {}
-    assert bench.parts.calls.count("lost") == 2, "their rows may still be under our name"
+    assert bench.parts.calls.count("attempt_lost") == 2, "their rows may still be under our name"
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shut down"])
@@ -384,7 +384,7 @@ async def test_a_slot_is_waited_for(parts: Parts, seen: Recorder) -> None:
     gate.open.set()
     await first
     await (await waiting)
-    assert parts.calls == ["free", "free"]
+    assert parts.calls == ["slot_free", "slot_free"]
     assert gate.most == 1
     assert len(gate.calls) == 2
 

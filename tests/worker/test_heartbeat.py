@@ -112,7 +112,7 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
 async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts: Parts, gate: Gate) -> None:
     executor = await running(parts, gate, "a")
     heartbeat = parts.heartbeat(lease=60)
-    parts.hears = False
+    parts.signals.notifications_up.clear()
     assert await heartbeat.run_once() <= 1  # cancelled on another node = stopped within a second
     gate.open.set()
     await parts.ended(executor)

@@ -64,9 +64,8 @@ class Kept:
             self.executor.in_flight,
             self.lease,
             LoopWatchdog(parts.bus, self.executor.in_flight, WatchdogOptions(blocked_after_s)),
+            parts.signals,
             limit_s=limit_s,
-            on_connected=lambda: None,
-            on_fault=parts.faults.append,
             options=options,
         )
 

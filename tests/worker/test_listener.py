@@ -20,28 +20,12 @@ from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to
 
-
-class Inbox(list[str]):
-    """Messages, and a way to wait for them."""
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-
-    def append(self, message: str) -> None:
-        super().append(message)
-        self._changed.set()
-
-    async def until(self, *messages: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while list(self) != list(messages):
-                self._changed.clear()
-                await self._changed.wait()
-
-
-@pytest.fixture
-def parts(parts: Parts) -> Parts:
-    parts.messages = Inbox()
-    return parts
+SIGNALS = {
+    "due": "due",
+    "due other": "due",
+    "check me": "heartbeat_requested",
+    "periodic": "schedules_changed",
+}
 
 
 @pytest.fixture
@@ -50,32 +34,33 @@ async def wire(dsn: str) -> AsyncIterator[Wire]:
         yield wire
 
 
-async def heard(parts: Parts, *messages: str) -> None:
-    await parts.store.locks.notify(messages)
-    assert isinstance(parts.messages, Inbox)
-    await parts.messages.until(*messages)
-    parts.messages.clear()
+async def received(parts: Parts, *messages: str) -> None:
+    """Wait until what was sent has arrived, and nothing else."""
+    parts.calls.clear()
+    await parts.store.locks.notify([*messages, "check me"])
+    await parts.calls.until(*(SIGNALS[message] for message in (*messages, "check me")))
 
 
 async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> None:
     listener = parts.listener()
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
     await listener.start()
-    assert holds(listener.hears)
-    assert parts.calls == ["connected"]
+    assert holds(listener.is_receiving)
+    assert parts.calls == ["notifications_up"]
     assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.locks.channel())]
-    await heard(parts, "due", "check other", "periodic")
+    await received(parts, "due", "due other", "periodic")
     assert 0 < await listener.run_once() <= CHECK_INTERVAL
     await listener.stop()
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
 
 
-async def test_the_hellos_of_others_are_not_passed_on(parts: Parts) -> None:
-    listener = parts.listener()
+@pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "unknown"])
+async def test_messages_for_others_are_not_passed_on(parts: Parts, message: str) -> None:
+    listener = parts.listener(own_mark="mine")
     await listener.start()
-    await parts.store.locks.notify(["hello other", "due"])
-    assert isinstance(parts.messages, Inbox)
-    await parts.messages.until("due")
+    parts.calls.clear()
+    await parts.store.locks.notify([message, "due"])
+    await parts.calls.until("due")
     await listener.stop()
 
 
@@ -83,7 +68,7 @@ async def test_channels_of_two_schemas_are_apart(parts: Parts, pool: asyncpg.Poo
     listener = parts.listener()
     await listener.start()
     await Store(Connections(pool), schema="other").locks.notify(["due"])
-    await heard(parts, "periodic")
+    await received(parts, "periodic")
     await listener.stop()
 
 
@@ -95,7 +80,7 @@ async def test_a_small_pool_has_no_connection_to_spare(
     listener = Parts(Store(Connections(pool)), bus).listener()
     assert await listener.run_once() == NEVER
     assert seen.events == [ListenerLost(TOO_SMALL)]
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
     await pool.close()
 
 
@@ -105,7 +90,7 @@ async def test_a_connection_of_its_own_needs_no_place_in_the_pool(
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
     listener = Parts(Store(Connections(pool, direct_dsn=dsn)), bus).listener()
     await listener.start()
-    assert holds(listener.hears)
+    assert holds(listener.is_receiving)
     await listener.stop()
     await pool.close()
     assert not seen.of(ServiceRetrying)
@@ -116,15 +101,14 @@ async def test_a_killed_connection_is_replaced(
     dsn: str, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, own: bool
 ) -> None:
     parts = Parts(Store(Connections(pool, direct_dsn=dsn if own else None)), bus)
-    parts.messages = Inbox()
     listener = parts.listener()
     await listener.start()
     assert await kill_backends(dsn, "LISTEN%") == 1
     await seen.until(ListenerLost)
     await seen.until(ListenerConnected, 2)
-    assert holds(listener.hears)
-    assert parts.calls == ["connected"] * 2  # what was missed meanwhile is looked up
-    await heard(parts, "due")
+    assert holds(listener.is_receiving)
+    assert parts.calls == ["notifications_up"] * 2  # what was missed meanwhile is looked up
+    await received(parts, "due")
     await listener.stop()
     assert not seen.of(ServiceFaulted)
 
@@ -137,10 +121,10 @@ async def test_it_comes_back_after_an_outage(
     await listener.start()
     wire.cut()
     await seen.until(ServiceRetrying, 2)
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
     await wire.heal()
     await seen.until(ListenerConnected, 2)
-    assert holds(listener.hears)
+    assert holds(listener.is_receiving)
     await listener.stop()
 
 
@@ -153,10 +137,10 @@ async def test_a_connection_that_answers_but_brings_nothing_is_deaf(
     wire.loses_notifications = True
     assert await listener.run_once() == DEAF_INTERVAL
     assert seen.events == [ListenerLost(DEAF)]
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
     wire.loses_notifications = False
     assert await listener.run_once() == CHECK_INTERVAL
-    assert holds(listener.hears)
+    assert holds(listener.is_receiving)
     await listener.drain()
 
 
@@ -167,13 +151,12 @@ async def test_a_half_open_connection_is_noticed_and_replaced(
     monkeypatch.setattr(module, "CHECK_INTERVAL", 0.1)
     options = ConnectionOptions(answer_timeout_s=0.2)
     parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn, options=options)), bus)
-    parts.messages = Inbox()
     listener = parts.listener()
     await listener.start()
     wire.freeze_old_connections()
     await seen.until(ServiceRetrying)
     await seen.until(ListenerConnected, 2)
-    await heard(parts, "due")
+    await received(parts, "due")
     await listener.stop()
 
 
@@ -187,7 +170,7 @@ async def test_stop_does_not_hang_on_a_half_open_connection(
     wire.freeze_old_connections()
     async with asyncio.timeout(PATIENCE):
         await listener.stop()
-    assert not holds(listener.hears)
+    assert not holds(listener.is_receiving)
 
 
 async def test_a_check_without_a_connection_is_no_fault(store: Store) -> None:

@@ -76,7 +76,7 @@ async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
     (job,) = await jobs(parts.store)
     assert job.job_id == f"periodic:{KEY}:2026-03-10T12:10:00+00:00"
     assert (job.job_name, job.execution_time) == ("periodic_work", NOON + 10 * MINUTE)
-    assert parts.calls == ["planned"]
+    assert parts.calls == ["jobs_planned"]
     after = await row(parts.store)
     assert (after.last_fire_at, after.next_fire_at) == (NOON + 10 * MINUTE, NOON + 20 * MINUTE)
 
@@ -249,7 +249,7 @@ async def test_what_is_switched_off_fires_no_more_until_it_is_switched_on(
     assert not planner._jobs.configs()[KEY].enabled
     clock.advance(5 * MINUTE)
     assert await planner.run_once() == LOOK_AGAIN
-    assert parts.calls == ["switched"]
+    assert parts.calls == ["schedules_switched"]
     assert await jobs(parts.store) == []
     assert planner._jobs.enable(KEY, True)
     clock.advance(timedelta(seconds=30))
@@ -335,12 +335,12 @@ async def test_a_switch_made_while_another_is_written_is_not_lost(
 
 
 async def test_deaf_nodes_look_more_often(parts: Parts) -> None:
-    parts.hears = False
+    parts.signals.notifications_up.clear()
     planner = parts.planner()
     assert await planner.run_once() == LOOK_AGAIN  # there is nothing that could be switched
     periodic(every=MINUTE)(work)
     assert await planner.run_once() == LOOK_AGAIN_DEAF
-    parts.hears = True
+    parts.signals.notifications_up()
     assert await planner.run_once() == LOOK_AGAIN
 
 

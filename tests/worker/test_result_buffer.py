@@ -121,7 +121,7 @@ async def test_refused_completion_is_written_again_or_lost(parts: Parts, seen: R
     assert await completer.run_once() == NEVER
     assert seen.events[1:] == [JobLost("a", "test.job", 1), JobCompleted("b", "test.job", 1)]
     assert await statuses(parts.store, *"abc") == ["cancelled", "pending", "completed"]
-    assert parts.calls == ["written"], "the claimer hears of the job that is pending again"
+    assert parts.calls == ["due"], "the claimer hears of the job that is pending again"
 
 
 @pytest.mark.parametrize("keeps_completed", [True, False])

@@ -63,7 +63,7 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
     assert seen.events == [JobsReclaimed(("a", "b"), ("dead",))]
-    assert parts.calls == ["asked dead", "rescued"]
+    assert parts.calls == ["asked dead", "due"]
     assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
     assert [worker.worker_id for worker in await parts.store.workers.list_workers()] == ["alive"]
     job = await parts.store.jobs.get_job("a")
@@ -208,19 +208,19 @@ async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
     await parts.store.jobs.insert([new_job("a")])
     assert (await parts.store.claims.exchange("dead", ["test.job"], 1)).jobs
     rescuer = parts.rescuer()
-    rescuer.listen()
+    rescuer.scan_locks()
     assert await rescuer.run_once() == NEVER
     await locks.drop(1)
     assert await rescuer.run_once() == NEVER, "nobody told it to listen"
-    rescuer.listen()
+    rescuer.scan_locks()
     assert await rescuer.run_once() == rescuer_module.PATIENCE
     patience.now += 0.9 * rescuer_module.PATIENCE
-    rescuer.listen()
+    rescuer.scan_locks()
     assert await rescuer.run_once() == rescuer_module.PATIENCE
     assert (parts.calls, seen.events) == (["asked dead"], [])
     patience.now += 0.1 * rescuer_module.PATIENCE
     assert await rescuer.run_once() == NEVER
-    assert parts.calls == ["asked dead", "rescued"]
+    assert parts.calls == ["asked dead", "due"]
     assert seen.events == [JobsReclaimed(("a",), ("dead",))]
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -233,7 +233,7 @@ async def test_a_worker_that_gives_a_sign_lives(
     await locks.register("back", 1)
     rescuer = parts.rescuer()
     await locks.drop(1)
-    rescuer.listen()
+    rescuer.scan_locks()
     await rescuer.run_once()
     clock.advance(timedelta(seconds=1))
     if sign == "a beat":
@@ -267,7 +267,7 @@ async def test_several_silent_workers_have_their_own_time(
     await parts.store.workers.register(new_worker("without a lock"), LEASE)
     rescuer = parts.rescuer()
     await locks.drop(1, 2, 3)
-    rescuer.listen()
+    rescuer.scan_locks()
     await rescuer.run_once()
     assert parts.calls == ["asked one", "asked two"], "it does not ask itself"
     await locks.drop(4)
@@ -286,7 +286,7 @@ async def test_nobody_is_dead_who_could_not_be_asked_in_time(
     await parts.store.workers.register(new_worker("slow"), LEASE)
     clock.advance(timedelta(seconds=LEASE + 1))
     rescuer = parts.rescuer()
-    ask = rescuer._ask
+    ask = parts.noted_requests.request_heartbeats
 
     async def fail(_worker_ids: Collection[str]) -> None:
         raise DatabaseUnavailableError
@@ -295,12 +295,12 @@ async def test_nobody_is_dead_who_could_not_be_asked_in_time(
         await ask(worker_ids)
         patience.now += 10 * rescuer_module.PATIENCE
 
-    monkeypatch.setattr(rescuer, "_ask", fail)
+    monkeypatch.setattr(parts.noted_requests, "request_heartbeats", fail)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             await rescuer.run_once()
         patience.now += rescuer_module.PATIENCE
-    monkeypatch.setattr(rescuer, "_ask", ask_for_long)
+    monkeypatch.setattr(parts.noted_requests, "request_heartbeats", ask_for_long)
     assert await rescuer.run_once() == rescuer_module.PATIENCE
     patience.now += 0.9 * rescuer_module.PATIENCE
     assert await rescuer.run_once() == rescuer_module.PATIENCE
@@ -315,7 +315,7 @@ async def test_a_server_that_has_just_started_makes_nobody_silent(parts: Parts, 
     await locks.register("dead", 1)
     await locks.drop(1)
     rescuer = parts.rescuer()
-    rescuer.listen()
+    rescuer.scan_locks()
     assert await rescuer.run_once() == NEVER
     assert parts.calls == []
 
@@ -331,7 +331,7 @@ async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
     assert parts.calls == []
     await locks.drop(2)
     await claimer.run_once()
-    assert parts.calls == ["silence"]
+    assert parts.calls == ["worker_silent"]
 
 
 # -- crashes -------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ async def test_a_job_that_kills_its_workers_fails_and_says_why(
     error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
     assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
     assert seen.events[-2:] == [JobsReclaimed((), ("dying",)), *seen.of(JobFailed)]
-    assert parts.calls == ["asked dying", "rescued"] * 2 + ["asked dying"]
+    assert parts.calls == ["asked dying", "due"] * 2 + ["asked dying"]
     row = await parts.store.jobs.get_job("a")
     assert row is not None
     assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
@@ -500,11 +500,11 @@ async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: Fa
     assert await scanner.run_once() == pytest.approx(20)
     clock.advance(timedelta(seconds=20.5))
     assert await scanner.run_once() == scanner_module.AGAIN
-    assert parts.calls == ["lapsed"]
+    assert parts.calls == ["lease_expired"]
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await scanner.run_once() == scanner_module.INTERVAL
-    assert parts.calls == ["lapsed", "asked dead", "rescued"]
+    assert parts.calls == ["lease_expired", "asked dead", "due"]
 
 
 async def test_a_running_row_that_nobody_renews_is_seen(
@@ -535,7 +535,7 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     )  # it does not know that it holds "a": the answer was lost
     parts.calls.clear()
     await scanner.run_once()
-    assert parts.calls == ["lapsed"]
+    assert parts.calls == ["lease_expired"]
 
 
 async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: FakeClock) -> None:
@@ -545,7 +545,7 @@ async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: 
     assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
     clock.advance(timedelta(seconds=15.1))
     assert await scanner.run_once() == scanner_module.AGAIN
-    assert parts.calls == ["expired"]
+    assert parts.calls == ["grace_expired"]
     await expirer.run_once()
     assert await statuses(parts.store, "a") == ["expired"]
     assert await scanner.run_once() == scanner_module.INTERVAL

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
@@ -15,6 +14,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import InFlight, Revocation
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Heartbeat"]
 
@@ -28,27 +28,25 @@ class Heartbeat(Service):
 
     Args:
         worker: The row to register.
-        hears: Tells whether notifications arrive.
     """
 
     name: ClassVar[str] = "heartbeat"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         store: Store,
         events: EventBus,
         in_flight: InFlight,
         worker: Worker,
         lease: Lease,
-        *,
-        hears: Callable[[], bool],
+        signals: Signals,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._in_flight = in_flight
         self._worker = worker
         self._lease = lease
-        self._hears = hears
+        self._signals = signals
         self._reported_loss: int | None = None  # the number of renewals at that time
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -58,6 +56,11 @@ class Heartbeat(Service):
         A job was due and could not be claimed: the lease may be over by the server's clock, which can be set.
         """
         if time.monotonic() >= self._lease.renewed_at + POLL_INTERVAL_S:
+            self.wake()
+
+    def poll_for_cancellations(self) -> None:
+        """Renew the lease now and often if no notification would arrive when a job is cancelled."""
+        if not self._signals.notifications_up.is_set:
             self.wake()
 
     async def prepare(self) -> None:
@@ -88,7 +91,7 @@ class Heartbeat(Service):
         self._renewed(asked)
         if lost := {job_id: held[job_id] for job_id in beat.lost if job_id in held}:
             await self._revoke(lost)
-        if beat.late or (held and not self._hears()):
+        if beat.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval
 

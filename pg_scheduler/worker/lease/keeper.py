@@ -30,6 +30,7 @@ from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["TOO_SMALL", "KeeperOptions", "LeaseKeeper"]
 
@@ -63,21 +64,18 @@ class LeaseKeeper:
 
     Args:
         limit_s: Seconds of a blocked loop after which the keeper releases the lease.
-        on_connected: Called when it has its connection; after an outage it is the first to know.
-        on_fault: Called when an error ends it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         connection: LeaseConnection,
         events: EventBus,
         in_flight: InFlight,
         lease: Lease,
         watchdog: LoopWatchdog,
+        signals: Signals,
         *,
         limit_s: float,
-        on_connected: Callable[[], None],
-        on_fault: Callable[[ServiceFaulted], None],
         options: KeeperOptions = KeeperOptions(),
     ) -> None:
         self._connection = connection
@@ -86,8 +84,7 @@ class LeaseKeeper:
         self._lease = lease
         self._watchdog = watchdog
         self._limit_s = limit_s
-        self._on_connected = on_connected
-        self._on_fault = on_fault
+        self._signals = signals
         self._options = options
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
@@ -133,7 +130,7 @@ class LeaseKeeper:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._keep(ready, ended))
         except Exception as error:  # noqa: BLE001 - a bug: nothing else would report it from this thread
-            self._call(self._broken, ServiceFaulted("keeper", error))
+            self._call(self._events.publish, ServiceFaulted("keeper", error))
         finally:
             self._call(ready.set)
             self._call(ended.set)
@@ -179,7 +176,7 @@ class LeaseKeeper:
         if self._connection.key is None and not self._has_reported_no_lock:
             self._has_reported_no_lock = True
             self._call(partial(logger.warning, NO_LOCK, extra=record_fields()))
-        self._call(self._on_connected)
+        self._call(self._signals.database_up)  # after an outage, it is the first to notice
         self._call(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
 
     async def _renew(self) -> None:
@@ -216,9 +213,3 @@ class LeaseKeeper:
 
     def _call(self, call: Callable[..., object], *args: object) -> None:
         call_in_loop(self._loop, call, *args)
-
-    # -- in the event loop -----------------------------------------------------------------------------
-
-    def _broken(self, fault: ServiceFaulted) -> None:
-        self._on_fault(fault)
-        self._events.publish(fault)

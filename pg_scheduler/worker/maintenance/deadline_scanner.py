@@ -7,12 +7,12 @@ ends, not at some next round. Rounds are left for what came up after the look.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["DeadlineScanner"]
 
@@ -34,8 +34,6 @@ class DeadlineScanner(Service):
     Args:
         lease: Seconds.
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
-        on_lapsed: Called when a lease is over.
-        on_expired: Called when a waiting job is too late.
     """
 
     name: ClassVar[str] = "deadline_scanner"
@@ -44,27 +42,29 @@ class DeadlineScanner(Service):
         self,
         store: Store,
         events: EventBus,
+        signals: Signals,
         *,
         lease: float,
         heartbeat_threshold: float,
-        on_lapsed: Callable[[], None],
-        on_expired: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
         self._interval = min(INTERVAL, lease / 2)
         self._heartbeat_threshold = heartbeat_threshold
-        self._on_lapsed = on_lapsed
-        self._on_expired = on_expired
+        self._signals = signals
 
     async def run_once(self) -> float:
         """One look."""
         horizon = self._interval * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
         ahead = await self._store.workers.scan_deadlines(horizon, self._heartbeat_threshold)
         waits = []
-        for ends_in, on_end in ((ahead.lapse_in, self._on_lapsed), (ahead.expiry_in, self._on_expired)):
+        deadlines = (
+            (ahead.lapse_in, self._signals.lease_expired),
+            (ahead.expiry_in, self._signals.grace_expired),
+        )
+        for ends_in, expired in deadlines:
             if ends_in is not None and ends_in <= 0:
-                on_end()
+                expired()
                 waits.append(AGAIN)
             elif ends_in is not None:
                 waits.append(ends_in + random.uniform(0, SPREAD))  # noqa: S311 - the same

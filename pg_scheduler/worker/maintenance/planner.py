@@ -7,7 +7,6 @@ moved back by hand cannot enqueue a window twice while its job is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -18,6 +17,7 @@ from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Planner"]
 
@@ -36,13 +36,7 @@ version."""
 
 
 class Planner(Service):
-    """Enqueue the windows that are due.
-
-    Args:
-        hears: Tells whether notifications arrive.
-        on_planned: Called after jobs were enqueued.
-        on_switched: Called after schedules were switched on or off.
-    """
+    """Enqueue the windows that are due."""
 
     name: ClassVar[str] = "planner"
 
@@ -51,17 +45,12 @@ class Planner(Service):
         store: Store,
         events: EventBus,
         jobs: ScheduleBook,
-        *,
-        hears: Callable[[], bool],
-        on_planned: Callable[[], None],
-        on_switched: Callable[[], None],
+        signals: Signals,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._jobs = jobs
-        self._hears = hears
-        self._on_planned = on_planned
-        self._on_switched = on_switched
+        self._signals = signals
         self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
@@ -72,7 +61,7 @@ class Planner(Service):
         """Write what changed here, then plan what is due."""
         await self._jobs.sync()
         if await self._jobs.write_switches():
-            self._on_switched()
+            self._signals.schedules_switched()
         rows, now = await self._jobs.refresh()
         if now is None:
             return LOOK_AGAIN
@@ -80,7 +69,7 @@ class Planner(Service):
         if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
             soonest = 0.0 if await self._plan(due) else BUSY
             rows, _ = await self._jobs.refresh()
-        look_again = LOOK_AGAIN if self._hears() else LOOK_AGAIN_DEAF
+        look_again = LOOK_AGAIN if self._signals.notifications_up.is_set else LOOK_AGAIN_DEAF
         next_fire = min(
             (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
             default=None,
@@ -92,7 +81,7 @@ class Planner(Service):
     async def drain(self) -> None:
         """What was switched while the last pass was under way is written all the same."""
         if await self._jobs.write_switches():
-            self._on_switched()
+            self._signals.schedules_switched()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
         async with self._store.connections.transaction(reserved=True) as connection:
@@ -103,7 +92,7 @@ class Planner(Service):
             if event is not None:
                 self._events.publish(event)
         if any(isinstance(event, PeriodicJobPlanned) for event in planned):
-            self._on_planned()
+            self._signals.jobs_planned()
         return bool(planned)
 
     async def _plan_row(

@@ -9,13 +9,14 @@ is dead if neither that nor a new lock is there a moment later.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection
 from typing import ClassVar, Final
 
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Rescuer"]
 
@@ -32,23 +33,21 @@ class Rescuer(Service):
     Args:
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
         max_crashes: Workers that may die under one job before it fails; None for any number.
-        ask: Asks workers for a heartbeat; when it returns, the question is on its way.
-        on_rescued: Called when jobs became pending.
     """
 
     name: ClassVar[str] = "rescuer"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         store: Store,
         events: EventBus,
         worker_id: str,
         lease: Lease,
+        outbox: Outbox,
+        signals: Signals,
         *,
         heartbeat_threshold: float,
         max_crashes: int | None,
-        ask: Callable[[Collection[str]], Awaitable[None]],
-        on_rescued: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -56,15 +55,15 @@ class Rescuer(Service):
         self._heartbeat_threshold = heartbeat_threshold
         self._max_crashes = max_crashes
         self._lease = lease
-        self._ask = ask
-        self._on_rescued = on_rescued
-        self._listens = False
+        self._outbox = outbox
+        self._signals = signals
+        self._scans_locks = False
         self._doubtful: dict[str, tuple[object, float]] = {}
 
-    def listen(self) -> None:
-        """Somebody's liveness lock can be had."""
-        if not self._listens:
-            self._listens = True
+    def scan_locks(self) -> None:
+        """Look for free liveness locks: the claimer has found one."""
+        if not self._scans_locks:
+            self._scans_locks = True
             self.wake()
 
     async def run_once(self) -> float:
@@ -83,17 +82,17 @@ class Rescuer(Service):
                 JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
             )
         if rescue.job_ids:
-            self._on_rescued()
+            self._signals.due()
         if len(rescue.job_ids) + len(rescue.quarantined) == BATCH:
             return 0
         return PATIENCE if self._doubtful else NEVER
 
     async def _find_suspects(self) -> list[str]:
         before, self._doubtful = self._doubtful, {}
-        doubtful = await self._store.workers.suspect_workers(self._worker_id, silence=self._listens)
+        doubtful = await self._store.workers.suspect_workers(self._worker_id, silence=self._scans_locks)
         unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
         if unheard:
-            await self._ask(unheard)
+            await self._outbox.request_heartbeats(unheard)
         now = time.monotonic()  # from here on they have time to answer, however long the asking took
         suspects = []
         for worker_id, sign in doubtful.items():
@@ -102,5 +101,5 @@ class Rescuer(Service):
                 self._doubtful[worker_id] = (sign, since)
             else:
                 suspects.append(worker_id)
-        self._listens = self._listens and bool(self._doubtful)
+        self._scans_locks = self._scans_locks and bool(self._doubtful)
         return suspects

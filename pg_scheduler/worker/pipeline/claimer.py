@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
@@ -25,6 +24,7 @@ from pg_scheduler.worker.pipeline.cursor import ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Claimer"]
 
@@ -49,9 +49,6 @@ class Claimer(Service):
 
     Args:
         batch: Jobs per claim.
-        on_claimed: Called when jobs were taken.
-        on_silence: Called when another worker's process seems to have ended.
-        on_refused: Called when a job is due and could not be had: locked by somebody, or our lease is over.
     """
 
     name: ClassVar[str] = "claimer"
@@ -68,12 +65,10 @@ class Claimer(Service):
         lease: Lease,
         tasks: TaskRegistry,
         worker_id: str,
+        signals: Signals,
         *,
         batch: int,
         polling: PollingConfig,
-        on_claimed: Callable[[], None],
-        on_silence: Callable[[], None],
-        on_refused: Callable[[], None],
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -85,9 +80,7 @@ class Claimer(Service):
         self._worker_id = worker_id
         self._batch = batch
         self._polling = polling
-        self._on_claimed = on_claimed
-        self._on_silence = on_silence
-        self._on_refused = on_refused
+        self._signals = signals
         self._idle = polling.idle_start_interval
         self._due_at = 0.0
         self._approaches = False
@@ -150,7 +143,7 @@ class Claimer(Service):
             self._results.claims_follow = False
             raise
         if answer.silence:
-            self._on_silence()
+            self._signals.worker_silent()
         for gone in answer.expired:
             self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
@@ -190,7 +183,7 @@ class Claimer(Service):
         else:
             for job in jobs:
                 self._executor.submit(job)
-        self._on_claimed()
+        self._signals.jobs_claimed()
 
     async def _reach_due_time(self) -> None:
         while 0 < self._due_at - time.monotonic() < 2 * COARSE:  # noqa: ASYNC110 - nothing will tell
@@ -208,7 +201,7 @@ class Claimer(Service):
         if due_in is None:
             return poll
         if due_in <= 0:
-            self._on_refused()
+            self._signals.lease_suspect()
             return polling.min_interval
         # By the server's clock, when it began; and the next question will take as long to get there.
         due_at = asked + due_in + GUARD

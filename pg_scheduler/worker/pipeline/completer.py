@@ -8,7 +8,6 @@ the same statement. Executors that outrun the database wait (back-pressure).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
@@ -17,6 +16,7 @@ from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Completer"]
 
@@ -29,8 +29,6 @@ class Completer(Service):
 
     Args:
         flush_timeout: Seconds for which outcomes are still written after the last pass.
-        on_written: Called after each batch that is not all plain completions: retried and replaced jobs
-            are pending again by then. Says whether jobs were released, which other workers should hear of.
     """
 
     name: ClassVar[str] = "completer"
@@ -41,16 +39,16 @@ class Completer(Service):
         events: EventBus,
         worker_id: str,
         results: ResultBuffer,
+        signals: Signals,
         *,
         flush_timeout: float,
-        on_written: Callable[[bool], None],
     ) -> None:
         super().__init__(events)
         self._store = store
         self._worker_id = worker_id
         self._results = results
         self._flush_timeout = flush_timeout
-        self._on_written = on_written
+        self._signals = signals
 
     async def run_once(self) -> float:
         """Write one batch of completions, and one of all other outcomes."""
@@ -64,7 +62,9 @@ class Completer(Service):
         if results.has_others:
             with results.others() as others:
                 others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)
-            self._on_written(any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes))
+            if any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes):
+                self._signals.jobs_released()
+            self._signals.due()  # retried and replaced jobs are pending again
         return 0 if results.has_results else NEVER
 
     async def drain(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -42,6 +42,7 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Executor"]
 
@@ -58,9 +59,6 @@ class Executor:
     Args:
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that jobs get to end by themselves.
-        on_free: Called when a slot becomes free and none was.
-        on_lost: Called when a try has ended that was not ours any more.
-        on_fault: Called when running a job failed in a way that is not the job's.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -72,12 +70,10 @@ class Executor:
         completer: Completer,
         in_flight: InFlight,
         policy: RetryPolicy,
+        signals: Signals,
         *,
         slots: int,
         shutdown_timeout: float,
-        on_free: Callable[[], None],
-        on_lost: Callable[[], None],
-        on_fault: Callable[[ServiceFaulted], None],
     ) -> None:
         self._store = store
         self._events = events
@@ -88,9 +84,7 @@ class Executor:
         self._policy = policy
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
-        self._on_free = on_free
-        self._on_lost = on_lost
-        self._on_fault = on_fault
+        self._signals = signals
         self._attempts = in_flight.attempts
         self._to_begin: list[Attempt] = []
         self._slot_freed = asyncio.Event()
@@ -173,9 +167,7 @@ class Executor:
         except (asyncio.CancelledError, GeneratorExit):  # all ends, the event loop perhaps too
             raise
         except BaseException as error:  # ours: what a job raises is a result
-            fault = ServiceFaulted("executor", error)
-            self._on_fault(fault)
-            self._events.publish(fault)
+            self._events.publish(ServiceFaulted("executor", error))
             raise
 
     async def _end(self, attempt: Attempt, result: Result) -> None:
@@ -191,7 +183,7 @@ class Executor:
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
         if revocation is Revocation.LOST:
-            self._on_lost()
+            self._signals.attempt_lost()
         try:
             if not is_taken:
                 self._complete(attempt.claim, result)
@@ -200,7 +192,7 @@ class Executor:
         finally:
             self._slot_freed.set()
             if was_full:
-                self._on_free()
+                self._signals.slot_free()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         if attempt.has_timed_out and attempt.revocation is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -24,6 +24,7 @@ from pg_scheduler.jobs.outcome import (
     outcome_event,
 )
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.signals import Signals
 
 __all__ = ["CompletionBatch", "OutcomeBatch", "ResultBuffer", "ResultBufferOptions"]
 
@@ -46,22 +47,21 @@ class ResultBuffer:
     Args:
         keeps_completed: Whether the rows of completed jobs are kept, for the vacuum to delete.
         deleted: Counts the rows that were not kept.
-        on_waiting: Called when the completer has something to write.
     """
 
     def __init__(
         self,
         events: EventBus,
+        signals: Signals,
         *,
         keeps_completed: bool,
         deleted: Counter[JobStatus],
-        on_waiting: Callable[[], None],
         options: ResultBufferOptions = ResultBufferOptions(),
     ) -> None:
         self._events = events
         self.keeps_completed: Final = keeps_completed
         self._deleted = deleted
-        self._on_waiting = on_waiting
+        self._signals = signals
         self._options = options
         self.claims_follow = False
         """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
@@ -79,7 +79,7 @@ class ResultBuffer:
         else:
             self._waiting += 1
             self._others.append((claim, outcome))
-            self._on_waiting()
+            self._signals.results_waiting()
 
     def put_completed(self, claim: Claim) -> None:
         """Add the completion of a job that returned, as nearly all do."""
@@ -90,7 +90,7 @@ class ResultBuffer:
         else:
             same.append(claim)
         if not self.claims_follow:
-            self._on_waiting()
+            self._signals.results_waiting()
 
     @property
     def has_results(self) -> bool:
@@ -115,7 +115,7 @@ class ResultBuffer:
     async def room(self) -> None:
         """Wait until the buffer is no longer full."""
         self._room.clear()
-        self._on_waiting()
+        self._signals.results_waiting()
         await self._room.wait()
 
     def release_waiters(self) -> None:
@@ -124,7 +124,7 @@ class ResultBuffer:
 
     def request_write(self) -> None:
         """Have the completer write what waits."""
-        self._on_waiting()
+        self._signals.results_waiting()
 
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all outcomes that are not known to be in the table, by job id.
@@ -158,7 +158,7 @@ class ResultBuffer:
             del claims[self._options.batch_size :]
         self._waiting -= len(claims)
         if self._completed:
-            self._on_waiting()
+            self._signals.results_waiting()
         return claims
 
     def settle_completions(self, batch: CompletionBatch) -> None:
@@ -184,7 +184,7 @@ class ResultBuffer:
             self._completed[attempt] = [*claims, *self._completed.pop(attempt, ())]
             self._waiting += len(claims)
             del self._in_batches[batch]
-        self._on_waiting()
+        self._signals.results_waiting()
 
     def take_others(self, batch: OutcomeBatch) -> list[tuple[Claim, Outcome]]:
         """Move other outcomes into a batch, each job once."""
@@ -214,7 +214,7 @@ class ResultBuffer:
     def _return_others(self, outcomes: list[tuple[Claim, Outcome]]) -> None:
         self._others.extendleft(reversed(outcomes))
         self._waiting += len(outcomes)
-        self._on_waiting()
+        self._signals.results_waiting()
 
     def _end(self, batch: CompletionBatch | OutcomeBatch) -> None:
         del self._in_batches[batch]

@@ -1,0 +1,79 @@
+"""The signals by which the parts of a worker wake one another.
+
+A part sends a signal without knowing who receives it. ``wiring.py`` says who does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+__all__ = ["Condition", "Signal", "Signals"]
+
+
+class Signal:
+    """Something that happened, and the methods to call then, in the event loop's thread.
+
+    Args:
+        meaning: When it is sent, for the documentation.
+    """
+
+    __slots__ = ("_receivers", "meaning")
+
+    def __init__(self, meaning: str) -> None:
+        self.meaning: Final = meaning
+        self._receivers: tuple[Callable[[], None], ...] = ()
+
+    def connect(self, *receivers: Callable[[], None]) -> None:
+        """Call these methods, too, when the signal is sent."""
+        self._receivers += receivers
+
+    def __call__(self) -> None:
+        """Send the signal."""
+        for receiver in self._receivers:
+            receiver()
+
+
+class Condition(Signal):
+    """A signal that says that something holds, until it is cleared."""
+
+    __slots__ = ("is_set",)
+
+    def __init__(self, meaning: str) -> None:
+        super().__init__(meaning)
+        self.is_set = False
+
+    def __call__(self) -> None:
+        """Send the signal; it holds from now on."""
+        self.is_set = True
+        super().__call__()
+
+    def clear(self) -> None:
+        """Record that it no longer holds."""
+        self.is_set = False
+
+
+class Signals:
+    """All signals of one worker."""
+
+    def __init__(self) -> None:
+        self.due = Signal("a job is due or will be soon, or was made pending again")
+        self.slot_free = Signal("a slot became free and none was")
+        self.jobs_claimed = Signal("the claimer claimed jobs")
+        self.attempt_lost = Signal("an attempt ended whose row may still be under this worker's name")
+        self.results_waiting = Signal("outcomes wait that no claim takes along")
+        self.jobs_released = Signal("this worker released jobs that other workers can claim")
+        self.jobs_planned = Signal("the planner enqueued jobs")
+        self.schedules_switched = Signal("a schedule was enabled or disabled here")
+        self.schedules_changed = Signal("a schedule was enabled or disabled elsewhere")
+        self.heartbeat_requested = Signal("another node changed a job of this worker, or suspects it")
+        self.lease_suspect = Signal("a job is due and could not be claimed: this worker's lease may be over")
+        self.worker_silent = Signal("another worker's liveness lock is free")
+        self.lease_expired = Signal("the lease of a worker or of a running job is over")
+        self.grace_expired = Signal("the misfire grace time of a pending job is over")
+        self.notifications_up = Condition("the listener receives notifications; some may have been missed")
+        self.database_up = Signal("the lease keeper has connected")
+
+    def __iter__(self) -> Iterator[tuple[str, Signal]]:
+        """Iterate over names and signals."""
+        return iter(vars(self).items())

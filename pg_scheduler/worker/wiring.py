@@ -1,0 +1,84 @@
+"""The one table of which signal wakes which part.
+
+A wake-up that comes before the sleep ends that sleep at once, so no signal is lost between two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.planner import Planner
+from pg_scheduler.worker.maintenance.rescuer import Rescuer
+from pg_scheduler.worker.pipeline.claimer import Claimer
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.signals import Signal, Signals
+from pg_scheduler.worker.supervisor import Supervisor
+
+__all__ = ["Receivers", "connect", "markdown", "wiring"]
+
+Wiring = tuple[tuple[Signal, tuple[Callable[[], None], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Receivers:
+    """The parts that signals wake."""
+
+    claimer: Claimer
+    completer: Completer
+    expirer: Expirer
+    heartbeat: Heartbeat
+    outbox: Outbox
+    planner: Planner
+    rescuer: Rescuer
+    supervisor: Supervisor
+
+
+def wiring(signals: Signals, to: Receivers) -> Wiring:
+    """Return every signal with the methods that it calls, in their order."""
+    return (
+        (signals.due, (to.claimer.rescan,)),
+        (signals.slot_free, (to.claimer.wake,)),
+        (signals.jobs_claimed, (to.heartbeat.poll_for_cancellations,)),
+        (signals.attempt_lost, (to.claimer.reconcile_claims,)),
+        (signals.results_waiting, (to.completer.wake,)),
+        (signals.jobs_released, (to.outbox.add_due,)),
+        (signals.jobs_planned, (to.outbox.add_due,)),
+        (signals.schedules_switched, (to.outbox.add_schedules,)),
+        (signals.schedules_changed, (to.planner.wake,)),
+        (signals.heartbeat_requested, (to.heartbeat.wake,)),
+        (signals.lease_suspect, (to.heartbeat.suspect,)),
+        (signals.worker_silent, (to.rescuer.scan_locks,)),
+        (signals.lease_expired, (to.rescuer.wake,)),
+        (signals.grace_expired, (to.expirer.wake,)),
+        (
+            signals.notifications_up,
+            (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake),
+        ),
+        (signals.database_up, (to.supervisor.retry,)),
+    )
+
+
+def connect(signals: Signals, to: Receivers) -> None:
+    """Connect every signal as the table says."""
+    for signal, receivers in wiring(signals, to):
+        signal.connect(*receivers)
+
+
+def markdown(signals: Signals, to: Receivers) -> str:
+    """Return the table for the documentation."""
+    names = {signal: name for name, signal in signals}
+    lines = ["| Signal | Sent when | Wakes |", "|---|---|---|"]
+    for signal, receivers in wiring(signals, to):
+        woken = ", ".join(f"`{_name(receiver)}`" for receiver in receivers)
+        lines.append(f"| `{names[signal]}` | {signal.meaning} | {woken} |")
+    return "\n".join(lines)
+
+
+def _name(receiver: Callable[[], None]) -> str:
+    method = cast("Any", receiver)
+    return f"{type(method.__self__).__name__}.{method.__name__}"

@@ -1,0 +1,56 @@
+"""Every signal wakes what the table says, and the documentation prints that table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+
+from pg_scheduler import Scheduler
+from pg_scheduler.worker.signals import Condition, Signal, Signals
+from pg_scheduler.worker.wiring import markdown, wiring
+from tests.support.worker import holds
+
+PAGE = Path(__file__).parents[2] / "docs/development/architecture.md"
+
+
+def test_signal_calls_its_receivers_in_the_order_of_the_table() -> None:
+    called: list[int] = []
+    signal = Signal("now")
+    signal()
+    signal.connect(lambda: called.append(1), lambda: called.append(2))
+    signal.connect(lambda: called.append(3))
+    signal()
+    assert called == [1, 2, 3]
+
+
+def test_condition_holds_before_its_receivers_are_called_until_it_is_cleared() -> None:
+    seen: list[bool] = []
+    condition = Condition("up")
+    condition.connect(lambda: seen.append(condition.is_set))
+    condition()
+    assert seen == [True]
+    condition.clear()
+    assert not holds(condition.is_set)
+
+
+async def test_wiring_has_every_signal_once(pool: asyncpg.Pool) -> None:
+    async with Scheduler(pool) as scheduler:
+        runtime = scheduler._runtime
+        assert runtime is not None
+        wired = [signal for signal, _ in wiring(runtime.signals, runtime.receivers)]
+        assert wired == [signal for _, signal in runtime.signals]
+        for signal, receivers in wiring(runtime.signals, runtime.receivers):
+            assert receivers
+            assert signal._receivers == receivers, "connected as the table says"
+
+
+async def test_architecture_page_prints_the_wiring(pool: asyncpg.Pool) -> None:
+    async with Scheduler(pool) as scheduler:
+        runtime = scheduler._runtime
+        assert runtime is not None
+        assert markdown(runtime.signals, runtime.receivers) in PAGE.read_text(encoding="utf-8")
+
+
+def test_signals_of_two_workers_are_apart() -> None:
+    assert not {signal for _, signal in Signals()} & {signal for _, signal in Signals()}
