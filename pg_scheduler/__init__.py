@@ -1,6 +1,7 @@
-"""A job scheduler for asyncio services that have PostgreSQL and want nothing else.
+"""A job scheduler for asyncio services on PostgreSQL.
 
-See ``Scheduler``; everything that is public is named here.
+Start with ``Scheduler``. The public modules beside this one are clock, embedded, errors, events, migrate and
+triggers.
 """
 
 import logging

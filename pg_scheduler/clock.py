@@ -1,7 +1,7 @@
-"""Whose clock decides.
+"""The clock of a Scheduler.
 
-In production the database's: statements use ``coalesce(:now, now())`` and get None, so all nodes agree
-whatever their own clocks say. Tests pass a FakeClock and move time by hand.
+In production it is the database's clock: statements use ``coalesce(:now, now())`` and receive None, so all
+nodes agree whatever their own clocks show. Tests pass a FakeClock and move it.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ __all__ = ["Clock", "FakeClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Gives statements their ``now``."""
+    """Gives statements their current time."""
 
     def override(self) -> datetime | None:
-        """The instant statements shall take for now; None for the database's own."""
+        """Return the current time for statements; None for the time of the database."""
 
 
 class SystemClock:
-    """The database decides."""
+    """Uses the clock of the database."""
 
     def override(self) -> None:
-        """Nothing overrides it."""
+        """Return None, so that the database's time counts."""
         return
 
 
 class FakeClock:
-    """Stands still until it is told to move. For tests.
+    """Stands still until it is advanced, for tests.
 
     Args:
-        now: A timezone-aware datetime to start from.
+        now: The first time, timezone-aware.
     """
 
     def __init__(self, now: datetime) -> None:
         self.now = now
 
     def override(self) -> datetime:
-        """Where the clock stands."""
+        """Return the time of this clock."""
         return self.now
 
     def advance(self, by: timedelta) -> None:
-        """Move time forward (or, with a negative timedelta, back)."""
+        """Move the clock forward, or back by a negative timedelta."""
         self.now += by

@@ -12,7 +12,7 @@ MAX_IDENTIFIER_BYTES: Final = 63
 
 
 def qualify(sql: str, schema: str) -> str:
-    """Put the schema in the place of every ``{schema}``, which stands right before a name.
+    """Replace every ``{schema}``, which directly precedes a name, by the quoted schema and a dot.
 
     Example:
         >>> qualify("SELECT 1 FROM {schema}scheduled_jobs", "jobs")
@@ -22,11 +22,11 @@ def qualify(sql: str, schema: str) -> str:
 
 
 def quote_identifier(name: str) -> str:
-    """Quote a name for SQL, whatever characters it has.
+    """Quote an identifier for SQL.
 
     Raises:
-        ConfigurationError: PostgreSQL could not take the name as it is: it is empty, has a NUL character or
-            is longer than 63 bytes (the server would cut it without an error).
+        ConfigurationError: The name is empty, has a NUL character, or is longer than 63 bytes, which the
+            server would truncate without an error.
 
     Example:
         >>> print(quote_identifier('the "odd" jobs'))
@@ -35,7 +35,6 @@ def quote_identifier(name: str) -> str:
     size = len(name.encode())
     if not 0 < size <= MAX_IDENTIFIER_BYTES or "\0" in name:
         raise ConfigurationError(
-            f"schema is {name!r}; a schema's name has 1 to {MAX_IDENTIFIER_BYTES} bytes "
-            "in UTF-8 and no NUL character"
+            f"schema must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character, not {name!r}"
         )
     return '"' + name.replace('"', '""') + '"'

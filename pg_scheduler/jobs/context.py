@@ -1,4 +1,4 @@
-"""What a running job can know about itself."""
+"""The job that is running in the current context."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 from pg_scheduler.jobs.rows import Claim
 
-LONGEST_SHOWN: Final = 1e9
-"""Seconds; the calendar of Python ends in the year 9999. First in a ``min()``, it answers NaN too."""
+MAX_DEADLINE_S: Final = 1e9
+"""The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
 __all__ = ["CurrentJob", "current", "current_job"]
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentJob:
-    """The try that is running.
+    """The attempt that is running.
 
-    ``attempt`` is 1 for the first claim and grows with every later one, whatever ended the one before.
-    ``deadline`` is when the timeout strikes, None when there is none.
+    ``attempt`` is 1 for the first claim of the job and grows with each later one. ``deadline`` is the time at
+    which the timeout expires, None without a timeout.
     """
 
     job_id: str
@@ -31,26 +31,28 @@ class CurrentJob:
 
 
 current: Final[ContextVar[tuple[Claim, float]]] = ContextVar("pg_scheduler_current_job")
-"""The claim and when its try began (seconds since 1970), set for every job; most never ask."""
+"""The claim and the start of its attempt in seconds since 1970, set for every job."""
 
 
 def current_job() -> CurrentJob:
-    """The job whose code is running, in it and in everything it awaits or starts.
+    """Return the running job, also in the coroutines and tasks that it awaits or starts.
 
     Raises:
-        LookupError: No job is running here.
+        LookupError: The caller is not part of a running job.
 
     Example:
         >>> from pg_scheduler import current_job
         >>> async def charge(order_id: int) -> None:
-        ...     key = f"{current_job().job_id}"  # the same for every try: an idempotency key
+        ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
         claim, began = current.get()
     except LookupError:
-        raise LookupError("current_job() was called outside of a running job") from None
+        raise LookupError(
+            "current_job() was called outside of a running job; call it in a job function"
+        ) from None
     seconds = claim.timeout_seconds
     deadline = None
     if seconds is not None:
-        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(LONGEST_SHOWN, seconds))
+        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
     return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline)

@@ -1,4 +1,4 @@
-"""The decorator ``@job``."""
+"""The decorator ``@job`` registers a function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from pg_scheduler.jobs.model import UNSET, JobFunction, Unset
-from pg_scheduler.jobs.naming import _check_aliases
+from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
 
 __all__ = ["job"]
@@ -22,23 +22,23 @@ def job(
     timeout: float | timedelta | Unset | None = UNSET,
     misfire_grace_time: int | Unset | None = UNSET,
 ) -> Callable[[F], F]:
-    """Make a coroutine function known to every Scheduler of the process, wherever it was scheduled.
+    """Register a coroutine function with every Scheduler of the process.
 
     Args:
-        name: The name its jobs get in the table; ``module.qualname`` when None. With a name of your
-            own, moving the function to another module changes nothing for the jobs that wait.
-        aliases: Names it had before, whose waiting jobs shall still run.
-        timeout: Seconds (or a timedelta) one try of its jobs may take unless ``schedule()`` says
-            otherwise; None for ever; an hour when left out.
-        misfire_grace_time: Seconds of grace for its jobs unless ``schedule()`` says otherwise; None for
-            ever; the scheduler's when left out.
+        name: The name of its jobs in the table; ``module.qualname`` when None. With a given name, you can
+            move the function to another module without losing its pending jobs.
+        aliases: Former names whose pending jobs run too.
+        timeout: Default time limit of one attempt, in seconds or as a timedelta; None for no limit. One hour
+            if omitted.
+        misfire_grace_time: Default misfire grace time in seconds; None for no limit. The Scheduler's if
+            omitted.
 
     Returns:
-        A decorator that gives the function back as it is.
+        A decorator that returns the unchanged function.
 
     Raises:
-        TypeError: The function is no coroutine function.
-        NameConflictError: Another function has that name; a ValueError.
+        TypeError: The decorated object is not a coroutine function.
+        NameConflictError: Another function has one of the names; a ValueError.
 
     Example:
         >>> from pg_scheduler import job
@@ -46,8 +46,8 @@ def job(
         ... async def send_welcome_mail(to: str) -> None: ...
     """
     if callable(name):
-        raise TypeError("@job is called: write @job() above the function, not @job")
-    old_names = _check_aliases(aliases)
+        raise TypeError("@job must be called; write @job() above the function")
+    old_names = check_aliases(aliases)
 
     def decorate(func: F) -> F:
         catalogue.register(

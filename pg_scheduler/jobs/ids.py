@@ -1,7 +1,7 @@
-"""Job ids that sort by the time they were made (UUID version 7, RFC 9562 section 5.7).
+"""Job ids that sort by the time of their creation (UUID version 7, RFC 9562 section 5.7).
 
-Neighbours in time are neighbours in the index, so inserts touch few pages: on a large table they cost
-half the WAL of random ids.
+Ids created together are adjacent in the index, so inserts touch few pages. On a large table they write half
+the WAL of random ids.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 __all__ = ["new_job_id", "new_job_ids"]
 
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
-"""What the RFC makes of the digit that tells the variant: two of its bits are fixed."""
+"""The digit of the variant, two bits of which the RFC fixes."""
 
 _last = 0
 
 
 def new_job_id() -> str:
-    """A fresh id; later ones of this process sort after earlier ones."""
+    """Return a new id. It sorts after all earlier ids of this process."""
     return next(new_job_ids(1))
 
 
 def new_job_ids(count: int) -> Iterator[str]:
-    """So many of them. Clock and entropy are asked once for all."""
+    """Yield ``count`` new ids, with one read of the clock and of the entropy source."""
     global _last  # noqa: PLW0603 - the counter that keeps ids of one tick in order
     now = time.time_ns() * 4096 // 1_000_000
     noise = os.urandom(8 * count).hex()

@@ -1,4 +1,4 @@
-"""Public values of a job: its specification, its row as read, its status and priority."""
+"""The public values of a job: its specification, row, status and priority."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT: Final = timedelta(hours=1)
 
 
 class Unset(Enum):
-    """The type of UNSET, which tells "not given" from None."""
+    """The type of UNSET, the default of parameters for which None is a value."""
 
     UNSET = "unset"
 
@@ -41,7 +41,7 @@ UNSET: Final = Unset.UNSET
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life."""
+    """The status of a job."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -52,22 +52,26 @@ class JobStatus(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """True for a status that a job does not leave by itself."""
+        """Whether a job in this status will not run again."""
         return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
     @classmethod
     def parse(cls, status: object) -> JobStatus:
-        """A status from itself or its text; anything else is a ValueError."""
+        """Return the status of a member or its text.
+
+        Raises:
+            ValueError: The text is not a status.
+        """
         text = status.value if isinstance(status, Enum) else status
         try:
             return cls(str(text))
         except ValueError:
             known = ", ".join(repr(member.value) for member in cls)
-            raise ValueError(f"status {status!r} is unknown. A status is one of {known}.") from None
+            raise ValueError(f"status must be one of {known}, not {status!r}") from None
 
 
 class JobPriority(Enum):
-    """How urgent a job is: every due job of a higher priority starts before any of a lower one."""
+    """The priority of a job. Every due job of a higher priority starts before any of a lower one."""
 
     CRITICAL = "critical"
     HIGH = "high"
@@ -76,12 +80,12 @@ class JobPriority(Enum):
 
     @property
     def db_value(self) -> int:
-        """The number in the ``priority`` column: 1, 3, 5 or 8; the lowest runs first."""
+        """The number in the ``priority`` column: 1, 3, 5 or 8. The lowest number runs first."""
         return _DB_VALUES[self]
 
     @classmethod
     def from_db_value(cls, db_value: int) -> JobPriority:
-        """The priority of a column's number; an unknown number is NORMAL."""
+        """Return the priority of a number in the column; NORMAL for an unknown one."""
         return _PRIORITIES.get(db_value, cls.NORMAL)
 
     def __str__(self) -> str:
@@ -103,33 +107,33 @@ _PRIORITIES: Final = {number: priority for priority, number in _DB_VALUES.items(
 
 
 class ConflictResolution(Enum):
-    """What to do when a job of the same id exists."""
+    """The behaviour when a job with the same id exists."""
 
     RAISE = "raise"
-    """Refuse with JobConflictError, a ValueError that names the id and the status it has."""
+    """Raise JobConflictError, a ValueError with the id and the status of the existing job."""
     IGNORE = "ignore"
-    """Keep the old job as it is and return its id."""
+    """Keep the existing job and return its id."""
     REPLACE = "replace"
-    """Take the new definition, with its tries unused. A finished job becomes pending again; a running
-    one finishes undisturbed and then runs again with the new definition."""
+    """Store the new definition and restart the attempt count. A finished job becomes pending again. A running
+    job finishes undisturbed, then runs again with the new definition."""
 
 
 @dataclass
 class JobSpec:
-    """One job of a bulk call.
+    """One job of a call of ``schedule_bulk()``.
 
     Args:
         func: The coroutine function to run.
-        execution_time: When; timezone-aware.
-        args: Positional arguments; JSON carries them.
-        kwargs: Keyword arguments; JSON carries them.
-        priority: Jobs of a higher priority start first.
-        max_retries: Tries after the first one.
-        job_id: Your own id; made for you when None.
-        misfire_grace_time: Seconds after ``execution_time`` within which the job may still start; None
-            for ever; left out, the scheduler's.
-        timeout: Seconds (or a timedelta) one try may take; None for ever; left out, the function's
-            default, which is an hour unless ``@job`` says otherwise.
+        execution_time: The due time, timezone-aware.
+        args: Positional arguments that JSON can represent.
+        kwargs: Keyword arguments that JSON can represent.
+        priority: Due jobs of a higher priority start first.
+        max_retries: Retries after a failed first attempt.
+        job_id: Your own id; None to generate one.
+        misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
+            limit. Default: the function's, else the Scheduler's.
+        timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+            function's, which is an hour unless ``@job`` sets another one.
 
     Example:
         >>> from datetime import UTC, datetime
@@ -152,11 +156,11 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its row says.
+    """A job as read from its row.
 
-    ``attempt`` counts claims, ``retry_count`` failed tries that were retried. ``timeout`` None means for
-    ever, ``expires_at`` None never. ``replacement`` is True while a running job has a new definition
-    waiting for it.
+    ``attempt`` counts claims, ``retry_count`` failed attempts that were retried. A ``timeout`` of None means
+    no limit, an ``expires_at`` of None no expiry. ``replacement`` is True while a new definition waits for a
+    running job to finish.
     """
 
     job_id: str
@@ -184,7 +188,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """How many jobs have each status."""
+    """The number of jobs in each status."""
 
     pending: int = 0
     running: int = 0
@@ -195,13 +199,13 @@ class JobCounts:
 
     @property
     def total(self) -> int:
-        """All jobs in the table."""
+        """The number of all jobs."""
         return self.pending + self.running + self.completed + self.failed + self.cancelled + self.expired
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A running Scheduler as its row says; ``is_alive`` is judged by the database's clock."""
+    """A worker as read from its row. ``is_alive`` is True if its lease is valid by the database's clock."""
 
     worker_id: str
     hostname: str

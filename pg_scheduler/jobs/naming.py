@@ -1,4 +1,4 @@
-"""Names of functions: ``module.qualname``, the same in every process that imports the function."""
+"""The names of functions and jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
 
-__all__ = ["check_function", "check_name", "module_name", "qualified_name"]
+__all__ = ["check_aliases", "check_function", "check_name", "module_name", "qualified_name"]
 
 
 def check_function(func: object, *, decorator: str | None = None) -> None:
@@ -31,12 +31,12 @@ def check_function(func: object, *, decorator: str | None = None) -> None:
 
 
 def qualified_name(func: JobFunction) -> str:
-    """``module.qualname``, the same in every process that imports the function."""
+    """Return ``module.qualname``, which is the same in every process that imports the function."""
     return f"{module_name(func)}.{func.__qualname__}"
 
 
 def module_name(func: JobFunction) -> str:
-    """The function's module; for a script, the name it has when it is imported."""
+    """Return the name of the function's module; for a script, the name under which it is imported."""
     return func.__module__ if func.__module__ != "__main__" else _main_name()
 
 
@@ -48,15 +48,16 @@ def _main_name() -> str:
     return Path(file).stem if file else "__main__"
 
 
-def _check_aliases(aliases: Iterable[str]) -> list[str]:
+def check_aliases(aliases: Iterable[str]) -> list[str]:
+    """Return the aliases as a list of valid names."""
     if isinstance(aliases, str):  # an iterable of its characters
-        raise TypeError(f"aliases must be a list of names, not the str {aliases!r}")
+        raise TypeError(f"aliases must be a list of names, not the str {aliases!r}; pass [{aliases!r}]")
     return [check_name(alias) for alias in aliases]
 
 
 def check_name(name: object) -> str:
-    """A job's name, if the table can hold it."""
-    text = check_text("a job's name", name)
+    """Return the name if the table can store it."""
+    text = check_text("job name", name)
     if not text:
-        raise ValueError(f"a job's name must not be empty, not {text!r}")
+        raise ValueError("job name must not be empty, as in ''; omit name= for module.qualname")
     return text

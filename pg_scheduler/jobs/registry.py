@@ -1,11 +1,11 @@
-"""The registry that maps a job's name to its function.
+"""The registry maps the name of a job to its function.
 
 A function's name is ``module.qualname``, so functions of the same name in different modules never collide.
-``@job`` at module level fills one catalogue that every Scheduler reads; ``scheduler.register()`` and
-``scheduler.schedule()`` add to that Scheduler only. A name in a row never causes an import.
+``@job`` fills a catalogue that every Scheduler of the process reads; ``scheduler.register()`` and
+``scheduler.schedule()`` register with one Scheduler. A name in a row never causes an import.
 
-A *loose* name (the bare ``__name__`` as pg-scheduler 0.2.x wrote it, or the default job name of a
-periodic function) resolves while exactly one registered function has it.
+A *loose* name resolves while exactly one registered function has it. Loose are the bare ``__name__``, which
+pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Final
 
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, Unset
-from pg_scheduler.jobs.naming import _check_aliases, check_function, check_name, qualified_name
+from pg_scheduler.jobs.naming import check_aliases, check_function, check_name, qualified_name
 from pg_scheduler.jobs.validation import check_grace, check_timeout
 
 __all__ = ["Task", "TaskRegistry", "catalogue"]
 
 PLAIN: Final = (str, bytes, int, float)
+"""Types whose captured values are compared by value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,15 @@ class Task:
 
     @property
     def identity(self) -> str:
-        """What makes two functions the same one, across reloads and processes."""
+        """The qualified name, by which a reloaded function is the same one."""
         return qualified_name(self.func)
 
 
 class TaskRegistry:
-    """Names and the functions they mean.
+    """Maps names to functions.
 
     Args:
-        parent: Another registry whose names count here too.
+        parent: Another registry whose names are resolved too.
     """
 
     def __init__(self, parent: TaskRegistry | None = None) -> None:
@@ -66,18 +67,18 @@ class TaskRegistry:
         timeout: float | timedelta | Unset | None = UNSET,
         misfire_grace_time: int | Unset | None = UNSET,
     ) -> Task:
-        """Make a function known; doing it again changes nothing.
+        """Register a function. Registering it again adds names and changes defaults.
 
         Args:
             func: The coroutine function.
-            name: The name its jobs get; ``module.qualname`` when None.
-            aliases: Old names whose rows shall run too.
-            loose: Names that count only while no other function bears them.
-            timeout: Seconds a try may take unless the call says otherwise; an hour when unset.
-            misfire_grace_time: Grace unless the call says otherwise; the scheduler's when unset.
+            name: The name of its jobs; ``module.qualname`` when None.
+            aliases: Former names whose pending jobs run too.
+            loose: Names that resolve only while no other function has them.
+            timeout: Default time limit of one attempt; one hour when unset.
+            misfire_grace_time: Default misfire grace time; the Scheduler's when unset.
 
         Raises:
-            TypeError: ``func`` is no coroutine function.
+            TypeError: ``func`` is not a coroutine function.
             NameConflictError: Another function has one of the explicit names.
         """
         check_function(func)
@@ -96,10 +97,10 @@ class TaskRegistry:
             if isinstance(misfire_grace_time, Unset)
             else check_grace(misfire_grace_time),
         )
-        exact = [task.name, qualified_name(func), *_check_aliases(aliases)]
+        exact = [task.name, qualified_name(func), *check_aliases(aliases)]
         for each in exact:
-            self._refuse_if_taken(each, task)
-        if known:  # its older aliases mean the new one from now on
+            self._check_is_free(each, task)
+        if known:  # its other names resolve to the new task
             exact += [each for each, old in self._exact.items() if old is known]
         self._adopted.clear()
         size = self._size()
@@ -111,21 +112,21 @@ class TaskRegistry:
         return task
 
     def adopt(self, func: JobFunction) -> Task:
-        """Make a function known because a job of it is scheduled.
+        """Return the task of a function, and register it if it is new.
 
         Raises:
-            TypeError: It is no coroutine function.
-            NameConflictError: It is the same code as a function known by that name, with other values
-                captured: a row could not tell them apart.
+            TypeError: It is not a coroutine function.
+            NameConflictError: A function with the same name but another object or other captured values is
+                registered. A row stores the name only.
         """
         if isinstance(func, FunctionType) and (task := self._adopted.get(func)):
-            return task  # for nearly every call: a function of a module, known by now
+            return task  # the fast path: a function of a module
         check_function(func)
         known = self.task_of(func)
         if known and not _same(_captured(known.func), _captured(func)):
             raise NameConflictError(
-                f"{qualified_name(func)} is known already as a method of another object, or with other "
-                "values captured from around it. A row keeps the name only: pass what differs in args=."
+                f"{qualified_name(func)} is already registered as a method of another object or with other "
+                "captured values, and a row stores the name only; pass the values that differ in args="
             )
         task = self.register(func)
         if isinstance(func, FunctionType) and func.__closure__ is None:
@@ -133,23 +134,23 @@ class TaskRegistry:
         return task
 
     def resolve(self, name: str) -> Task | None:
-        """The task of a name, or None if it is unknown here or loose and ambiguous."""
+        """Return the task of a name, or None if the name is unknown, or loose and ambiguous."""
         if task := self.find_exact(name):
             return task
         bearers = self.bearers(name)
         return next(iter(bearers.values())) if len(bearers) == 1 else None
 
     def task_of(self, func: JobFunction) -> Task | None:
-        """The task a function was registered as."""
+        """Return the task of a function, or None if it is not registered."""
         return self.find_exact(qualified_name(func))
 
     @property
     def version(self) -> int:
-        """Grows whenever a name is added."""
+        """A number that grows whenever a name is added."""
         return self._version + (self._parent.version if self._parent else 0)
 
     def names(self) -> list[str]:
-        """Every name that can be resolved. The list is shared: do not change it."""
+        """Return every name that resolves. The list is shared: do not change it."""
         version, names = self._names
         if version != self.version:
             names = sorted(name for name in self.every_name() if self.resolve(name))
@@ -160,33 +161,33 @@ class TaskRegistry:
         return len(self._exact), sum(map(len, self._loose.values()))
 
     def every_name(self) -> set[str]:
-        """Every name that was ever given, ambiguous ones included."""
+        """Return every registered name, including ambiguous ones."""
         return {*self._exact, *self._loose, *(self._parent.every_name() if self._parent else ())}
 
     def find_exact(self, name: str) -> Task | None:
-        """The task that bears exactly this name, as its own or as an alias."""
+        """Return the task with this name or alias, or None."""
         return self._exact.get(name) or (self._parent.find_exact(name) if self._parent else None)
 
     def bearers(self, name: str) -> dict[str, Task]:
-        """Every task that bears this loose name, by identity."""
+        """Return the tasks with this loose name, by identity."""
         inherited = self._parent.bearers(name) if self._parent else {}
         return {**inherited, **self._loose.get(name, {})}
 
-    def _refuse_if_taken(self, name: str, task: Task) -> None:
+    def _check_is_free(self, name: str, task: Task) -> None:
         other = self.find_exact(name)
         if other and other.identity != task.identity:
             raise NameConflictError(
-                f"the name {name!r} means {other.identity} already and cannot mean {task.identity} too. "
-                "Give one of them another name=."
+                f"name {name!r} is already registered for {other.identity}; "
+                f"pass another name= to register {task.identity}"
             )
 
 
 catalogue = TaskRegistry()
-"""Functions decorated with @job or @periodic: known to every Scheduler of the process."""
+"""The functions decorated with @job or @periodic, which every Scheduler of the process resolves."""
 
 
 def _captured(func: JobFunction) -> list[object]:
-    """What a function brings along besides its code: its object and the values of its closure."""
+    """Return the object of a method and the captured values of a closure."""
     values = [getattr(func, "__self__", None)]
     for cell in getattr(func, "__closure__", None) or ():
         try:
@@ -197,7 +198,7 @@ def _captured(func: JobFunction) -> list[object]:
 
 
 def _same(some: list[object], others: list[object]) -> bool:
-    """Whether they are the same objects; plain values are the same when they are equal."""
+    """Return whether the objects are the same; plain values are compared by value."""
     return len(some) == len(others) and all(
         one is other or (isinstance(one, PLAIN) and one == other)
         for one, other in zip(some, others, strict=True)

@@ -1,4 +1,4 @@
-"""When a failed try is tried again."""
+"""The delay before a failed attempt is retried."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pg_scheduler.errors import ConfigurationError
 
 __all__ = ["DEFAULT_RETRY_POLICY", "RetryPolicy"]
 
-LONGEST: Final = timedelta(days=3650)
+MAX_DELAY: Final = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Exponential backoff with jitter.
 
-    The delay before retry ``n`` (from 0) is ``base * factor**n``, moved by up to ``jitter`` of itself
-    either way so that jobs that failed together do not come back together, and never above ``maximum``.
+    The delay before retry ``n`` (from 0) is ``base * factor**n``, at most ``maximum``. It varies by up to the
+    fraction ``jitter`` of itself, so that jobs that failed together are not retried together.
 
     Example:
         >>> RetryPolicy(jitter=0).delay(2, spread=0.0)
@@ -31,22 +31,23 @@ class RetryPolicy:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if not timedelta(0) < self.base <= self.maximum <= LONGEST:
+        if not timedelta(0) < self.base <= self.maximum <= MAX_DELAY:
             raise ConfigurationError(
-                f"RetryPolicy needs 0 < base <= maximum <= {LONGEST.days} days, "
+                f"RetryPolicy requires 0 < base <= maximum <= {MAX_DELAY.days} days, "
                 f"not base={self.base}, maximum={self.maximum}"
             )
         if not self.factor >= 1 or not 0 <= self.jitter < 1:
             raise ConfigurationError(
-                f"RetryPolicy needs factor >= 1 and 0 <= jitter < 1, not {self.factor} and {self.jitter}"
+                "RetryPolicy requires factor >= 1 and 0 <= jitter < 1, "
+                f"not factor={self.factor}, jitter={self.jitter}"
             )
 
     def delay(self, retry_count: int, *, spread: float) -> timedelta:
-        """How long to wait before the next try.
+        """Return the delay before the next attempt.
 
         Args:
-            retry_count: Retries made so far.
-            spread: A number from -1 to 1 that picks the point within the jitter.
+            retry_count: The number of retries so far.
+            spread: A number from -1 to 1 that selects the point within the jitter.
         """
         most = self.maximum.total_seconds()
         try:

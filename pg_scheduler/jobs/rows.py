@@ -1,4 +1,4 @@
-"""Rows on the hot path: a job to insert and a claimed job, as tuples in column order."""
+"""Rows on the hot path: a job to insert and a claimed job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["Claim", "GeneratedIdJob", "NewJob"]
 
 
 class NewJob(NamedTuple):
-    """A job checked and ready to be inserted.
+    """A validated job, ready to be inserted.
 
-    A tuple, since a bulk call makes many; what differs from job to job comes before what many share.
+    It is a tuple, since a bulk call creates many. Fields that differ between jobs precede those that many
+    jobs share.
     """
 
     job_id: str
@@ -27,15 +28,15 @@ class NewJob(NamedTuple):
 
 
 class GeneratedIdJob(NewJob):
-    """One whose id was made for it, so that it cannot be taken. There is a cheaper way into the table."""
+    """A job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
 
     __slots__ = ()
 
 
 class Claim(NamedTuple):
-    """One try of one job, held by this worker under a fresh token: (job_id, its own id, attempt).
+    """A job claimed by this worker. Its fencing token is the attempt with the id of the worker.
 
-    A tuple in the order of the claim statement's columns: there is one for every job that runs.
+    It is a tuple in the order of the claim statement's columns, since one is created for every attempt.
     """
 
     job_id: str

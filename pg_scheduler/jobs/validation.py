@@ -1,4 +1,4 @@
-"""Validate what callers pass: ids, names, times, counts and timeouts."""
+"""Validate ids, texts, times, counts and timeouts."""
 
 from __future__ import annotations
 
@@ -26,79 +26,84 @@ T = TypeVar("T")
 
 
 MAX_ID_BYTES: Final = 2000
-"""A row of a PostgreSQL index holds at most 2,704 bytes, and the claim index holds more than the id."""
+"""A row of a PostgreSQL index has at most 2,704 bytes, and the claim index contains more than the id."""
 
 
 MAX_INTEGER: Final = 2**31 - 1
 
 
 PLAIN: Final = (str, int, float, Enum, type(None))
+"""Types whose rejected values a message may show: they are not the arguments of a job."""
 
 
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-"""What asyncpg takes for them."""
+"""The datetimes that asyncpg stores as infinities."""
 
 
 def check_job_id(job_id: object) -> str:
-    """The id, if the table can hold it."""
+    """Return the id if the table can store it."""
     if not isinstance(job_id, str):
         raise TypeError(f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}")
     if not job_id:
-        raise ValueError("job_id must not be empty. Leave it out (or pass None) to have one made.")
+        raise ValueError("job_id must not be empty; omit it or pass None to generate one")
     size = len(check_text("job_id", job_id).encode())
     if size > MAX_ID_BYTES:
-        raise ValueError(f"job_id has {size} bytes of UTF-8; at most {MAX_ID_BYTES} fit into the index.")
+        raise ValueError(f"job_id must have at most {MAX_ID_BYTES} bytes of UTF-8, not {size}")
     return job_id
 
 
 def check_text(name: str, value: object) -> str:
-    """A text that PostgreSQL can store."""
+    """Return the text if PostgreSQL can store it."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r}")
     if "\x00" in value:
-        raise ValueError(f"{name} {value!r} holds a NUL character, which PostgreSQL cannot store.")
+        raise ValueError(f"{name} {value!r} contains a NUL character, which PostgreSQL cannot store")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} {value!r} holds a lone surrogate, which is no text: {error}") from error
+        raise ValueError(
+            f"{name} {value!r} contains a lone surrogate, which PostgreSQL cannot store: {error}"
+        ) from error
     return value
 
 
 def check_execution_time(execution_time: object, *, name: str = "execution_time") -> datetime:
-    """The time in UTC; a naive one is refused, since its zone could only be guessed."""
+    """Return the time in UTC; reject a naive one, whose time zone is unknown."""
     if not isinstance(execution_time, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(execution_time).__name__}")
     if execution_time.tzinfo is not UTC and execution_time.utcoffset() is None:
         raise ValueError(
-            f"{name} {execution_time.isoformat()} has no time zone. "
-            "Use datetime.now(UTC) + timedelta(...), or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))."
+            f"{name} {execution_time.isoformat()} has no time zone; "
+            "use datetime.now(UTC) + timedelta(...), or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     try:
         instant = execution_time.astimezone(UTC)
     except OverflowError as error:
-        raise ValueError(f"{name} {execution_time.isoformat()} is out of range in UTC.") from error
+        raise ValueError(f"{name} {execution_time.isoformat()} is out of range in UTC") from error
     if instant in INFINITIES:
-        raise ValueError(f"{name} {execution_time.isoformat()} is out of range: it means no instant.")
+        raise ValueError(
+            f"{name} {execution_time.isoformat()} is out of range: PostgreSQL stores it as infinity"
+        )
     return instant
 
 
 def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INTEGER) -> int:
-    """A whole number that the integer column can hold."""
+    """Return the number if it is an int within the limits."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}")
     if not least <= value <= most:
         shown = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
-        raise ConfigurationError(f"{name} must be between {least} and {most}, not {shown}.")
+        raise ConfigurationError(f"{name} must be between {least} and {most}, not {shown}")
     return value
 
 
 def check_grace(value: object) -> int | None:
-    """Seconds of grace, or None for ever."""
+    """Return a misfire grace time in seconds, or None for no limit."""
     return None if value is None else check_count("misfire_grace_time", value)
 
 
 def check_timeout(value: object) -> float | None:
-    """A try's time limit in seconds, or None for ever."""
+    """Return the time limit of an attempt in seconds, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -113,13 +118,13 @@ def check_timeout(value: object) -> float | None:
         seconds = float("inf")
     if not 0 < seconds < float("inf"):
         raise ConfigurationError(
-            f"timeout must be more than 0 seconds and finite, not {seconds}. None means for ever."
+            f"timeout must be more than 0 seconds and finite, not {seconds}; pass None for no limit"
         )
     return seconds
 
 
 def check_kind(name: str, value: object, kind: type[T]) -> T:
-    """The value, if it is of this class. What is refused is not shown if it could hold a job's arguments."""
+    """Return the value if it has this class. The error hides values that may be arguments of a job."""
     if not isinstance(value, kind):
         shown = f": {value!r}" if isinstance(value, PLAIN) else ""
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}{shown}")

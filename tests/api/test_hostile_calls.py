@@ -176,7 +176,7 @@ async def test_arguments_are_rejected_when_one_byte_above_the_size_limit(
     ]
     for call in rejected:
         with pytest.raises(
-            PayloadError, match=f"{limit + 1} bytes .* max_payload_bytes is {limit}. Store"
+            PayloadError, match=f"{limit + 1} bytes .* more than max_payload_bytes = {limit}; store"
         ) as raised:
             await call
         assert fits[:20] not in str(raised.value)

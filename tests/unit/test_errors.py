@@ -14,4 +14,4 @@ def test_a_conflict_names_the_id_and_the_status_of_the_existing_job() -> None:
 def test_a_conflict_has_no_status_when_the_id_occurs_twice_in_one_call() -> None:
     error = JobConflictError("id", None)
     assert error.status is None
-    assert "comes more than once in this call" in str(error)
+    assert "occurs more than once in this call" in str(error)

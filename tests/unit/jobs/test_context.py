@@ -1,4 +1,4 @@
-"""What a job knows of itself."""
+"""current_job(): the attempt that is running."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DUE = datetime(2030, 1, 1, tzinfo=UTC)
 CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
 
 
-def test_outside_of_a_job_there_is_none() -> None:
+def test_current_job_raises_lookup_error_when_no_job_is_running() -> None:
     with pytest.raises(LookupError, match=r"current_job\(\) was called outside of a running job"):
         current_job()
 
 
-async def test_a_job_sees_itself_in_all_it_starts_and_nowhere_else() -> None:
+async def test_current_job_is_the_same_in_coroutines_and_tasks_of_the_job() -> None:
     job = CurrentJob("id", "name", 3, DUE, None)
 
     async def look() -> CurrentJob:
@@ -38,7 +38,7 @@ async def test_a_job_sees_itself_in_all_it_starts_and_nowhere_else() -> None:
     ("seconds", "left"),
     [(None, None), (90.5, timedelta(seconds=90.5)), (0.0, timedelta(0)), (1e300, timedelta(seconds=1e9))],
 )
-async def test_its_deadline_counts_from_when_the_try_began(
+async def test_the_deadline_is_the_start_of_the_attempt_plus_the_timeout(
     seconds: float | None, left: timedelta | None
 ) -> None:
     began = DUE + timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Ids sort by the time they were made, and are UUIDs of version 7."""
+"""Generated ids: order, uniqueness and UUID version 7."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pg_scheduler.jobs import ids
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 
 
-def test_ids_are_unique_and_sort_as_they_were_made() -> None:
+def test_ids_are_unique_and_sort_by_creation() -> None:
     made = [new_job_id() for _ in range(20_000)]
     assert len(set(made)) == len(made)
     assert made == sorted(made)
 
 
-def test_many_at_once_are_no_different() -> None:
+def test_ids_are_unique_and_sort_by_creation_when_made_in_one_call() -> None:
     before = new_job_id()
     many = new_job_ids(3)
     made = [before, next(many), new_job_id(), *many, new_job_id()]
@@ -29,7 +29,7 @@ def test_many_at_once_are_no_different() -> None:
     assert list(new_job_ids(0)) == []
 
 
-def test_an_id_is_a_uuid_of_version_7_of_now() -> None:
+def test_an_id_is_a_uuid_of_version_7_with_the_current_time() -> None:
     before = time.time_ns() // 1_000_000
     text = new_job_id()
     after = time.time_ns() // 1_000_000
@@ -40,14 +40,14 @@ def test_an_id_is_a_uuid_of_version_7_of_now() -> None:
     assert before <= parsed.int >> 80 <= after + 20  # a flood of ids runs ahead of the clock a little
 
 
-def test_ids_go_on_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_keep_their_order_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     first = new_job_id()
     monkeypatch.setattr(time, "time_ns", lambda: 1)
     second, third = new_job_id(), new_job_id()
     assert first < second < third
 
 
-def test_ids_of_two_processes_differ_in_the_same_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_two_processes_differ_when_made_at_the_same_instant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 10**18)
     made = set()
     for _ in range(100):

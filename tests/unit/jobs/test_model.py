@@ -1,4 +1,4 @@
-"""The values a job is made of, and what they refuse."""
+"""The values of a job, and the validation of parameters."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class OtherStatus(Enum):
 
 
 @pytest.mark.parametrize("status", JobStatus)
-def test_a_status_is_parsed_from_itself_and_from_its_text(status: JobStatus) -> None:
+def test_job_status_parse_accepts_members_and_texts(status: JobStatus) -> None:
     assert JobStatus.parse(status) is status
     assert JobStatus.parse(status.value) is status
     assert str(status) == status.value
 
 
-def test_a_status_is_parsed_from_another_enum_of_the_same_text() -> None:
+def test_job_status_parse_accepts_another_enum_with_the_same_text() -> None:
     assert JobStatus.parse(OtherStatus.RUNNING) is JobStatus.RUNNING
 
 
 @pytest.mark.parametrize("status", ["", "done", " pending", None, 1, [], OtherStatus.LOST])
-def test_what_is_no_status_is_refused_with_the_ones_there_are(status: object) -> None:
-    with pytest.raises(ValueError, match="unknown") as caught:
+def test_job_status_parse_raises_with_the_valid_statuses_when_the_text_is_unknown(status: object) -> None:
+    with pytest.raises(ValueError, match=r"status must be one of 'pending', .*, not ") as caught:
         JobStatus.parse(status)
     assert repr(status) in str(caught.value)
     assert all(repr(known.value) in str(caught.value) for known in JobStatus)
 
 
-def test_pending_and_running_are_the_statuses_that_are_not_finished() -> None:
+def test_is_finished_is_false_for_pending_and_running_only() -> None:
     assert [status for status in JobStatus if not status.is_finished] == [
         JobStatus.PENDING,
         JobStatus.RUNNING,
@@ -63,18 +63,20 @@ def test_pending_and_running_are_the_statuses_that_are_not_finished() -> None:
         (JobPriority.LOW, "low", 8),
     ],
 )
-def test_priorities(priority: JobPriority, text: str, number: int) -> None:
+def test_a_priority_converts_to_its_number_text_and_repr(
+    priority: JobPriority, text: str, number: int
+) -> None:
     assert (priority.value, str(priority), priority.db_value) == (text, text, number)
     assert JobPriority(text) is JobPriority.from_db_value(number) is priority
     assert repr(priority) == f"<JobPriority.{priority.name}: {text} (db_value={number})>"
 
 
 @pytest.mark.parametrize("number", [-1, 0, 2, 4, 9, 10**9])
-def test_an_unknown_priority_number_is_normal(number: int) -> None:
+def test_from_db_value_returns_normal_when_the_number_is_unknown(number: int) -> None:
     assert JobPriority.from_db_value(number) is JobPriority.NORMAL
 
 
-def test_conflict_resolutions() -> None:
+def test_conflict_resolutions_have_the_values_of_0_2() -> None:
     assert {each.name: each.value for each in ConflictResolution} == {
         "RAISE": "raise",
         "IGNORE": "ignore",
@@ -82,12 +84,12 @@ def test_conflict_resolutions() -> None:
     }
 
 
-def test_counts_add_up() -> None:
+def test_the_total_of_job_counts_is_the_sum_of_all_statuses() -> None:
     assert JobCounts().total == 0
     assert JobCounts(1, 2, 4, 8, 16, 32).total == 63
 
 
-def test_a_spec_has_the_documented_order_and_defaults() -> None:
+def test_job_spec_has_the_documented_order_and_defaults() -> None:
     async def work() -> None: ...
 
     when = datetime(2030, 1, 1, tzinfo=UTC)
@@ -113,7 +115,7 @@ def test_a_spec_has_the_documented_order_and_defaults() -> None:
 @pytest.mark.parametrize(
     "job_id", ["a", " ", "🦉" * 10, "x" * MAX_ID_BYTES, "é" * (MAX_ID_BYTES // 2), "'; --"]
 )
-def test_any_text_the_index_can_hold_is_an_id(job_id: str) -> None:
+def test_check_job_id_returns_any_text_that_fits_into_the_index(job_id: str) -> None:
     assert check_job_id(job_id) == job_id
 
 
@@ -124,13 +126,19 @@ def test_any_text_the_index_can_hold_is_an_id(job_id: str) -> None:
         (7, TypeError, "must be a str, not int: 7"),
         (b"id", TypeError, "must be a str, not bytes"),
         ("", ValueError, "must not be empty"),
-        ("a\x00b", ValueError, r"'a\\x00b' holds a NUL character"),
-        ("\ud800", ValueError, r"'\\ud800' holds a lone surrogate"),
-        ("x" * (MAX_ID_BYTES + 1), ValueError, f"has {MAX_ID_BYTES + 1} bytes .* at most {MAX_ID_BYTES}"),
-        ("🦉" * 501, ValueError, "has 2004 bytes"),
+        ("a\x00b", ValueError, r"'a\\x00b' contains a NUL character"),
+        ("\ud800", ValueError, r"'\\ud800' contains a lone surrogate"),
+        (
+            "x" * (MAX_ID_BYTES + 1),
+            ValueError,
+            f"at most {MAX_ID_BYTES} bytes of UTF-8, not {MAX_ID_BYTES + 1}",
+        ),
+        ("🦉" * 501, ValueError, "not 2004"),
     ],
 )
-def test_other_ids_are_refused(job_id: object, error: type[Exception], rule: str) -> None:
+def test_check_job_id_raises_when_the_id_cannot_be_stored(
+    job_id: object, error: type[Exception], rule: str
+) -> None:
     with pytest.raises(error, match=rule):
         check_job_id(job_id)
 
@@ -138,7 +146,7 @@ def test_other_ids_are_refused(job_id: object, error: type[Exception], rule: str
 @pytest.mark.parametrize(
     "zone", [UTC, ZoneInfo("Asia/Kathmandu"), timezone(timedelta(hours=-11, minutes=-30))]
 )
-def test_a_time_is_turned_into_utc(zone: tzinfo) -> None:
+def test_check_execution_time_returns_the_time_in_utc(zone: tzinfo) -> None:
     when = datetime(2030, 6, 1, 12, 30, 15, 123456, tzinfo=zone)
     checked = check_execution_time(when)
     assert checked == when
@@ -146,8 +154,10 @@ def test_a_time_is_turned_into_utc(zone: tzinfo) -> None:
 
 
 @pytest.mark.parametrize(("end", "sign"), [(datetime.max, -1), (datetime.min, 1)])  # noqa: DTZ901
-def test_the_calendar_ends_a_microsecond_early(end: datetime, sign: int) -> None:
-    """The very ends are infinities to the database's driver, which come back as naive times."""
+def test_check_execution_time_raises_when_the_time_is_an_end_of_the_calendar(
+    end: datetime, sign: int
+) -> None:
+    """asyncpg stores the ends as infinities, and returns those as naive times."""
     for zone in (UTC, timezone(sign * timedelta(hours=2))):
         with pytest.raises(ValueError, match="is out of range"):
             check_execution_time(end.replace(tzinfo=zone))
@@ -167,8 +177,8 @@ class NoOffset(tzinfo):
 
 
 @pytest.mark.parametrize("zone", [None, NoOffset()])
-def test_a_naive_time_is_refused_with_the_remedy(zone: tzinfo | None) -> None:
-    with pytest.raises(ValueError, match=r"2030-01-01T00:00:00 has no time zone\. Use datetime\.now\(UTC\)"):
+def test_check_execution_time_raises_with_the_remedy_when_the_time_is_naive(zone: tzinfo | None) -> None:
+    with pytest.raises(ValueError, match=r"2030-01-01T00:00:00 has no time zone; use datetime\.now\(UTC\)"):
         check_execution_time(datetime(2030, 1, 1, tzinfo=zone))
 
 
@@ -179,7 +189,7 @@ def test_a_naive_time_is_refused_with_the_remedy(zone: tzinfo | None) -> None:
         datetime(1, 1, 1, 1, tzinfo=timezone(timedelta(hours=2))),
     ],
 )
-def test_a_time_that_utc_cannot_say_is_refused(when: datetime) -> None:
+def test_check_execution_time_raises_when_utc_cannot_represent_the_time(when: datetime) -> None:
     with pytest.raises(ValueError, match="is out of range in UTC"):
         check_execution_time(when)
 
@@ -187,30 +197,30 @@ def test_a_time_that_utc_cannot_say_is_refused(when: datetime) -> None:
 @pytest.mark.parametrize(
     "when", ["2030-01-01T00:00:00Z", 1893456000, None, datetime(2030, 1, 1, tzinfo=UTC).date()]
 )
-def test_what_is_no_datetime_is_refused(when: object) -> None:
+def test_check_execution_time_raises_type_error_when_the_value_is_not_a_datetime(when: object) -> None:
     with pytest.raises(TypeError, match=f"must be a datetime, not {type(when).__name__}"):
         check_execution_time(when)
 
 
 @pytest.mark.parametrize("count", [0, 1, MAX_INTEGER])
-def test_counts_fit_the_column(count: int) -> None:
+def test_check_count_returns_any_int_that_fits_into_the_column(count: int) -> None:
     assert check_count("max_retries", count) == count
 
 
 @pytest.mark.parametrize("count", [True, False, 1.0, "1", None])
-def test_only_an_int_is_a_count(count: object) -> None:
+def test_check_count_raises_type_error_when_the_value_is_not_an_int(count: object) -> None:
     with pytest.raises(TypeError, match=f"max_retries must be an int, not {type(count).__name__}: {count!r}"):
         check_count("max_retries", count)
 
 
 @pytest.mark.parametrize(("count", "least"), [(-1, 0), (0, 1), (MAX_INTEGER + 1, 0)])
-def test_a_count_out_of_range_is_refused(count: int, least: int) -> None:
+def test_check_count_raises_when_the_value_is_out_of_range(count: int, least: int) -> None:
     rule = f"max_retries must be between {least} and {MAX_INTEGER}, not {count}"
     with pytest.raises(ConfigurationError, match=rule):
         check_count("max_retries", count, least=least)
 
 
-def test_grace_is_a_count_or_for_ever() -> None:
+def test_check_grace_accepts_a_count_or_none() -> None:
     assert check_grace(None) is None
     assert check_grace(0) == 0
     with pytest.raises(ConfigurationError, match="misfire_grace_time must be between 0 and"):
@@ -222,23 +232,25 @@ def test_grace_is_a_count_or_for_ever() -> None:
 @pytest.mark.parametrize(
     ("timeout", "seconds"), [(None, None), (1, 1.0), (0.25, 0.25), (timedelta(minutes=2), 120.0)]
 )
-def test_timeouts(timeout: Any, seconds: float | None) -> None:
+def test_check_timeout_returns_seconds_or_none(timeout: Any, seconds: float | None) -> None:
     assert check_timeout(timeout) == seconds
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.0, timedelta(0), float("inf"), float("nan")])
-def test_a_timeout_out_of_range_is_refused(timeout: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"more than 0 seconds and finite, not .* for ever"):
+def test_check_timeout_raises_when_the_value_is_out_of_range(timeout: object) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"more than 0 seconds and finite, not .*; pass None for no limit"
+    ):
         check_timeout(timeout)
 
 
 @pytest.mark.parametrize("timeout", ["5", True, UNSET])
-def test_what_is_no_duration_is_refused(timeout: object) -> None:
+def test_check_timeout_raises_type_error_when_the_value_is_not_a_duration(timeout: object) -> None:
     with pytest.raises(TypeError, match=f"not {type(timeout).__name__}"):
         check_timeout(timeout)
 
 
-def test_kinds() -> None:
+def test_check_kind_raises_type_error_when_the_class_is_wrong() -> None:
     assert check_kind("priority", JobPriority.LOW, JobPriority) is JobPriority.LOW
     with pytest.raises(TypeError, match="priority must be a JobPriority, not int: 5"):
         check_kind("priority", 5, JobPriority)

@@ -1,4 +1,4 @@
-"""Arguments travel as JSON, and what cannot is refused with its path."""
+"""Arguments as JSON: encoding, decoding, and the path of an unsupported value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ values = st.recursive(
 
 
 def nested(levels: int) -> Any:
-    """A value within so many lists."""
+    """A value nested in this number of lists."""
     value: Any = 1
     for _ in range(levels):
         value = [value]
@@ -39,7 +39,7 @@ def nested(levels: int) -> Any:
 
 
 @given(st.lists(values), st.dictionaries(texts, values))
-def test_arguments_come_back_as_they_went(args: list[Any], kwargs: dict[str, Any]) -> None:
+def test_arguments_are_restored_unchanged_from_json(args: list[Any], kwargs: dict[str, Any]) -> None:
     assert decode(encode(tuple(args), kwargs)) == (tuple(args), kwargs)
 
 
@@ -72,13 +72,13 @@ Point = namedtuple("Point", "x y")
         (-0.0, 0.0),
     ],
 )
-def test_what_comes_back_as_something_plainer(value: object, back: object) -> None:
+def test_tuples_enums_and_large_floats_are_restored_as_plain_values(value: object, back: object) -> None:
     (arg,), kwargs = decode(encode((value,), {"k": value}))
     assert (arg, kwargs) == (back, {"k": back})
     assert type(arg) is type(back)
 
 
-def test_no_arguments() -> None:
+def test_encode_returns_empty_arguments_when_there_are_none() -> None:
     assert encode((), None) == encode([], {}) == '{"args":[],"kwargs":{}}'
     assert decode(encode((), None)) == ((), {})
 
@@ -90,15 +90,15 @@ LOOP.append(LOOP)
 @pytest.mark.parametrize(
     ("args", "kwargs", "path", "why"),
     [
-        ((1, math.nan), {}, "args[1]", "is nan, which JSON cannot carry"),
+        ((1, math.nan), {}, "args[1]", "is nan, which JSON cannot represent"),
         ((), {"x": [0, {"y": math.inf}]}, "kwargs['x'][1]['y']", "is inf"),
         ((-math.inf,), {}, "args[0]", "is -inf"),
-        (("a\x00",), {}, "args[0]", "holds a NUL character"),
-        (("é\x00",), {}, "args[0]", "holds a NUL character"),
-        (("ab\udc80",), {}, "args[0]", "holds a lone surrogate at position 2"),
-        ((), {"a\x00": 1}, "kwargs key 'a\\x00'", "holds a NUL character"),
-        (({"\ud800": 1},), {}, "args[0] key '\\ud800'", "holds a lone surrogate"),
-        (({1: 2},), {}, "args[0]", "has the key 1; JSON keys are str"),
+        (("a\x00",), {}, "args[0]", "contains a NUL character"),
+        (("é\x00",), {}, "args[0]", "contains a NUL character"),
+        (("ab\udc80",), {}, "args[0]", "contains a lone surrogate at position 2"),
+        ((), {"a\x00": 1}, "kwargs key 'a\\x00'", "contains a NUL character"),
+        (({"\ud800": 1},), {}, "args[0] key '\\ud800'", "contains a lone surrogate"),
+        (({1: 2},), {}, "args[0]", "has the key 1, but JSON keys are str"),
         (([{None: 2}],), {}, "args[0][0]", "has the key None"),
         ((), {1: 2}, "kwargs", "has the key 1"),
         (({1, 2},), {}, "args[0]", "is a builtins.set"),
@@ -116,7 +116,7 @@ LOOP.append(LOOP)
         ((LOOP,), {}, "args[0]", "is nested deeper than"),
     ],
 )
-def test_what_json_cannot_carry_is_refused_with_its_path(
+def test_encode_raises_with_the_path_when_json_cannot_represent_a_value(
     args: tuple[Any, ...], kwargs: dict[str, Any], path: str, why: str
 ) -> None:
     with pytest.raises(PayloadError) as caught:
@@ -129,7 +129,7 @@ def test_what_json_cannot_carry_is_refused_with_its_path(
     message.encode()  # can be logged
 
 
-def test_the_deepest_value_that_is_carried() -> None:
+def test_encode_accepts_a_value_of_the_maximum_depth() -> None:
     args = (nested(MAX_DEPTH - 1),)
     assert decode(encode(args, None))[0] == args
 
@@ -152,8 +152,10 @@ anything = st.recursive(
 
 
 @given(st.lists(anything, max_size=3), st.dictionaries(st.text(st.characters()) | st.integers(), anything))
-def test_what_needs_no_walk_would_have_passed_it(args: list[Any], kwargs: dict[Any, Any]) -> None:
-    """The JSON of most calls shows that they hold nothing to refuse. It must never show it wrongly."""
+def test_the_fast_path_accepts_only_values_that_the_full_check_accepts(
+    args: list[Any], kwargs: dict[Any, Any]
+) -> None:
+    """The fast path must never accept a value that the full check rejects."""
 
     def outcome() -> str:
         try:
@@ -168,22 +170,22 @@ def test_what_needs_no_walk_would_have_passed_it(args: list[Any], kwargs: dict[A
 
 
 @pytest.mark.parametrize("args", ["abc", {"a": 1}, None, 5, iter([1])])
-def test_args_are_a_sequence(args: Any) -> None:
+def test_encode_raises_when_args_is_not_a_tuple_or_list(args: Any) -> None:
     with pytest.raises(PayloadError, match="args must be a tuple or a list, not"):
         encode(args, {})
 
 
 @pytest.mark.parametrize("kwargs", [[("a", 1)], "abc", 5])
-def test_kwargs_are_a_mapping(kwargs: Any) -> None:
+def test_encode_raises_when_kwargs_is_not_a_mapping(kwargs: Any) -> None:
     with pytest.raises(PayloadError, match="kwargs must be a dict, not"):
         encode((), kwargs)
 
 
-def test_any_mapping_gives_keyword_arguments() -> None:
+def test_encode_accepts_any_mapping_as_kwargs() -> None:
     assert decode(encode((), MappingProxyType({"a": 1}))) == ((), {"a": 1})
 
 
-def test_task_data() -> None:
+def test_encode_task_data_accepts_missing_keys() -> None:
     assert decode(encode_task_data({"args": [1], "kwargs": {"a": 2}})) == ((1,), {"a": 2})
     assert decode(encode_task_data({})) == ((), {})
     assert decode(encode_task_data({"kwargs": None})) == ((), {})
@@ -194,13 +196,13 @@ def test_task_data() -> None:
     [
         ([], "task_data must be a dict, not list"),
         (None, "task_data must be a dict, not NoneType"),
-        ({"arg": []}, r"unknown keys \[\"'arg'\"\]; it holds 'args' and 'kwargs' only"),
+        ({"arg": []}, r"unknown keys \[\"'arg'\"\]; pass 'args' and 'kwargs' only"),
         ({1: [], "kwargs": {}}, "unknown keys"),
         ({"args": None}, "args must be a tuple or a list"),
         ({"args": [{1: 1}]}, re.escape("args[0] has the key 1")),
     ],
 )
-def test_other_task_data_is_refused(task_data: Any, why: str) -> None:
+def test_encode_task_data_raises_when_the_mapping_is_invalid(task_data: Any, why: str) -> None:
     with pytest.raises(PayloadError, match=why):
         encode_task_data(task_data)
 
@@ -208,19 +210,19 @@ def test_other_task_data_is_refused(task_data: Any, why: str) -> None:
 @pytest.mark.parametrize(
     ("task_data", "why"),
     [
-        ("", "cannot be read"),
-        ("{", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
-        ("[]", "must be an object, not list"),
-        ('{"args": {}}', "must hold a list under 'args'"),
+        ("", "is not valid JSON"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "must be a JSON object, not list"),
+        ('{"args": {}}', "must have a list under 'args'"),
         ('{"kwargs": []}', "an object under 'kwargs'"),
     ],
 )
-def test_a_column_that_others_wrote_is_refused(task_data: str, why: str) -> None:
+def test_decode_raises_when_the_column_has_another_format(task_data: str, why: str) -> None:
     with pytest.raises(PayloadError, match=why):
         decode(task_data)
 
 
-def test_keys_may_be_missing_from_the_column() -> None:
+def test_decode_accepts_missing_keys() -> None:
     assert decode("{}") == ((), {})
     assert decode(json.dumps({"args": [1], "more": True})) == ((1,), {})

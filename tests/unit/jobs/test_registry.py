@@ -1,4 +1,4 @@
-"""Which function a job's name means."""
+"""The registry: names, aliases, loose names and conflicts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def registry() -> TaskRegistry:
 
 @pytest.fixture
 def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
-    """A catalogue that is thrown away."""
+    """Replace the catalogue of the process by an empty one."""
     fresh = TaskRegistry()
     monkeypatch.setattr(decorator, "catalogue", fresh)
     return fresh
@@ -61,7 +61,7 @@ async def generator() -> Any:
 # -- names ---------------------------------------------------------------------------------------------
 
 
-def test_a_function_is_known_by_module_and_qualname_and_by_its_bare_name(registry: TaskRegistry) -> None:
+def test_a_function_resolves_by_module_and_qualname_and_by_its_bare_name(registry: TaskRegistry) -> None:
     send = make("Mail.send")
     task = registry.register(send)
     assert (task.name, task.identity, task.func) == ("app.Mail.send", "app.Mail.send", send)
@@ -71,14 +71,14 @@ def test_a_function_is_known_by_module_and_qualname_and_by_its_bare_name(registr
     assert registry.task_of(send) is task
 
 
-def test_a_name_of_ones_own_and_aliases(registry: TaskRegistry) -> None:
+def test_a_function_resolves_by_its_given_name_and_aliases(registry: TaskRegistry) -> None:
     task = registry.register(make("send"), name="mail.send", aliases=["old.send", "older"])
     assert task.name == "mail.send"
     assert registry.names() == ["app.send", "mail.send", "old.send", "older", "send"]
     assert {registry.resolve(name) for name in registry.names()} == {task}
 
 
-def test_doing_it_again_changes_nothing(registry: TaskRegistry) -> None:
+def test_registering_a_function_twice_changes_nothing(registry: TaskRegistry) -> None:
     send = make("send")
     task = registry.register(send, name="mail.send", aliases=["old"], timeout=5, misfire_grace_time=7)
     version, names = registry.version, registry.names()
@@ -88,7 +88,7 @@ def test_doing_it_again_changes_nothing(registry: TaskRegistry) -> None:
     assert registry.names() is names
 
 
-def test_what_is_said_later_is_added(registry: TaskRegistry) -> None:
+def test_a_later_registration_adds_names_and_defaults(registry: TaskRegistry) -> None:
     send = make("send")
     registry.register(send)
     version = registry.version
@@ -100,13 +100,13 @@ def test_what_is_said_later_is_added(registry: TaskRegistry) -> None:
     assert (again.name, again.timeout, again.misfire_grace_time) == ("mail.send", 5.0, None)
 
 
-def test_defaults(registry: TaskRegistry) -> None:
+def test_a_task_has_the_default_timeout_and_no_grace_of_its_own(registry: TaskRegistry) -> None:
     task = registry.register(make("send"))
     assert (task.timeout, task.misfire_grace_time) == (3600.0, UNSET)
     assert registry.register(make("other"), timeout=None).timeout is None
 
 
-def test_two_functions_of_one_name_in_two_modules_do_not_meet(registry: TaskRegistry) -> None:
+def test_functions_of_the_same_name_in_two_modules_resolve_separately(registry: TaskRegistry) -> None:
     here, there = make("send", "a"), make("send", "b")
     one = registry.register(here)
     assert registry.resolve("send") is one
@@ -118,13 +118,13 @@ def test_two_functions_of_one_name_in_two_modules_do_not_meet(registry: TaskRegi
     assert registry.version > version, "names() has changed"
 
 
-def test_a_loose_name_gives_way_to_an_exact_one(registry: TaskRegistry) -> None:
+def test_an_exact_name_precedes_a_loose_one(registry: TaskRegistry) -> None:
     registry.register(make("tick", "a"), loose=["periodic_tick"])
     owner = registry.register(make("other"), name="periodic_tick")
     assert registry.resolve("periodic_tick") is owner
 
 
-def test_loose_names_count_while_one_function_bears_them(registry: TaskRegistry) -> None:
+def test_a_loose_name_resolves_while_one_function_has_it(registry: TaskRegistry) -> None:
     one = registry.register(make("tick", "a"), loose=["periodic_tick"])
     assert registry.resolve("periodic_tick") is one
     registry.register(make("tick", "b"), loose=["periodic_tick"])
@@ -140,23 +140,27 @@ def test_loose_names_count_while_one_function_bears_them(registry: TaskRegistry)
         {"aliases": ["fine", "old"]},
     ],
 )
-def test_two_functions_under_one_explicit_name_are_refused(
+def test_register_raises_when_another_function_has_the_explicit_name(
     registry: TaskRegistry, second: dict[str, Any]
 ) -> None:
     registry.register(make("send"), name="mail.send", aliases=["old"])
     before = registry.names()
-    with pytest.raises(NameConflictError, match=r"means app\.send already and cannot mean app\.other too"):
+    with pytest.raises(
+        NameConflictError, match=r"already registered for app\.send; .* to register app\.other"
+    ):
         registry.register(make("other"), **second)
     assert registry.names() == before
 
 
-def test_a_function_whose_qualified_name_is_anothers_alias_is_refused(registry: TaskRegistry) -> None:
+def test_register_raises_when_the_qualified_name_is_an_alias_of_another_function(
+    registry: TaskRegistry,
+) -> None:
     registry.register(make("renamed"), aliases=["app.send"])
-    with pytest.raises(NameConflictError, match=r"'app\.renamed' means app\.renamed already"):
+    with pytest.raises(NameConflictError, match=r"'app\.renamed' is already registered for app\.renamed"):
         registry.register(make("send"))
 
 
-def test_a_reloaded_function_takes_the_place_of_the_old_one(registry: TaskRegistry) -> None:
+def test_a_reloaded_function_replaces_the_old_one(registry: TaskRegistry) -> None:
     registry.register(make("send"), name="mail.send", aliases=["old"], timeout=5)
     version = registry.version
     fresh = make("send")
@@ -174,7 +178,7 @@ def closure(number: int) -> JobFunction:
     return inner
 
 
-async def test_of_two_closures_of_one_name_the_last_one_counts(registry: TaskRegistry) -> None:
+async def test_the_last_registered_closure_of_a_name_resolves(registry: TaskRegistry) -> None:
     registry.register(closure(1))
     task = registry.register(closure(2))
     assert task.name.endswith("closure.<locals>.inner")
@@ -183,7 +187,7 @@ async def test_of_two_closures_of_one_name_the_last_one_counts(registry: TaskReg
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b", "\ud800"])
-def test_a_name_that_no_row_can_hold_is_refused(registry: TaskRegistry, name: str) -> None:
+def test_register_raises_when_the_table_cannot_store_a_name(registry: TaskRegistry, name: str) -> None:
     for values in ({"name": name}, {"aliases": [name]}):
         with pytest.raises(ValueError, match="name") as caught:
             registry.register(make("send"), **values)
@@ -191,19 +195,19 @@ def test_a_name_that_no_row_can_hold_is_refused(registry: TaskRegistry, name: st
     assert registry.names() == []
 
 
-def test_a_name_is_a_text(registry: TaskRegistry) -> None:
-    with pytest.raises(TypeError, match="a job's name must be a str, not int: 5"):
+def test_register_raises_type_error_when_the_name_is_not_a_str(registry: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match="job name must be a str, not int: 5"):
         registry.register(make("send"), name=5)  # type: ignore[arg-type]
 
 
-def test_one_alias_instead_of_a_list_is_refused(registry: TaskRegistry) -> None:
+def test_register_raises_type_error_when_aliases_is_a_str(registry: TaskRegistry) -> None:
     with pytest.raises(TypeError, match="aliases must be a list of names, not the str 'old'"):
         registry.register(make("send"), aliases="old")
     with pytest.raises(TypeError, match="aliases must be a list of names, not the str 'old'"):
         job(aliases="old")(make("send"))
 
 
-def test_bad_defaults_are_refused(registry: TaskRegistry) -> None:
+def test_register_raises_when_a_default_is_invalid(registry: TaskRegistry) -> None:
     with pytest.raises(ConfigurationError, match="timeout must be more than 0"):
         registry.register(make("send"), timeout=0)
     with pytest.raises(ConfigurationError, match="misfire_grace_time must be between 0"):
@@ -214,7 +218,7 @@ def test_bad_defaults_are_refused(registry: TaskRegistry) -> None:
 
 
 @pytest.mark.parametrize("func", [Service().method, Service.static, Service.of_class])
-def test_methods_have_names(registry: TaskRegistry, func: JobFunction) -> None:
+def test_methods_resolve_by_module_and_qualname(registry: TaskRegistry, func: JobFunction) -> None:
     assert registry.register(func).name == f"{__name__}.{func.__qualname__}"
     assert registry.resolve(func.__name__)
 
@@ -222,14 +226,16 @@ def test_methods_have_names(registry: TaskRegistry, func: JobFunction) -> None:
 @pytest.mark.parametrize(
     "func", [len, lambda: None, Service, Service(), generator, "app.send", None, make("x")()]
 )
-def test_what_is_no_coroutine_function_is_refused(registry: TaskRegistry, func: Any) -> None:
+def test_register_raises_type_error_when_the_object_is_not_a_coroutine_function(
+    registry: TaskRegistry, func: Any
+) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):
         registry.register(func)
     if hasattr(func, "close"):
         func.close()
 
 
-def test_a_partial_is_refused_with_the_remedy(registry: TaskRegistry) -> None:
+def test_register_raises_with_the_remedy_when_the_object_is_a_partial(registry: TaskRegistry) -> None:
     with pytest.raises(TypeError, match=r"not a partial; pass the function, and its arguments as args="):
         registry.register(partial(make("send"), 1))
 
@@ -244,7 +250,7 @@ def test_a_partial_is_refused_with_the_remedy(registry: TaskRegistry) -> None:
         (SimpleNamespace(), "__main__"),
     ],
 )
-def test_main_has_the_name_it_is_imported_by(
+def test_a_function_of_main_has_the_name_under_which_main_is_imported(
     monkeypatch: pytest.MonkeyPatch, main: ModuleType, expected: str
 ) -> None:
     send = make("send", "__main__")
@@ -256,7 +262,7 @@ def test_main_has_the_name_it_is_imported_by(
 # -- a registry over another ---------------------------------------------------------------------------
 
 
-def test_a_parents_names_count_too(registry: TaskRegistry) -> None:
+def test_a_name_of_the_parent_registry_resolves(registry: TaskRegistry) -> None:
     grandchild = TaskRegistry(TaskRegistry(registry))
     send = make("send")
     task = registry.register(send, name="mail.send")
@@ -266,7 +272,7 @@ def test_a_parents_names_count_too(registry: TaskRegistry) -> None:
     assert "late" in grandchild.names(), "the parent's growth is noticed"
 
 
-def test_a_childs_names_are_its_own(registry: TaskRegistry) -> None:
+def test_a_name_of_the_child_registry_does_not_resolve_in_the_parent(registry: TaskRegistry) -> None:
     child, sibling = TaskRegistry(registry), TaskRegistry(registry)
     child.register(make("send"))
     assert registry.names() == sibling.names() == []
@@ -274,7 +280,7 @@ def test_a_childs_names_are_its_own(registry: TaskRegistry) -> None:
     assert child.resolve("app.send.v2") is None
 
 
-def test_a_bare_name_is_ambiguous_across_registries(registry: TaskRegistry) -> None:
+def test_a_bare_name_is_ambiguous_when_parent_and_child_have_it(registry: TaskRegistry) -> None:
     child = TaskRegistry(registry)
     one = registry.register(make("send", "a"))
     child.register(make("send", "b"))
@@ -282,13 +288,13 @@ def test_a_bare_name_is_ambiguous_across_registries(registry: TaskRegistry) -> N
     assert registry.resolve("send") is one
 
 
-def test_a_childs_names_conflict_with_its_parents(registry: TaskRegistry) -> None:
+def test_register_raises_when_the_parent_registry_has_the_name(registry: TaskRegistry) -> None:
     registry.register(make("send"), name="mail.send")
     with pytest.raises(NameConflictError):
         TaskRegistry(registry).register(make("other"), name="mail.send")
 
 
-def test_a_childs_defaults_leave_the_parents_alone(registry: TaskRegistry) -> None:
+def test_defaults_of_the_child_registry_do_not_change_the_parent(registry: TaskRegistry) -> None:
     child = TaskRegistry(registry)
     send = make("send")
     task = registry.register(send, name="mail.send", timeout=5)
@@ -301,7 +307,7 @@ def test_a_childs_defaults_leave_the_parents_alone(registry: TaskRegistry) -> No
 # -- @job ----------------------------------------------------------------------------------------------
 
 
-def test_job_fills_the_catalogue_and_gives_the_function_back(own_catalogue: TaskRegistry) -> None:
+def test_job_registers_the_function_and_returns_it(own_catalogue: TaskRegistry) -> None:
     send = make("send")
     decorate: Callable[[JobFunction], JobFunction] = job(
         "mail.send", ["old"], timeout=2, misfire_grace_time=None
@@ -312,13 +318,13 @@ def test_job_fills_the_catalogue_and_gives_the_function_back(own_catalogue: Task
     assert (task.name, task.timeout, task.misfire_grace_time) == ("mail.send", 2.0, None)
 
 
-def test_job_without_parentheses_is_refused_with_the_remedy(own_catalogue: TaskRegistry) -> None:
-    with pytest.raises(TypeError, match=r"write @job\(\) above the function, not @job"):
+def test_job_raises_with_the_remedy_when_it_is_used_without_parentheses(own_catalogue: TaskRegistry) -> None:
+    with pytest.raises(TypeError, match=r"@job must be called; write @job\(\) above the function"):
         job(make("send"))  # type: ignore[arg-type]
     assert own_catalogue.names() == []
 
 
-def test_job_refuses_plain_functions(own_catalogue: TaskRegistry) -> None:
+def test_job_raises_type_error_when_it_decorates_a_plain_function(own_catalogue: TaskRegistry) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):
         job()(len)  # type: ignore[type-var]
 
@@ -338,7 +344,7 @@ def _closure(value: object) -> JobFunction:
     return job
 
 
-def test_a_method_of_another_object_is_refused_when_it_is_scheduled() -> None:
+def test_adopt_raises_when_the_method_belongs_to_another_object() -> None:
     registry = TaskRegistry()
     mailer = _Mailer()
     registry.adopt(mailer.send)
@@ -347,7 +353,7 @@ def test_a_method_of_another_object_is_refused_when_it_is_scheduled() -> None:
         registry.adopt(_Mailer().send)
 
 
-def test_a_closure_over_other_values_is_refused_when_it_is_scheduled() -> None:
+def test_adopt_raises_when_the_closure_captured_other_values() -> None:
     registry = TaskRegistry()
     shared = object()
     registry.adopt(_closure("".join(["a", "b"])))

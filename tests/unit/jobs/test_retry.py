@@ -1,4 +1,4 @@
-"""How long a failed try waits."""
+"""The delays of RetryPolicy."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def test_the_delay_doubles_up_to_five_minutes() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.floats(-1, 1))
-def test_jitter_moves_a_delay_by_a_tenth_and_never_above_the_maximum(retries: int, spread: float) -> None:
+def test_jitter_varies_a_delay_by_a_tenth_up_to_the_maximum(retries: int, spread: float) -> None:
     plain = DEFAULT_RETRY_POLICY.delay(retries, spread=0.0)
     moved = DEFAULT_RETRY_POLICY.delay(retries, spread=spread)
     assert plain * 0.899 <= moved <= min(plain * 1.101, timedelta(seconds=300))
 
 
-def test_jitter_reaches_both_ends() -> None:
+def test_jitter_reaches_both_ends_of_its_range() -> None:
     assert DEFAULT_RETRY_POLICY.delay(0, spread=-1) == timedelta(seconds=54)
     assert DEFAULT_RETRY_POLICY.delay(0, spread=1) == timedelta(seconds=66)
 
 
-def test_a_constant_delay() -> None:
+def test_the_delay_is_constant_when_the_factor_is_1() -> None:
     policy = RetryPolicy(timedelta(seconds=1), factor=1, maximum=timedelta(seconds=1), jitter=0)
     assert {policy.delay(n, spread=1) for n in (0, 1, 1000)} == {timedelta(seconds=1)}
 
@@ -42,23 +42,25 @@ def test_a_constant_delay() -> None:
         ({"base": timedelta(seconds=-1)}, "0 < base <= maximum"),
         ({"maximum": timedelta(seconds=59)}, "maximum=0:00:59"),
         ({"maximum": timedelta.max}, "maximum <= 3650 days"),
-        ({"factor": 0.5}, "factor >= 1 and .* not 0.5"),
-        ({"factor": float("nan")}, "factor >= 1 .* not nan"),
-        ({"jitter": -0.1}, "jitter < 1, not 2.0 and -0.1"),
+        ({"factor": 0.5}, "factor >= 1 and .* not factor=0.5"),
+        ({"factor": float("nan")}, "factor >= 1 .* not factor=nan"),
+        ({"jitter": -0.1}, "jitter < 1, not factor=2.0, jitter=-0.1"),
         ({"jitter": 1}, "jitter < 1"),
         ({"jitter": float("nan")}, "jitter < 1"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(settings: dict[str, Any], rule: str) -> None:
+def test_retry_policy_raises_when_a_value_is_invalid(settings: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule):
         RetryPolicy(**settings)
 
 
 @given(st.floats(1, 1e308), st.integers(0, 2**31 - 1), st.floats(-1, 1))
-def test_no_policy_overflows(factor: float, retries: int, spread: float) -> None:
+def test_the_delay_never_exceeds_the_maximum_when_the_power_overflows(
+    factor: float, retries: int, spread: float
+) -> None:
     policy = RetryPolicy(factor=factor, maximum=timedelta(days=3650))
     assert timedelta(0) < policy.delay(retries, spread=spread) <= policy.maximum
 
 
-def test_a_whole_factor_is_no_reason_to_compute_a_number_of_a_billion_digits() -> None:
+def test_the_delay_is_computed_in_floats_when_the_factor_is_an_int() -> None:
     assert RetryPolicy(factor=2).delay(2**31 - 1, spread=0.0) == timedelta(seconds=300)
