@@ -198,7 +198,7 @@ def reclaim_change(attempt: int, *, crashed: bool, crashes: int, max_crashes: in
     """Return the row change of an orphaned job.
 
     Args:
-        attempt: The attempt that nobody holds any more.
+        attempt: The attempt that no worker holds any more.
         crashed: Whether its worker died.
         crashes: The number of workers that died before while they ran the job.
         max_crashes: The number that quarantines the job; None for no limit.

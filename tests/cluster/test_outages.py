@@ -141,7 +141,7 @@ async def test_scheduler_recovers_when_the_claim_connection_is_half_open(
     proxy, dsn = proxied_dsn
     async with start_workload(dsn, lease=2) as workload:
         await workload.schedule_jobs()
-        drop_connection(proxy, workload.scheduler._store.connections.hot_path.connection)
+        drop_connection(proxy, workload.scheduler._store.connections.dedicated_connection.connection)
         workload.finish_held_jobs()
         await workload.wait_for_retries("claimer")
         await workload.assert_recovered()

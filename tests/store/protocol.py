@@ -254,9 +254,9 @@ class ExchangeOp(Op):
             assert f"[{row.definition}]" in claim.task_data
             assert row.expires is None or row.expires >= self.now, "an expired job never runs"
         finished = {claim.job_id for claim in self.completed} - answer.refused
-        told = [claim.job_id for claim in (*answer.jobs, *answer.expired)]
-        assert changed(before, now) == {*told, *finished}
-        assert len(told) + len(finished) == len({*told, *finished})
+        reported = [claim.job_id for claim in (*answer.jobs, *answer.expired)]
+        assert changed(before, now) == {*reported, *finished}
+        assert len(reported) + len(finished) == len({*reported, *finished})
 
 
 @dataclass
@@ -281,15 +281,15 @@ class Renew(Op):
         return Lease(lease.beat if was_over else self.now, self.now + LEASE * SECOND)
 
     def check(self, before: State, now: State) -> None:
-        beat: RenewResult = self.answer
-        if beat.alive:
+        renewal: RenewResult = self.answer
+        if renewal.alive:
             lease = before.workers[self.worker_id]
-            beat_at = lease.beat if lease.until < self.now else self.now
-            assert now.workers[self.worker_id] == Lease(beat_at, self.now + LEASE * SECOND)
+            last_beat = lease.beat if lease.until < self.now else self.now
+            assert now.workers[self.worker_id] == Lease(last_beat, self.now + LEASE * SECOND)
         for job_id, attempt in self.held.items():
             row = before.jobs.get(job_id)
-            own = row is not None and row.token == (self.worker_id, attempt) and beat.alive
-            assert not (own and job_id in beat.lost), "what is ours is not lost"
+            own = row is not None and row.token == (self.worker_id, attempt) and renewal.alive
+            assert not (own and job_id in renewal.lost), "a held job is not lost"
 
 
 @dataclass
@@ -867,7 +867,7 @@ class World:
             if row.token is not None and row.token != was.token:
                 assert row.attempt > was.attempt, "each claim has a fresh token"
             if isinstance(op, Finish | ExchangeOp) and was.status == "running":
-                assert was.worker == op.worker_id, "nobody ends the try of another"
+                assert was.worker == op.worker_id, "only its worker settles an attempt"
             if row.crashes > was.crashes:
                 assert isinstance(op, RescueOp)
                 assert row.crashes == was.crashes + 1

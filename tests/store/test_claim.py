@@ -188,7 +188,7 @@ async def test_each_claim_gets_a_new_attempt_number(store: Store) -> None:
 
 async def test_exchange_claims_nothing_when_the_worker_has_no_row(store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job()])
-    assert (await store.claims.exchange("nobody", [NAME], 1)).jobs == []
+    assert (await store.claims.exchange("without a row", [NAME], 1)).jobs == []
     assert (await row(pool))["attempt"] == 0
 
 

@@ -255,9 +255,9 @@ async def test_set_status_moves_a_job_between_any_two_statuses(
     clock.advance(5 * SECOND)
     later = NOW + 5 * SECOND
 
-    told = await store.jobs.set_status("job", after, LEASE)
+    change = await store.jobs.set_status("job", after, LEASE)
 
-    assert told == StatusChange(True, "w1" if before is JobStatus.RUNNING else None)
+    assert change == StatusChange(True, "w1" if before is JobStatus.RUNNING else None)
     found = await row(pool)
     assert found["status"] == after
     assert found["replacement"] is None

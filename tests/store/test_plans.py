@@ -275,8 +275,8 @@ async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> 
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
-            beat = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5)
-            (row,) = await store.statements.fetch("renew_lease", *beat, on=connection)
+            arguments = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5)
+            (row,) = await store.statements.fetch("renew_lease", *arguments, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0
 

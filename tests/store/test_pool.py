@@ -317,7 +317,7 @@ async def test_notify_waits_for_the_pool_when_no_worker_runs(
     async with used_up(pool):
         with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
             await Store(connections, schema="public").locks.notify(["due"])
-    assert connections.hot_path.connection is None
+    assert connections.dedicated_connection.connection is None
 
 
 async def test_dedicated_connection_opens_beside_the_pool_when_jobs_use_it_up(
@@ -580,11 +580,11 @@ async def test_sticky_connection_reports_no_error_when_its_release_fails(
         async with connections.sticky() as connection:
             await connection.execute("SELECT 1")
             proxy.stall()  # the reset of the pool gets no answer
-        kept = connections.kept
-        assert kept is not None
-        while kept.releasing is None or kept.is_held:  # noqa: ASYNC110 - there is no event
+        sticky = connections.sticky_connection
+        assert sticky is not None
+        while sticky.releasing is None or sticky.is_held:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
-        releasing = kept.releasing
+        releasing = sticky.releasing
         proxy.reset()
         async with asyncio.timeout(5):
             await asyncio.wait([releasing])

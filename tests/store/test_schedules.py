@@ -48,9 +48,9 @@ async def due(store: Store, *keys: str) -> list[str]:
         return [row.dedup_key for row in await store.schedules.due_periodic(keys, on=connection)]
 
 
-async def move(store: Store, window: datetime | None, following: datetime) -> None:
+async def move(store: Store, fired_at: datetime | None, following: datetime) -> None:
     async with store.connections.transaction() as connection:
-        await store.schedules.move_periodic("key", window, following, on=connection)
+        await store.schedules.move_periodic("key", fired_at, following, on=connection)
 
 
 async def test_schedule_survives_a_round_trip(store: Store) -> None:
@@ -146,8 +146,8 @@ async def test_now_follows_the_test_clock_or_the_database(
     store = Store(Connections(pool), clock=clock if now else None)
     before = await pool.fetchval("SELECT clock_timestamp()")
     async with store.connections.transaction() as connection:
-        told = await store.schedules.now(on=connection)
-    assert told == now if now else told >= before
+        found = await store.schedules.now(on=connection)
+    assert found == now if now else found >= before
 
 
 async def test_chained_runs_finds_the_last_pending_job_of_a_0_2_chain(store: Store) -> None:

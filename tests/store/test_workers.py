@@ -84,9 +84,9 @@ async def test_renew_returns_the_jobs_that_were_lost(store: Store, pool: Pool, c
     await store.claims.exchange("w1", [NAME], 1)
     before = await row(pool, "retaken")
     clock.advance(SECOND)
-    beat = await store.workers.renew("w1", held, LEASE)
-    assert beat.alive
-    assert sorted(beat.lost) == ["cancelled", "deleted", "done", "retaken"]
+    renewal = await store.workers.renew("w1", held, LEASE)
+    assert renewal.alive
+    assert sorted(renewal.lost) == ["cancelled", "deleted", "done", "retaken"]
     assert await row(pool, "retaken") == before, "the attempt that holds it renews it itself"
 
 
@@ -125,7 +125,7 @@ async def test_rescue_releases_the_jobs_of_a_dead_worker(store: Store, pool: Poo
     assert (found["retry_count"], found["attempt"], found["worker_id"]) == (0, 1, None)
     assert found["expires_at"] == clock.now + 9 * SECOND
     assert await store.results.settle("w1", [(claim, CompleteOutcome()) for claim in old]) == set(), (
-        "the zombie is told"
+        "the zombie learns it"
     )
     assert await store.workers.rescue(THRESHOLD) == NOTHING
 
@@ -156,32 +156,32 @@ async def test_rescue_releases_a_job_that_its_live_worker_does_not_renew(
 async def test_release_unacknowledged_releases_jobs_that_the_worker_does_not_know(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await running(store, new_job("lost"), new_job("held"), new_job("of an earlier try"))
+    await running(store, new_job("lost"), new_job("held"), new_job("of an earlier attempt"))
     await running(store, new_job("another's"), worker_id="w2")
-    known = {"held": 1, "of an earlier try": 7, "gone": 1}
+    known = {"held": 1, "of an earlier attempt": 7, "gone": 1}
     assert await store.claims.release_unacknowledged("w1", known, limit=1) in (
         ["lost"],
-        ["of an earlier try"],
+        ["of an earlier attempt"],
     )
     assert len(await store.claims.release_unacknowledged("w1", known)) == 1
     assert await column(pool, "status") == {
         "lost": "pending",
         "held": "running",
-        "of an earlier try": "pending",
+        "of an earlier attempt": "pending",
         "another's": "running",
     }
     assert set((await column(pool, "retry_count")).values()) == {0}
     assert await store.claims.release_unacknowledged("w1", known) == []
 
 
-@pytest.mark.parametrize(("beat", "orphaned"), [(119, False), (121, True), (None, True)])
+@pytest.mark.parametrize(("heartbeat_age_s", "orphaned"), [(119, False), (121, True), (None, True)])
 async def test_rescue_uses_the_last_heartbeat_when_a_row_has_no_lease(
-    store: Store, pool: Pool, beat: int | None, orphaned: bool
+    store: Store, pool: Pool, heartbeat_age_s: int | None, orphaned: bool
 ) -> None:
     await running(store, new_job())
     await pool.execute(
         "UPDATE scheduled_jobs SET lease_until = NULL, worker_id = 'of 0.2', last_heartbeat = $1",
-        None if beat is None else NOW - beat * SECOND,
+        None if heartbeat_age_s is None else NOW - heartbeat_age_s * SECOND,
     )
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
 
@@ -282,8 +282,8 @@ async def test_renew_skips_a_locked_job_row(store: Store, pool: Pool, clock: Fak
     async with pool.acquire() as other, other.transaction():
         await store.jobs.replace([new_job("locked")], connection=other)
         async with asyncio.timeout(10):
-            beat = await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)
-        assert (beat.alive, beat.lost) == (True, [])
+            renewal = await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)
+        assert (renewal.alive, renewal.lost) == (True, [])
         leases = await column(pool, "lease_until")
         assert leases["free"] - leases["locked"] == SECOND
     await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)

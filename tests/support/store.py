@@ -88,7 +88,7 @@ async def claim_on(
 
 async def due_in(store: Store, names: list[str]) -> float | None:
     """Return the seconds until the next job of these names is due."""
-    return (await store.claims.exchange("nobody", names, 1)).due_in
+    return (await store.claims.exchange("without a lease", names, 1)).due_in
 
 
 async def row(pool: Pool, job_id: str = "job") -> dict[str, Any]:

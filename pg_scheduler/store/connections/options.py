@@ -18,8 +18,14 @@ __all__ = [
 MIN_FREE_CONNECTIONS: Final = 2
 """Connections that stay in the pool when the scheduler holds one for long."""
 
-LOCK_TIMEOUT: Final = "100ms"
+LOCK_TIMEOUT_MS: Final = 100
 """Longest wait of a hot statement for a locked row."""
+
+SHARED_LOCK_TIMEOUT_MS: Final = 1000
+"""Longest wait on the shared connection for a locked row."""
+
+IDLE_TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""Idle time after which the server ends a transaction, for a process that is suspended in it."""
 
 PLANNER_SETTINGS: Final = {
     "enable_seqscan": "off",
@@ -34,18 +40,18 @@ PLANNER_SETTINGS: Final = {
 DEDICATED_SETTINGS: Final = "; ".join(
     [
         *(f"SET {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
-        f"SET lock_timeout = '{LOCK_TIMEOUT}'",
+        f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
     ]
 )
 DEDICATED_RESET: Final = "; ".join(f"RESET {name}" for name in (*PLANNER_SETTINGS, "lock_timeout"))
-SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = '1s'"
+SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = {SHARED_LOCK_TIMEOUT_MS}"
 
 TRANSACTION_SETTINGS: Final = (
-    "SET LOCAL idle_in_transaction_session_timeout = '10s';"
+    f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_TRANSACTION_TIMEOUT_MS};"
     # A session keeps the plan that it made while the table was small. These settings make it suit any size.
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
 )
-HOT_TRANSACTION_SETTINGS: Final = f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
+HOT_TRANSACTION_SETTINGS: Final = f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

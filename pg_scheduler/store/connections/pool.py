@@ -62,8 +62,10 @@ class Connections:
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
         size = pool.get_max_size()
-        self.hot_path: Final = DedicatedConnection(pool, options)
-        self.kept: Final = StickyConnection(pool, options) if size > MIN_FREE_CONNECTIONS + 2 else None
+        self.dedicated_connection: Final = DedicatedConnection(pool, options)
+        self.sticky_connection: Final = (
+            StickyConnection(pool, options) if size > MIN_FREE_CONNECTIONS + 2 else None
+        )
         self._sessions_are_own = False
         in_use = (
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
@@ -97,7 +99,7 @@ class Connections:
                 process that only enqueues has no such connection, and waits.
         """
         if reserved and self._is_starved:
-            async with self.hot_path.in_turn() as held:
+            async with self.dedicated_connection.in_turn() as held:
                 if held is not None:
                     yield held
                     return
@@ -112,9 +114,9 @@ class Connections:
 
         A pool with none to spare gives an ordinary one.
         """
-        if self.kept is None or (reserved and self._is_starved):
+        if self.sticky_connection is None or (reserved and self._is_starved):
             return self.acquire(reserved=reserved)
-        return self.kept
+        return self.sticky_connection
 
     @asynccontextmanager
     async def transaction(self, *, hot: bool = False, reserved: bool = False) -> AsyncIterator[Connection]:
@@ -132,8 +134,8 @@ class Connections:
     @asynccontextmanager
     async def dedicated(self) -> AsyncIterator[Connection]:
         """Yield the connection of the hot path, or a transaction where the pool cannot spare a connection."""
-        self.hot_path.is_in_use = True
-        async with self.hot_path.in_turn() as held:
+        self.dedicated_connection.is_in_use = True
+        async with self.dedicated_connection.in_turn() as held:
             if held is not None:
                 yield held
                 return
@@ -190,13 +192,13 @@ class Connections:
 
     async def release_held(self) -> None:
         """Release the dedicated and the sticky connection."""
-        await self.hot_path.release()
-        if self.kept is not None:
-            await self.kept.release()
+        await self.dedicated_connection.release()
+        if self.sticky_connection is not None:
+            await self.sticky_connection.release()
 
     @property
     def _is_starved(self) -> bool:
-        return self.hot_path.is_in_use and count_free(self._pool) == 0
+        return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
 
 
 async def _connect(dsn: str, timeout_s: float) -> asyncpg.Connection:

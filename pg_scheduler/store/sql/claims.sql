@@ -116,7 +116,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- name: complete_unlocked
 -- route: dedicated
 -- timeout: hot
--- Write those completions of exchange_jobs whose rows nobody has locked, and return their ids.
+-- Write those completions of exchange_jobs whose rows are not locked, and return their ids.
 WITH done AS (
     SELECT ctid
     FROM {schema}scheduled_jobs

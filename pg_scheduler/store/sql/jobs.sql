@@ -16,7 +16,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     replacement = NULL
 FROM old
 WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
+RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
 
 -- name: set_status
 -- route: pool
@@ -47,7 +47,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     replacement    = NULL
 FROM old
 WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS told, job.job_name, job.attempt;
+RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
 
 -- name: retry_job
 -- route: pool

@@ -4,7 +4,7 @@
 -- retries and crashes.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
--- time again. Each row looks its place in the arrays up, in an object that is built once. A join by id could
+-- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
 -- become a scan under a plan that was made for an empty table; a join by ctid would miss a row that a
 -- heartbeat has just moved. OFFSET 0 keeps the planner from repeating the lookup for each column.
 WITH place AS MATERIALIZED ({places})
