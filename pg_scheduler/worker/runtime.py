@@ -73,7 +73,7 @@ class Runtime:
             store, events, worker_id, results, signals, flush_timeout=config.shutdown_timeout
         )
         self.executor = Executor(
-            store,
+            store.locks,
             events,
             tasks,
             results,
@@ -97,7 +97,7 @@ class Runtime:
         self.notifier = Notifier(events, outbox, signals)
         self.listener = Listener(store, events, worker_id, signals, own_mark=outbox.mark)
         self.rescuer = Rescuer(
-            store,
+            store.workers,
             events,
             worker_id,
             lease,
@@ -106,13 +106,17 @@ class Runtime:
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
         )
-        expirer = Expirer(store, events)
+        expirer = Expirer(store.jobs, events)
         scanner = DeadlineScanner(
-            store, events, signals, lease=lease.seconds, heartbeat_threshold=config.heartbeat_threshold
+            store.workers,
+            events,
+            signals,
+            lease=lease.seconds,
+            heartbeat_threshold=config.heartbeat_threshold,
         )
         self.planner = Planner(store, events, periodic, signals)
         self.claimer = Claimer(
-            store,
+            store.claims,
             events,
             self.executor,
             results,

@@ -127,7 +127,7 @@ class Parts:
         self, completer: Completer | None = None, *, slots: int = 5, shutdown_timeout: float = 5.0
     ) -> Executor:
         return Executor(
-            self.store,
+            self.store.locks,
             self.bus,
             self.tasks,
             self.results,
@@ -141,7 +141,7 @@ class Parts:
 
     def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
         return Claimer(
-            self.store,
+            self.store.claims,
             self.bus,
             executor or self.executor(),
             self.results,
@@ -165,7 +165,7 @@ class Parts:
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
         return Rescuer(
-            self.store,
+            self.store.workers,
             self.bus,
             self.worker_id,
             self.lease,
@@ -176,10 +176,12 @@ class Parts:
         )
 
     def expirer(self) -> Expirer:
-        return Expirer(self.store, self.bus)
+        return Expirer(self.store.jobs, self.bus)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
-        return DeadlineScanner(self.store, self.bus, self.signals, lease=lease, heartbeat_threshold=120.0)
+        return DeadlineScanner(
+            self.store.workers, self.bus, self.signals, lease=lease, heartbeat_threshold=120.0
+        )
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
         return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id, deleted=self.deleted)

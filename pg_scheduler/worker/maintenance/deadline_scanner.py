@@ -10,7 +10,7 @@ import random
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -40,7 +40,7 @@ class DeadlineScanner(Service):
 
     def __init__(
         self,
-        store: Store,
+        workers: WorkerRepository,
         events: EventBus,
         signals: Signals,
         *,
@@ -48,7 +48,7 @@ class DeadlineScanner(Service):
         heartbeat_threshold: float,
     ) -> None:
         super().__init__(events)
-        self._store = store
+        self._workers = workers
         self._interval = min(INTERVAL, lease / 2)
         self._heartbeat_threshold = heartbeat_threshold
         self._signals = signals
@@ -56,7 +56,7 @@ class DeadlineScanner(Service):
     async def run_once(self) -> float:
         """One look."""
         horizon = self._interval * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
-        ahead = await self._store.workers.scan_deadlines(horizon, self._heartbeat_threshold)
+        ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
         waits = []
         deadlines = (
             (ahead.lapse_in, self._signals.lease_expired),

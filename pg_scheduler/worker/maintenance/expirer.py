@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, JobExpired
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.service import NEVER, Service
 
 __all__ = ["Expirer"]
@@ -21,13 +21,13 @@ class Expirer(Service):
 
     name: ClassVar[str] = "expirer"
 
-    def __init__(self, store: Store, events: EventBus) -> None:
+    def __init__(self, jobs: JobRepository, events: EventBus) -> None:
         super().__init__(events)
-        self._store = store
+        self._jobs = jobs
 
     async def run_once(self) -> float:
         """Expire one batch."""
-        expired = await self._store.jobs.expire(BATCH)
+        expired = await self._jobs.expire(BATCH)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
         return 0 if len(expired) == BATCH else NEVER

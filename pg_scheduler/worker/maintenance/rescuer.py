@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
@@ -39,7 +39,7 @@ class Rescuer(Service):
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
-        store: Store,
+        workers: WorkerRepository,
         events: EventBus,
         worker_id: str,
         lease: Lease,
@@ -50,7 +50,7 @@ class Rescuer(Service):
         max_crashes: int | None,
     ) -> None:
         super().__init__(events)
-        self._store = store
+        self._workers = workers
         self._worker_id = worker_id
         self._heartbeat_threshold = heartbeat_threshold
         self._max_crashes = max_crashes
@@ -70,9 +70,9 @@ class Rescuer(Service):
         """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
         if not self._lease.is_trusted:
             return SHORTLY
-        await self._store.workers.restart_leases(BATCH)
+        await self._workers.restart_leases(BATCH)
         suspects = await self._find_suspects()
-        rescue = await self._store.workers.rescue(
+        rescue = await self._workers.rescue(
             self._heartbeat_threshold, BATCH, suspects=suspects, max_crashes=self._max_crashes
         )
         if rescue.job_ids or rescue.dead_workers:
@@ -89,7 +89,7 @@ class Rescuer(Service):
 
     async def _find_suspects(self) -> list[str]:
         before, self._doubtful = self._doubtful, {}
-        doubtful = await self._store.workers.suspect_workers(self._worker_id, silence=self._scans_locks)
+        doubtful = await self._workers.suspect_workers(self._worker_id, silence=self._scans_locks)
         unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
         if unheard:
             await self._outbox.request_heartbeats(unheard)

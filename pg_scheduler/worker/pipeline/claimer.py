@@ -16,7 +16,7 @@ from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.types import FROM_THE_START
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
@@ -57,7 +57,7 @@ class Claimer(Service):
 
     def __init__(  # noqa: PLR0917 - each is another thing, wired once
         self,
-        store: Store,
+        claims: ClaimRepository,
         events: EventBus,
         executor: Executor,
         results: ResultBuffer,
@@ -71,7 +71,7 @@ class Claimer(Service):
         polling: PollingConfig,
     ) -> None:
         super().__init__(events)
-        self._store = store
+        self._claims = claims
         self._executor = executor
         self._results = results
         self._in_flight = in_flight
@@ -128,7 +128,7 @@ class Claimer(Service):
         asked, until = time.monotonic(), self._lease.trusted_until
         try:
             with self._results.completions() as completions:
-                answer = await self._store.claims.exchange(
+                answer = await self._claims.exchange(
                     self._worker_id,
                     self._tasks.names(),
                     limit,
@@ -169,7 +169,7 @@ class Claimer(Service):
         known = self._in_flight.unwritten() | self._in_flight.held()
         self._is_unheard = False  # before: a try that ends meanwhile sets it again
         try:
-            job_ids = await self._store.claims.release_unacknowledged(self._worker_id, known)
+            job_ids = await self._claims.release_unacknowledged(self._worker_id, known)
         except BaseException:  # whatever it was, the question is open
             self._is_unheard = True
             raise

@@ -36,7 +36,7 @@ from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
@@ -63,7 +63,7 @@ class Executor:
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
-        store: Store,
+        locks: LockRepository,
         events: EventBus,
         tasks: TaskRegistry,
         results: ResultBuffer,
@@ -75,7 +75,7 @@ class Executor:
         slots: int,
         shutdown_timeout: float,
     ) -> None:
-        self._store = store
+        self._locks = locks
         self._events = events
         self._tasks = tasks
         self._results = results
@@ -212,7 +212,7 @@ class Executor:
     async def _attempt_under_lock(self, attempt: Attempt, key: int) -> Result:
         result: Result | None = None
         try:
-            async with self._store.locks.advisory_lock(key) as taken:
+            async with self._locks.advisory_lock(key) as taken:
                 result = await self._attempt(attempt) if taken else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError:
             # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
