@@ -1,4 +1,4 @@
-"""The public face: its names, its signatures, and that having it costs nothing."""
+"""The public API: its names, modules and signatures, and no effects of importing it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ PLAIN_METHODS = [
 ]
 
 
-def test_the_public_names() -> None:
+def test_the_package_exports_the_public_names_only() -> None:
     assert pg_scheduler.__all__ == NAMES == sorted(NAMES)
     assert all(hasattr(pg_scheduler, name) for name in NAMES)
     modules = {name for name, value in vars(pg_scheduler).items() if inspect.ismodule(value)}
@@ -122,14 +122,14 @@ def test_the_public_names() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "__version__"])
-def test_every_public_name_is_documented(name: str) -> None:
+def test_every_public_name_has_a_docstring(name: str) -> None:
     thing = getattr(pg_scheduler, name)
     own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     assert own
     assert not own.startswith(f"{name}("), "a dataclass's signature is no documentation"
 
 
-def test_every_error_and_event_is_public_and_documented() -> None:
+def test_every_error_and_event_is_public_and_has_a_docstring() -> None:
     assert set(errors.__all__) <= set(NAMES)
     for module in (errors, events):
         defined = [
@@ -145,12 +145,12 @@ def test_every_error_and_event_is_public_and_documented() -> None:
 
 
 @pytest.mark.parametrize("error", [getattr(errors, name) for name in errors.__all__])
-def test_every_error_has_one_root(error: type[Exception]) -> None:
+def test_every_error_is_a_scheduler_error_and_in_the_class_tree(error: type[Exception]) -> None:
     assert issubclass(error, errors.SchedulerError)
     assert error.__name__ in (errors.__doc__ or "")
 
 
-def test_the_methods_of_the_scheduler() -> None:
+def test_the_scheduler_has_the_public_methods_with_docstrings() -> None:
     public = {name for name, _ in inspect.getmembers(Scheduler, callable) if not name.startswith("_")}
     assert public == set(METHODS)
     for name in METHODS:
@@ -224,7 +224,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
     ],
     ids=lambda each: getattr(each, "__qualname__", ""),
 )
-def test_signatures(function: Callable[..., Any], expected: str) -> None:
+def test_a_public_function_has_its_documented_signature(function: Callable[..., Any], expected: str) -> None:
     assert parameters(function) == expected
 
 
@@ -237,13 +237,13 @@ def test_signatures(function: Callable[..., Any], expected: str) -> None:
         (PollingConfig, "min_interval max_interval backoff_multiplier idle_start_interval semaphore_full"),
     ],
 )
-def test_the_order_of_fields(value: type, first_fields: str) -> None:
+def test_a_public_value_has_its_fields_in_the_documented_order(value: type, first_fields: str) -> None:
     assert " ".join(inspect.signature(value).parameters).startswith(first_fields)
 
 
 PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "schedules", "store", "worker"}
 PRIVATE_MODULES = {"scheduler", "settings", "sqltext", "version"}
-"""What is public of them is exported by `pg_scheduler`."""
+"""Modules whose public names `pg_scheduler` exports."""
 
 PROGRAMS = sorted((ROOT / "examples").glob("**/*.py"))
 SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page) if snippet.kind == "python"]
@@ -300,7 +300,7 @@ def test_a_snippet_of_the_documentation_imports_public_modules_only(snippet: Sni
     assert imported_modules(wrapped) <= set(PUBLIC_MODULES)
 
 
-def test_class_attributes() -> None:
+def test_the_scheduler_has_the_class_attributes_of_0_2() -> None:
     assert (Scheduler.HEARTBEAT_THRESHOLD, Scheduler.LEASE_DURATION, Scheduler.WORKER_ID_LENGTH) == (
         120,
         60,
@@ -318,7 +318,7 @@ def never_connected() -> asyncpg.Pool:
     return asyncio.run(idle_pool())
 
 
-def test_a_scheduler_is_built_without_a_running_loop(never_connected: asyncpg.Pool) -> None:
+def test_a_scheduler_can_be_constructed_when_no_event_loop_runs(never_connected: asyncpg.Pool) -> None:
     scheduler = Scheduler(never_connected)
     assert scheduler.db_pool is never_connected
     assert len(scheduler.worker_id) == 8
@@ -327,7 +327,7 @@ def test_a_scheduler_is_built_without_a_running_loop(never_connected: asyncpg.Po
     assert asyncio.run(scheduler.shutdown()) is None, "one that never started has nothing to stop"
 
 
-def test_a_subclass_may_set_its_own_values(never_connected: asyncpg.Pool) -> None:
+def test_a_subclass_can_override_the_class_attributes(never_connected: asyncpg.Pool) -> None:
     class Ours(Scheduler):
         WORKER_ID_LENGTH = 12
 
@@ -359,14 +359,14 @@ assert not heavy, heavy
 """
 
 
-def test_importing_and_building_changes_nothing_global() -> None:
+def test_importing_the_package_and_constructing_a_scheduler_has_no_global_effects() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GLOBALS], check=False, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_version_is_the_installed_one() -> None:
+def test_the_version_equals_the_installed_one() -> None:
     from importlib.metadata import version
 
     assert pg_scheduler.__version__ == version("pg-scheduler")

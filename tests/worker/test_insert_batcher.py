@@ -1,4 +1,4 @@
-"""Calls in flight at once share a statement; each has its own answer."""
+"""InsertBatcher: concurrent calls share a statement, and each gets its own result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.worker import PATIENCE, new_job
 
 
 class Counting:
-    """Inserts for real, and remembers what went together."""
+    """Inserts jobs and records the ids of each statement."""
 
     def __init__(self, store: Store) -> None:
         self.statements: list[list[str]] = []
@@ -35,75 +35,73 @@ def counting(store: Store) -> Counting:
     return Counting(store)
 
 
-async def test_a_lone_call_goes_out_at_once(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    assert await coalescer.insert(new_job("a"))
-    assert await coalescer.insert(new_job("b"))
-    assert not await coalescer.insert(new_job("a"))
+async def test_a_single_call_is_inserted_at_once(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    assert await batcher.insert(new_job("a"))
+    assert await batcher.insert(new_job("b"))
+    assert not await batcher.insert(new_job("a"))
     assert counting.statements == [["a"], ["b"], ["a"]]
 
 
-async def test_calls_in_flight_share_the_next_statement(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
+async def test_concurrent_calls_share_the_next_statement(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
     names = [f"{n:02}" for n in range(50)]
-    assert all(await asyncio.gather(*(coalescer.insert(new_job(name)) for name in names)))
+    assert all(await asyncio.gather(*(batcher.insert(new_job(name)) for name in names)))
     assert counting.statements == [names[:1], names[1:]]
-    assert await coalescer.insert(new_job("later"))
+    assert await batcher.insert(new_job("later"))
 
 
-async def test_callers_who_come_back_together_share_every_statement(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
+async def test_callers_that_call_again_together_share_every_statement(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
 
     async def caller(name: str) -> None:
         for n in range(5):
-            assert await coalescer.insert(new_job(f"{name}{n}"))
+            assert await batcher.insert(new_job(f"{name}{n}"))
 
     await asyncio.gather(*(caller(name) for name in "abcdefgh"))
     assert [len(each) for each in counting.statements] == [1, 8, 8, 8, 8, 7]
-    assert await coalescer.insert(new_job("alone"))
-    assert await coalescer.insert(new_job("again"))
+    assert await batcher.insert(new_job("alone"))
+    assert await batcher.insert(new_job("again"))
     assert counting.statements[-2:] == [["alone"], ["again"]]
 
 
-async def test_a_statement_has_its_bounds(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    await asyncio.gather(*(coalescer.insert(new_job(f"{n:05}")) for n in range(MAX_JOBS + 3)))
+async def test_a_statement_inserts_a_limited_number_of_jobs(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    await asyncio.gather(*(batcher.insert(new_job(f"{n:05}")) for n in range(MAX_JOBS + 3)))
     assert [len(each) for each in counting.statements] == [1, MAX_JOBS, 2]
 
 
-async def test_of_one_id_in_flight_twice_one_is_taken(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    answers = await asyncio.gather(*(coalescer.insert(new_job(each)) for each in "xaabab"))
-    assert answers == [True, True, False, True, False, False]
+async def test_one_of_two_concurrent_jobs_with_the_same_id_is_inserted(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "xaabab"))
+    assert results == [True, True, False, True, False, False]
 
 
-async def test_each_caller_has_its_own_error(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    wrong = new_job("wrong", priority=2)  # which the table refuses
-    answers = await asyncio.gather(
-        *(coalescer.insert(job) for job in (new_job("x"), new_job("a"), wrong, new_job("b"))),
+async def test_only_the_caller_of_a_rejected_job_gets_the_error(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    wrong = new_job("wrong", priority=2)  # which the table rejects
+    results = await asyncio.gather(
+        *(batcher.insert(job) for job in (new_job("x"), new_job("a"), wrong, new_job("b"))),
         return_exceptions=True,
     )
-    assert [answers[0], answers[1], answers[3]] == [True, True, True]
-    assert isinstance(answers[2], asyncpg.CheckViolationError)
+    assert [results[0], results[1], results[3]] == [True, True, True]
+    assert isinstance(results[2], asyncpg.CheckViolationError)
 
 
-async def test_a_fault_reaches_everybody_and_ends_with_it(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    counting.fault = DatabaseUnavailableError("away")
-    answers = await asyncio.gather(
-        *(coalescer.insert(new_job(each)) for each in "abc"), return_exceptions=True
-    )
-    assert all(isinstance(answer, DatabaseUnavailableError) for answer in answers)
+async def test_every_caller_gets_the_error_when_the_database_is_unavailable(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    counting.fault = DatabaseUnavailableError("unreachable")
+    results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "abc"), return_exceptions=True)
+    assert all(isinstance(result, DatabaseUnavailableError) for result in results)
     counting.fault = None
-    assert await coalescer.insert(new_job("a"))
+    assert await batcher.insert(new_job("a"))
 
 
-async def test_a_caller_that_is_cancelled_does_not_disturb_the_others(counting: Counting) -> None:
-    coalescer = InsertBatcher(counting.insert)
-    calls = [asyncio.create_task(coalescer.insert(new_job(each))) for each in "abcd"]
+async def test_the_other_callers_get_their_results_when_one_is_cancelled(counting: Counting) -> None:
+    batcher = InsertBatcher(counting.insert)
+    calls = [asyncio.create_task(batcher.insert(new_job(each))) for each in "abcd"]
     await asyncio.sleep(0)
-    calls[0].cancel()  # its statement is under way
+    calls[0].cancel()  # its statement is running
     calls[2].cancel()  # it waits
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait(calls)

@@ -1,4 +1,4 @@
-"""What a try that ended makes of its job."""
+"""The outcome of a result, and the text of an error."""
 
 from __future__ import annotations
 
@@ -58,12 +58,14 @@ POLICY = RetryPolicy(jitter=0.5)
         (InterruptResult(), 5, 5, ReleaseOutcome()),
     ],
 )
-def test_decisions(result: Result, retries: int, allowed: int, outcome: Outcome) -> None:
+def test_decide_returns_the_outcome_of_a_result(
+    result: Result, retries: int, allowed: int, outcome: Outcome
+) -> None:
     claim = CLAIM._replace(retry_count=retries, max_retries=allowed)
     assert decide(claim, result, POLICY, spread=0.0) == outcome
 
 
-def test_the_spread_moves_the_retry() -> None:
+def test_the_spread_varies_the_delay_of_a_retry() -> None:
     claim = CLAIM._replace(max_retries=1)
     assert decide(claim, ErrorResult(OSError()), POLICY, spread=1.0) == RetryOutcome(
         timedelta(seconds=90), "OSError"
@@ -94,16 +96,16 @@ class Outer:
         (ValueError("a\ud800b 🦉"), "ValueError: a\\ud800b 🦉"),
     ],
 )
-def test_an_error_as_text_that_the_column_can_hold(error: Exception, text: str) -> None:
+def test_describe_returns_text_that_the_column_can_store(error: Exception, text: str) -> None:
     assert describe(error) == text
 
 
-def test_a_long_error_is_cut() -> None:
+def test_describe_truncates_a_long_error() -> None:
     assert len(describe(ValueError("x" * 10**6))) == MAX_ERROR_LENGTH
 
 
 @pytest.mark.parametrize("error", [Mute(), NotText()])
-def test_an_exception_that_cannot_say_what_it_is_still_fails_its_job_only(error: Exception) -> None:
+def test_decide_fails_the_job_when_its_exception_has_no_text(error: Exception) -> None:
     outcome = decide(CLAIM, ErrorResult(error), POLICY, spread=0.0)
     assert isinstance(outcome, FailOutcome)
     assert outcome.error.startswith(type(error).__name__)

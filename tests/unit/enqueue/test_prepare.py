@@ -1,0 +1,177 @@
+"""JobPreparer: from a JobSpec to a row, with the defaults of the function and the Scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.model import UNSET, JobPriority, JobSpec
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+
+DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+async def work(*args: object, **kwargs: object) -> None: ...
+
+
+async def other() -> None: ...
+
+
+NAME = f"{work.__module__}.work"
+
+
+@pytest.fixture
+def tasks() -> TaskRegistry:
+    return TaskRegistry()
+
+
+@pytest.fixture
+def preparer(tasks: TaskRegistry) -> JobPreparer:
+    return JobPreparer(tasks, misfire_grace_time=300, max_payload_bytes=100)
+
+
+def test_prepare_fills_in_every_default(preparer: JobPreparer) -> None:
+    (job,) = preparer.prepare([JobSpec(work, DUE)])
+    assert isinstance(job, GeneratedIdJob)
+    assert job == NewJob(
+        job_id=job.job_id,
+        task_data='{"args":[],"kwargs":{}}',
+        execution_time=DUE,
+        job_name=NAME,
+        priority=5,
+        max_retries=0,
+        misfire_grace_time=300,
+        timeout_seconds=3600.0,
+    )
+
+
+def test_prepare_keeps_every_given_value(preparer: JobPreparer) -> None:
+    spec = JobSpec(
+        work,
+        DUE.astimezone(ZoneInfo("Asia/Tokyo")),
+        args=(1,),
+        kwargs={"a": None},
+        priority=JobPriority.CRITICAL,
+        max_retries=3,
+        job_id="mine",
+        misfire_grace_time=None,
+        timeout=timedelta(seconds=5),
+    )
+    (job,) = preparer.prepare([spec])
+    assert type(job) is NewJob
+    assert job == NewJob("mine", '{"args":[1],"kwargs":{"a":null}}', DUE, NAME, 1, 3, None, 5.0)
+    assert job.execution_time.tzinfo is UTC
+
+
+def test_prepare_uses_the_defaults_of_the_function_before_those_of_the_scheduler(
+    preparer: JobPreparer, tasks: TaskRegistry
+) -> None:
+    tasks.register(work, name="app.work", timeout=None, misfire_grace_time=7)
+    (job,) = preparer.prepare([JobSpec(work, DUE)])
+    assert (job.job_name, job.timeout_seconds, job.misfire_grace_time) == ("app.work", None, 7)
+    (job,) = preparer.prepare([JobSpec(work, DUE, misfire_grace_time=9, timeout=1)])
+    assert (job.timeout_seconds, job.misfire_grace_time) == (1.0, 9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"func": other},
+        {"execution_time": DUE + timedelta(seconds=1)},
+        {"priority": JobPriority.LOW},
+        {"max_retries": 1},
+        {"misfire_grace_time": None},
+        {"timeout": None},
+        {"args": (1,)},
+        {"job_id": "mine"},
+    ],
+)
+def test_prepare_applies_a_value_when_it_differs_from_the_spec_before(
+    preparer: JobPreparer, change: dict[str, Any]
+) -> None:
+    first = JobSpec(work, DUE)
+    changed = replace(first, **change)
+    alone = [preparer.prepare([spec])[0][1:] for spec in (first, changed, first)]
+    assert [job[1:] for job in preparer.prepare([first, changed, first])] == alone
+
+
+def test_prepare_registers_the_functions(preparer: JobPreparer, tasks: TaskRegistry) -> None:
+    assert tasks.resolve(NAME) is None
+    preparer.prepare([JobSpec(work, DUE)])
+    task = tasks.resolve(NAME)
+    assert task
+    assert task.func is work
+
+
+def test_prepare_returns_ids_in_order_and_nothing_for_no_specs(preparer: JobPreparer) -> None:
+    ids = [job.job_id for job in preparer.prepare([JobSpec(work, DUE)] * 20)]
+    assert ids == sorted(set(ids))
+    assert preparer.prepare([]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "rule"),
+    [
+        ({"func": len}, TypeError, "Expected an async function"),
+        ({"execution_time": DUE.replace(tzinfo=None)}, ValueError, "has no time zone; use"),
+        ({"args": ({1},)}, PayloadError, r"args\[0\] is a builtins\.set"),
+        ({"args": ("x" * 100,)}, PayloadError, "more than max_payload_bytes = 100"),
+        ({"priority": 5}, TypeError, "priority must be a JobPriority, not int: 5"),
+        ({"max_retries": -1}, ValueError, "max_retries must be between 0 and"),
+        ({"job_id": ""}, ValueError, "job_id must not be empty"),
+        ({"misfire_grace_time": -1}, ValueError, "misfire_grace_time must be between 0 and"),
+        ({"timeout": 0}, ValueError, "timeout must be more than 0"),
+    ],
+)
+def test_prepare_raises_when_a_value_of_any_spec_is_invalid(
+    preparer: JobPreparer, change: dict[str, Any], error: type[Exception], rule: str
+) -> None:
+    valid = JobSpec(work, DUE)
+    for specs in ([replace(valid, **change)], [valid, replace(valid, **change)]):
+        with pytest.raises(error, match=rule):
+            preparer.prepare(specs)
+
+
+def test_prepare_raises_type_error_when_a_job_is_not_a_spec(preparer: JobPreparer) -> None:
+    with pytest.raises(TypeError, match="a job must be a JobSpec, not dict"):
+        preparer.prepare([JobSpec(work, DUE), {}])  # type: ignore[list-item]
+
+
+def named(preparer: JobPreparer, name: str, **values: Any) -> NewJob:
+    defaults: dict[str, Any] = {
+        "execution_time": DUE,
+        "task_data": "{}",
+        "priority": JobPriority.NORMAL,
+        "max_retries": 0,
+        "job_id": None,
+        "misfire_grace_time": UNSET,
+    }
+    return preparer.prepare_named(name, **(defaults | values))
+
+
+def test_prepare_named_uses_the_defaults_of_the_function_when_it_is_registered(
+    preparer: JobPreparer, tasks: TaskRegistry
+) -> None:
+    job = named(preparer, "elsewhere.run")
+    assert isinstance(job, GeneratedIdJob)
+    assert (job.job_name, job.timeout_seconds, job.misfire_grace_time) == ("elsewhere.run", 3600.0, 300)
+    tasks.register(work, aliases=["old"], timeout=5, misfire_grace_time=None)
+    job = named(preparer, "old", job_id="mine")
+    assert (job.job_id, job.job_name, job.timeout_seconds, job.misfire_grace_time) == (
+        "mine",
+        "old",
+        5.0,
+        None,
+    )
+
+
+def test_prepare_named_raises_when_the_arguments_are_too_large(preparer: JobPreparer) -> None:
+    with pytest.raises(PayloadError, match="more than max_payload_bytes = 100"):
+        named(preparer, "elsewhere.run", task_data='{"args":["' + "x" * 100 + '"]}')
