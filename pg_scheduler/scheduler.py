@@ -137,7 +137,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         )
         self.db_pool = db_pool
         self._retry_policy = retry_policy
-        self._events = EventBus(EventLog(lambda: self.worker_id))
+        self._events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         self._store = Store(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
@@ -277,6 +277,9 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             TypeError: ``subscriber`` is not a plain function, or a kind is not an event class.
         """
         return self._events.subscribe(subscriber, *kinds)
+
+    def _get_worker_id(self) -> str:
+        return self._life.worker_id
 
     def _new_worker_id(self) -> str:
         length = check_count("WORKER_ID_LENGTH", self.WORKER_ID_LENGTH, least=1)

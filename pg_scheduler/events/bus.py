@@ -35,10 +35,14 @@ class EventBus:
 
     Args:
         sink: Receives every event before the subscribers.
+        worker_id: Returns the id of the worker whose events these are.
     """
 
-    def __init__(self, sink: Sink | None = None) -> None:
+    def __init__(
+        self, sink: Sink | None = None, *, worker_id: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._sink = sink
+        self._worker_id = worker_id
         self._subscriptions: list[tuple[Subscriber, tuple[type[Event], ...]]] = []
         self._routes: dict[type[Event], tuple[Subscriber, ...]] = {}
 
@@ -79,7 +83,7 @@ class EventBus:
                 logger.exception(
                     f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant
                     {**values, "subscriber": _name_of(subscriber)},
-                    extra=event_fields(event),
+                    extra=event_fields(event, self._worker_id()),
                 )
 
     def _route(self, kind: type[Event]) -> tuple[Subscriber, ...]:

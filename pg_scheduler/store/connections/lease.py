@@ -35,7 +35,7 @@ class LeaseConnection:
         self._workers = workers
         self._connections = connections
         self._options = connections.options
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._connection: Connection | None = None
         self.key: int | None = None
         """The key of the liveness lock that is held; None if there is none."""
@@ -64,7 +64,7 @@ class LeaseConnection:
         with translated():
             async with asyncio.timeout(self._options.lease_timeout_s):
                 return await self._workers.renew(
-                    self._worker_id,
+                    self.worker_id,
                     held,
                     lease_s,
                     ended=ended,

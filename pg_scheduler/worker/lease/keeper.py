@@ -175,7 +175,9 @@ class LeaseKeeper:
         self._has_reported_loss = False
         if self._connection.key is None and not self._has_reported_no_lock:
             self._has_reported_no_lock = True
-            self._call(partial(logger.warning, NO_LOCK, extra=record_fields()))
+            self._call(
+                partial(logger.warning, NO_LOCK, extra=record_fields(worker_id=self._connection.worker_id))
+            )
         self._call(self._signals.database_up)  # after an outage, it is the first to notice
         self._call(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
 
@@ -189,7 +191,12 @@ class LeaseKeeper:
     async def _release(self) -> None:
         if self._connection.is_open:
             message = "event loop blocked for more than %.1f s, lease released"
-            log_in_thread(logging.CRITICAL, message, self._limit_s, extra=record_fields())
+            log_in_thread(
+                logging.CRITICAL,
+                message,
+                self._limit_s,
+                extra=record_fields(worker_id=self._connection.worker_id),
+            )
             self._lease.revoke()
             try:
                 await self._connection.renew({}, {}, 0)

@@ -58,8 +58,9 @@ def test_a_subscriber_receives_an_event_twice_when_it_subscribed_twice(bus: Even
 
 
 def test_the_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
-    bus: EventBus, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    bus = EventBus(worker_id=lambda: "w1")
     seen: list[Event] = []
 
     def fail(_event: Event) -> None:
@@ -76,7 +77,7 @@ def test_the_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
     assert record.getMessage().endswith(
         "fail raised an exception on: job app.work (id id, attempt 1) completed"
     )
-    assert vars(record)["event"] == "JobCompleted"
+    assert (vars(record)["event"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
 
 
 def test_the_bus_names_the_class_of_a_subscriber_that_raises_when_it_has_no_name(

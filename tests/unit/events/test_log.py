@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 import platform
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,7 @@ from pg_scheduler.events import (
     ServiceFaulted,
     ServiceRetrying,
     WorkerStarted,
+    log,
 )
 from pg_scheduler.events.log import LEVELS, EventLog, record_fields
 
@@ -249,15 +253,37 @@ def test_an_error_of_a_service_is_logged_with_its_traceback(caplog: pytest.LogCa
 def test_an_error_that_stops_all_services_is_logged_once_until_the_worker_stops(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = EventLog()
+    write = EventLog()
     for _ in range(2):
-        log(ServiceFaulted("claimer", SchemaMissingError("one table is missing")))
-        log(ServiceFaulted("completer", SchemaMissingError("another table too")))
-        log(ServiceFaulted("planner", KeyError("one bug")))
-        log(ServiceFaulted("rescuer", KeyError("another bug")))
-        log(events.WorkerStopped("w"))
+        write(ServiceFaulted("claimer", SchemaMissingError("one table is missing")))
+        write(ServiceFaulted("completer", SchemaMissingError("another table too")))
+        write(ServiceFaulted("planner", KeyError("one bug")))
+        write(ServiceFaulted("rescuer", KeyError("another bug")))
+        write(events.WorkerStopped("w"))
     services = [record.getMessage().partition(" failed")[0] for record in caplog.records]
     assert services == ["claimer", "planner", "rescuer"] * 2
+
+
+LOGGING = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+
+
+def logger_calls(module: Path) -> Iterator[ast.Call]:
+    """The calls of logging methods in a module, direct or in a ``partial``."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            first = node.args[:1] if ast.unparse(node.func) == "partial" else [node.func]
+            if first and re.fullmatch(rf"logger\.({'|'.join(LOGGING)})", ast.unparse(first[0])):
+                yield node
+
+
+def test_every_record_of_the_package_has_the_fields() -> None:
+    package = Path(log.__file__).parents[1]
+    calls = [(module.name, call) for module in package.rglob("*.py") for call in logger_calls(module)]
+    assert len(calls) >= 7
+    for name, call in calls:
+        extra = [ast.unparse(each.value) for each in call.keywords if each.arg == "extra"]
+        assert len(extra) == 1, f"{name}:{call.lineno}"
+        assert re.match(r"record_fields\(|event_fields\(|extra$", extra[0]), f"{name}:{call.lineno}"
 
 
 # -- outages -------------------------------------------------------------------------------------------
@@ -287,55 +313,55 @@ def passed(service: str) -> PassFinished:
 
 def test_an_outage_is_logged_once_per_service_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
-    log = EventLog(lambda: "w1", clock)
+    write = EventLog(lambda: "w1", clock)
     caplog.set_level(logging.INFO, "pg_scheduler")
     for service in ("claimer", "claimer", "heartbeat", "claimer", "heartbeat"):
-        log(retrying(service))
+        write(retrying(service))
     messages = [record.getMessage() for record in caplog.records]
     assert [message.partition(":")[0] for message in messages] == ["claimer", "heartbeat"]
     assert [bool(record.exc_info) for record in caplog.records] == [True, False]
     caplog.clear()
     clock.now += 40.26
-    log(passed("planner"))  # it may not have queried the database
-    log(passed("claimer"))
+    write(passed("planner"))  # it may not have queried the database
+    write(passed("claimer"))
     assert not caplog.records
-    log(passed("heartbeat"))
-    log(passed("claimer"))
+    write(passed("heartbeat"))
+    write(passed("claimer"))
     (end,) = caplog.records
     assert end.levelname == "WARNING"
     assert end.getMessage() == "database available again after 40.3 s; all services resumed"
     assert (vars(end)["event"], vars(end)["worker_id"]) == (None, "w1")
-    log(retrying("claimer"))
+    write(retrying("claimer"))
     assert caplog.records[-1].exc_info
 
 
 def test_one_retry_is_logged_every_ten_seconds_when_an_outage_lasts(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
-    log = log_with(clock)
+    write = log_with(clock)
     caplog.set_level(logging.INFO, "pg_scheduler")
     for _ in range(40):
-        log(retrying("claimer"))
-        log(retrying("heartbeat"))
+        write(retrying("claimer"))
+        write(retrying("heartbeat"))
         clock.now += 1
     assert [record.exc_info is not None for record in caplog.records] == [True, *[False] * 4]
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 def test_the_other_retries_of_an_outage_are_debug_records(caplog: pytest.LogCaptureFixture) -> None:
-    log = log_with(Seconds())
+    write = log_with(Seconds())
     caplog.set_level(logging.DEBUG, "pg_scheduler")
-    log(retrying("claimer"))
-    log(retrying("claimer"))
+    write(retrying("claimer"))
+    write(retrying("claimer"))
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
 
 
 def test_the_end_of_an_outage_is_not_logged_when_the_worker_has_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = log_with(Seconds())
-    log(retrying("claimer"))
-    log(events.WorkerStopped("w"))
-    log(passed("claimer"))
+    write = log_with(Seconds())
+    write(retrying("claimer"))
+    write(events.WorkerStopped("w"))
+    write(passed("claimer"))
     assert len(caplog.records) == 1
 
 
