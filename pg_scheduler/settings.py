@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.sqltext import MAX_IDENTIFIER_BYTES
 
 __all__ = ["PollingConfig", "SchedulerConfig", "VacuumConfig", "VacuumPolicy", "VacuumTrigger"]
 
@@ -66,10 +67,14 @@ def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> 
     if not path:  # a rule about several fields, which shows their values
         return str(fault["msg"]).removeprefix("Value error, ")
     fields = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+    if fault["type"] == "unexpected_positional_argument":
+        return f"{cls.__name__} takes fewer positional settings; remove {fault['input']!r}"
     field_name = fields[path[0]] if isinstance(path[0], int) else path[0]
     name = ".".join([PARAMETERS.get(field_name, field_name), *map(str, path[1:])])
     if fault["type"] == "unexpected_keyword_argument":
         return f"{name} is not a setting of {cls.__name__}"
+    if fault["type"] == "missing":
+        return f"{cls.__name__} requires {name}="
     rule = re.sub("^(Input|Value error,) should", "must", fault["msg"])
     return f"{name} {rule}, not {'***' if field_name in SECRETS else repr(fault['input'])}"
 
@@ -190,8 +195,8 @@ class VacuumConfig:
 
 
 def _check_identifier(name: str) -> str:
-    if not 0 < len(name.encode()) <= 63 or "\x00" in name:
-        raise ValueError("should have 1 to 63 bytes in UTF-8 and no NUL character")
+    if not 0 < len(name.encode()) <= MAX_IDENTIFIER_BYTES or "\x00" in name:
+        raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
     return name
 
 

@@ -175,9 +175,8 @@ class JobMethods(SchedulerParts):
         """
         change = await self._store.jobs.cancel(check_job_id(job_id))
         await self._notify_owner(change.worker_id)
-        if (
-            change.changed and change.worker_id is None
-        ):  # otherwise the worker that runs it publishes the event
+        # A worker that runs the job publishes the event itself.
+        if change.changed and change.worker_id is None:
             self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
         return change.changed
 

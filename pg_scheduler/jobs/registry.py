@@ -23,7 +23,7 @@ from pg_scheduler.jobs.validation import check_grace, check_timeout
 
 __all__ = ["Task", "TaskRegistry", "catalogue"]
 
-PLAIN: Final = (str, bytes, int, float)
+COMPARED_TYPES: Final = (str, bytes, int, float)
 """Types whose captured values are compared by value."""
 
 
@@ -200,6 +200,6 @@ def _captured(func: JobFunction) -> list[object]:
 def _same(some: list[object], others: list[object]) -> bool:
     """Return whether the objects are the same; plain values are compared by value."""
     return len(some) == len(others) and all(
-        one is other or (isinstance(one, PLAIN) and one == other)
+        one is other or (isinstance(one, COMPARED_TYPES) and one == other)
         for one, other in zip(some, others, strict=True)
     )

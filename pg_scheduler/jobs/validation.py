@@ -12,7 +12,7 @@ __all__ = [
     "INFINITIES",
     "MAX_ID_BYTES",
     "MAX_INTEGER",
-    "PLAIN",
+    "SHOWN_TYPES",
     "check_count",
     "check_execution_time",
     "check_grace",
@@ -32,7 +32,7 @@ MAX_ID_BYTES: Final = 2000
 MAX_INTEGER: Final = 2**31 - 1
 
 
-PLAIN: Final = (str, int, float, Enum, type(None))
+SHOWN_TYPES: Final = (str, int, float, Enum, type(None))
 """Types whose rejected values a message may show: they are not the arguments of a job."""
 
 
@@ -126,6 +126,6 @@ def check_timeout(value: object) -> float | None:
 def check_kind(name: str, value: object, kind: type[T]) -> T:
     """Return the value if it has this class. The error hides values that may be arguments of a job."""
     if not isinstance(value, kind):
-        shown = f": {value!r}" if isinstance(value, PLAIN) else ""
+        shown = f": {value!r}" if isinstance(value, SHOWN_TYPES) else ""
         raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}{shown}")
     return value

@@ -185,6 +185,8 @@ def test_vacuum_policy_constructors_set_trigger_and_value() -> None:
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
+        ((), r"^VacuumPolicy requires trigger=$"),
+        ((VacuumTrigger.NEVER, None, None, 4), r"^VacuumPolicy takes fewer positional settings; remove 4$"),
         ((VacuumTrigger.TIME_BASED,), r"^days must be given with VacuumTrigger\.TIME_BASED, not None$"),
         ((VacuumTrigger.COUNT_BASED,), r"keep_count must be given with VacuumTrigger\.COUNT_BASED"),
         (
