@@ -1,0 +1,85 @@
+"""Each outcome has one row change and one event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+)
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    ReleaseOutcome,
+    RetryOutcome,
+    RowChange,
+    SkipOutcome,
+    outcome_event,
+    reclaim_change,
+    row_change,
+)
+from pg_scheduler.jobs.rows import Claim
+
+CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
+ERROR = ValueError("no")
+DELAY = timedelta(seconds=1.5)
+
+OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
+    (CompleteOutcome(), RowChange(7, JobStatus.COMPLETED), JobCompleted("id", "name", 7)),
+    (
+        FailOutcome("no", ERROR),
+        RowChange(7, JobStatus.FAILED, "no"),
+        JobFailed("id", "name", 7, error="no", exception=ERROR),
+    ),
+    (
+        RetryOutcome(DELAY, "no", ERROR),
+        RowChange(7, JobStatus.PENDING, "no", delay_s=1.5, retries=1),
+        JobRetried("id", "name", 7, error="no", delay=DELAY, exception=ERROR),
+    ),
+    (
+        SkipOutcome("locked"),
+        RowChange(7, JobStatus.CANCELLED, "locked"),
+        JobCancelled("id", "name", 7, reason="locked"),
+    ),
+    (ReleaseOutcome(), RowChange(7, JobStatus.PENDING), JobReleased("id", "name", 7)),
+]
+
+
+@pytest.mark.parametrize(("outcome", "change", "event"), OUTCOMES, ids=lambda each: type(each).__name__)
+def test_outcome_has_its_row_change_and_its_event(
+    outcome: Outcome, change: RowChange, event: JobEvent
+) -> None:
+    assert row_change(7, outcome) == change
+    assert outcome_event(CLAIM, outcome, accepted=True) == event
+    assert outcome_event(CLAIM, outcome, accepted=False) == JobLost("id", "name", 7)
+
+
+@pytest.mark.parametrize(
+    ("crashed", "crashes", "max_crashes", "status", "added"),
+    [
+        (False, 9, 3, JobStatus.PENDING, 0),
+        (True, 0, 3, JobStatus.PENDING, 1),
+        (True, 1, 3, JobStatus.PENDING, 1),
+        (True, 2, 3, JobStatus.FAILED, 1),
+        (True, 9, None, JobStatus.PENDING, 1),
+        (True, 0, 1, JobStatus.FAILED, 1),
+    ],
+)
+def test_reclaim_change_quarantines_a_job_when_too_many_workers_died(
+    crashed: bool, crashes: int, max_crashes: int | None, status: JobStatus, added: int
+) -> None:
+    change = reclaim_change(7, crashed=crashed, crashes=crashes, max_crashes=max_crashes)
+    assert (change.attempt, change.status, change.crashes, change.retries) == (7, status, added, 0)
+    assert (change.error is None) is (status is JobStatus.PENDING)
+    if change.error:
+        assert change.error.startswith(f"quarantined: {crashes + 1} workers died")
