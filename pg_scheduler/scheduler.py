@@ -37,6 +37,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.worker.tuning import Tuning
 
 __all__ = ["Scheduler"]
 
@@ -155,6 +156,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         self._periodic = ScheduleBook(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
+        self._tuning = Tuning()
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
         self._switch_tasks: set[asyncio.Task[None]] = set()
 
@@ -301,6 +303,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             self._config,
             self._retry_policy,
             self.worker_id,
+            self._tuning,
         )
 
     def _check_locks_can_be_held(self) -> None:

@@ -1,8 +1,7 @@
-"""From stopped to running and back, once each, whoever asks and however often.
+"""Starts and stops a worker once, however many callers ask for it.
 
-A shutdown runs in a task of its own: a caller that is cancelled, or that is itself a job which the
-shutdown interrupts, does not leave it half done. A part that breaks shuts all down, and what broke it
-is kept for whoever waits.
+A shutdown runs in a task of its own: it completes even if its caller is cancelled, or is a job that the
+shutdown interrupts. An error that ends a part shuts the worker down; ``wait()`` raises it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ logger = logging.getLogger("pg_scheduler")
 
 
 class Lifecycle:
-    """One worker's starts and stops.
+    """Start and stop one worker.
 
     Args:
-        build: Makes the parts of the next start, with everything they need in place.
+        build: Builds the parts for the next start.
     """
 
     def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
@@ -42,7 +41,7 @@ class Lifecycle:
 
     @property
     def is_shutting_down(self) -> bool:
-        """Whether it is on its way from running to stopped."""
+        """Whether a shutdown is in progress."""
         return self._stopping is not None
 
     async def start(self) -> None:
@@ -59,7 +58,7 @@ class Lifecycle:
             try:
                 await runtime.start()
                 await self._stop_if_broken(runtime)
-            except BaseException:  # not started at all, whatever it was
+            except BaseException:  # whatever it was, nothing runs
                 self.runtime = None
                 raise
             self.is_running = True
@@ -75,7 +74,7 @@ class Lifecycle:
             await asyncio.shield(stopping)
 
     async def wait(self) -> None:
-        """Wait until all has stopped; raise what made it stop by itself."""
+        """Wait until every part has stopped; raise the error that stopped the worker, if any."""
         if self.is_running or self._stopping:
             await self._stopped.wait()
         if self.fault is not None:
@@ -100,7 +99,7 @@ class Lifecycle:
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # which was told
+        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # reported already
             log_failure(task)
 
     async def _shut_down(self) -> None:
@@ -115,6 +114,6 @@ class Lifecycle:
 
 
 def log_failure(task: asyncio.Task[None]) -> None:
-    """A done-callback for tasks that nobody may be waiting for."""
+    """Log the error of a task that nobody awaits; a done-callback."""
     if not task.cancelled() and (error := task.exception()):
         logger.error("%s failed", task.get_name(), exc_info=error, extra=record_fields())

@@ -1,14 +1,15 @@
-"""Hears what other nodes say, and keeps on hearing.
+"""Receives notifications from other nodes, and checks that they arrive.
 
-A LISTEN connection can be deaf without an error: behind PgBouncer in transaction mode it listens on a
-server connection that is not ours, and half-open it waits for ever. So there is no LISTEN where a pooler
-answers, and each new connection must hear a message of its own before it counts. Then it is lent to upkeep,
-whose answers show that it lives; when there was none for a while, it is asked for one.
+A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
+server connection that others use, and a half-open one waits without end. So the listener does not listen
+behind a pooler, and each new connection must receive a notification of its own first. Then other services
+share it, whose answers show that it works; without answers for a while, the listener requests one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
@@ -17,21 +18,29 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "ListenerOptions"]
 
-CHECK_INTERVAL: Final = 30.0
-"""Seconds without an answer after which one is asked for; beats, every 20 seconds, are answered too."""
-HELLO_TIMEOUT: Final = 5.0
-DEAF_INTERVAL: Final = 60.0
-HELLO: Final = "hello"
+PROBE: Final = "hello"
 
 TOO_SMALL: Final = (
     "the pool is too small to spare a connection for LISTEN: polling alone. "
     "Give it max_size of 4 or more, or pass direct_dsn="
 )
-DEAF: Final = (
+NOT_RECEIVING: Final = (
     "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. Pass direct_dsn="
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """How the LISTEN connection is checked."""
+
+    check_interval_s: float = 30.0
+    """Seconds without an answer after which one is requested; heartbeats get one every 20 seconds."""
+    probe_timeout_s: float = 5.0
+    """Seconds in which a new connection must receive a notification of its own."""
+    retry_interval_s: float = 60.0
+    """Seconds until the next connection if none arrived."""
 
 
 class Listener(Service):
@@ -51,14 +60,16 @@ class Listener(Service):
         signals: Signals,
         *,
         own_mark: str,
+        options: ListenerOptions = ListenerOptions(),
     ) -> None:
         super().__init__(events)
         self._store = store
-        self._hello = f"{HELLO} {worker_id}"
+        self._probe = f"{PROBE} {worker_id}"
+        self._options = options
         self._worker_id = worker_id
         self._own_mark = own_mark
         self._signals = signals
-        self._heard = asyncio.Event()
+        self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
 
     @property
@@ -70,40 +81,40 @@ class Listener(Service):
     async def run_once(self) -> float:
         """Connect, or check the connection."""
         if self._subscription is not None and self.is_receiving:
-            return await self._subscription.check(CHECK_INTERVAL)
+            return await self._subscription.check(self._options.check_interval_s)
         await self.drain()
         if not self._store.connections.can_spare_one:
             self._events.publish(ListenerLost(TOO_SMALL))
             return NEVER
         self._subscription = Subscription(self._store, self._received, self._broken)
-        if not await self._subscription.open() or not await self._hears_itself():
+        if not await self._subscription.open() or not await self._receives_probe():
             await self.drain()
-            self._events.publish(ListenerLost(DEAF))
-            return DEAF_INTERVAL
+            self._events.publish(ListenerLost(NOT_RECEIVING))
+            return self._options.retry_interval_s
         self._subscription.lend()
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._signals.notifications_up()
-        return CHECK_INTERVAL
+        return self._options.check_interval_s
 
-    async def _hears_itself(self) -> bool:
-        await self._store.locks.notify([self._hello])
+    async def _receives_probe(self) -> bool:
+        await self._store.locks.notify([self._probe])
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT):
-                return await self._heard.wait()
+            async with asyncio.timeout(self._options.probe_timeout_s):
+                return await self._probed.wait()
         except TimeoutError:
             return False
 
     async def drain(self) -> None:
         """Stop listening."""
-        self._heard.clear()
+        self._probed.clear()
         self._signals.notifications_up.clear()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.close()
 
     def _received(self, message: str) -> None:
-        if message == self._hello:
-            self._heard.set()
+        if message == self._probe:
+            self._probed.set()
             return
         kind, _, about = message.partition(" ")
         if kind == DUE and about != self._own_mark:

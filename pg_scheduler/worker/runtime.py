@@ -38,8 +38,10 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.supervisor import Part, Supervisor
+from pg_scheduler.worker.tuning import Tuning
 from pg_scheduler.worker.wiring import Receivers, connect
 
 __all__ = ["Runtime"]
@@ -58,6 +60,7 @@ class Runtime:
         config: SchedulerConfig,
         policy: RetryPolicy,
         worker_id: str,
+        tuning: Tuning,
     ) -> None:
         self._store = store
         self._events = events
@@ -66,7 +69,11 @@ class Runtime:
         lease = Lease(config.lease_seconds)
         deleted: Counter[JobStatus] = Counter()
         results = ResultBuffer(
-            events, signals, keeps_completed=not _deletes_completed(config), deleted=deleted
+            events,
+            signals,
+            keeps_completed=not _deletes_completed(config),
+            deleted=deleted,
+            options=tuning.results,
         )
         self.in_flight = in_flight = InFlight(results)
         self.completer = Completer(
@@ -83,6 +90,7 @@ class Runtime:
             signals,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
+            options=tuning.executor,
         )
         self.heartbeat = Heartbeat(store, events, in_flight, _worker(worker_id, config), lease, signals)
         keeper = LeaseKeeper(
@@ -90,12 +98,15 @@ class Runtime:
             events,
             in_flight,
             lease,
-            LoopWatchdog(events, in_flight),
+            LoopWatchdog(events, in_flight, tuning.watchdog),
             signals,
             limit_s=config.max_loop_block,
+            options=tuning.keeper,
         )
         self.notifier = Notifier(events, outbox, signals)
-        self.listener = Listener(store, events, worker_id, signals, own_mark=outbox.mark)
+        self.listener = Listener(
+            store, events, worker_id, signals, own_mark=outbox.mark, options=tuning.listener
+        )
         self.rescuer = Rescuer(
             store.workers,
             events,
@@ -105,14 +116,16 @@ class Runtime:
             signals,
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
+            options=tuning.rescuer,
         )
-        expirer = Expirer(store.jobs, events)
+        expirer = Expirer(store.jobs, events, tuning.expirer)
         scanner = DeadlineScanner(
             store.workers,
             events,
             signals,
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
+            options=tuning.scanner,
         )
         self.planner = Planner(store, events, periodic, signals)
         self.claimer = Claimer(
@@ -127,8 +140,9 @@ class Runtime:
             signals,
             batch=config.batch_claim_limit,
             polling=config.polling,
+            options=tuning.claimer,
         )
-        vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted)
+        vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted, options=tuning.vacuum)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         parts: list[Part] = [
             self.heartbeat,
@@ -144,6 +158,9 @@ class Runtime:
             self.planner,
             self.claimer,
         ]
+        for part in parts:
+            if isinstance(part, Service):
+                part.backoff = tuning.backoff
         self._supervisor = Supervisor(parts)
         self.receivers = Receivers(
             claimer=self.claimer,

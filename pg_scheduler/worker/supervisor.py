@@ -1,6 +1,6 @@
-"""Starts the parts in order, stops them backwards, and stops all when one of them breaks.
+"""Starts the parts of a worker in order, and stops them in reverse order.
 
-No part is a leader of other nodes' parts: every one of them runs on every node.
+There is no leader: every part runs on every node.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ __all__ = ["Part", "Supervisor"]
 
 
 class Part(Protocol):
-    """What can be started and stopped."""
+    """A part that starts and stops."""
 
     async def start(self) -> None:
-        """Begin; return when it really runs."""
+        """Start; return when it runs."""
 
     async def stop(self) -> None:
-        """End, with everything it began."""
+        """Stop, with everything it started."""
 
 
 class Supervisor:
     """The parts of one Scheduler.
 
     Args:
-        parts: In the order of their start: what others need comes first, and is stopped last.
+        parts: In the order of their start: a part that others need comes before them, and stops after them.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -39,7 +39,7 @@ class Supervisor:
         for index, part in enumerate(self._parts):
             try:
                 await part.start()
-            except BaseException:  # whatever it was, the parts already started must not go on alone
+            except BaseException:  # whatever it was, no started part may run on
                 await self._stop(self._parts[: index + 1])
                 raise
 
@@ -50,7 +50,7 @@ class Supervisor:
                 part.retry()
 
     async def stop(self) -> None:
-        """Stop all, the last one started first.
+        """Stop all, in reverse order.
 
         Raises:
             DatabaseUnavailableError: The database was unavailable and results could not be written. Every
@@ -64,9 +64,9 @@ class Supervisor:
         for part in reversed(parts):
             try:
                 await part.stop()
-            except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must not go on alone
+            except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must stop too
                 faults.append(fault)
-        # That the pool is closed is told already; which results are lost for that is not.
+        # Other errors say more than that the pool is closed, such as which results are lost.
         faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
         if faults:
             for other in faults[1:]:

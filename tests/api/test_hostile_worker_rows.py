@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.events import JobCompleted, JobsReclaimed
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from tests.support.hostile import INSTANTS, JOB_NAME, OTHER_WORKERS, write_row
-from tests.support.worker import Recorder, now
+from tests.support.worker import Recorder, now, tune
 
 TYPES = {
     "worker_id": "text",
@@ -114,7 +115,6 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
 ) -> None:
     """Their leases never end, but no connection holds the liveness locks in their rows."""
     monkeypatch.setattr("pg_scheduler.scheduler.Store", partial(Store, server_start_grace_s=0.0))
-    monkeypatch.setattr("pg_scheduler.worker.maintenance.rescuer.PATIENCE", 0.0)
     for number, worker_id in enumerate(IDS):
         row = dict.fromkeys(("started_at", "last_beat", "lease_until"), INSTANTS[number % 2 * 3])
         row |= {"worker_id": worker_id, "liveness_key": str(number), "hostname": "", "version": ""}
@@ -128,6 +128,7 @@ async def test_jobs_of_nonexistent_workers_are_reclaimed_when_their_locks_are_fr
             worker_id,
         )
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    tune(scheduler, rescuer=RescuerOptions(answer_timeout_s=0.0))
     scheduler.register(work, name=JOB_NAME)
     seen = Recorder(scheduler)
     async with scheduler:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
 from pg_scheduler.worker.signals import Signals
+from pg_scheduler.worker.tuning import Tuning
 from tests.support.worker import LEASE, PATIENCE, claim, new_worker
 
 
@@ -93,11 +95,16 @@ class Parts:
         for name, signal in self.signals:
             if signal is not self.signals.results_waiting:
                 signal.connect(partial(self.calls.append, name))
+        self.tuning = Tuning()
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
         self.noted_requests = NotedRequests(store, bus, self.calls)
         self.deleted: Counter[JobStatus] = Counter()
         self.use_results()
+
+    def tune(self, **options: Any) -> None:
+        """Build parts with these options from now on."""
+        self.tuning = replace(self.tuning, **options)
 
     def use_results(self, *, keeps_completed: bool = True, **options: int) -> None:
         """Use a new result buffer with these options."""
@@ -137,6 +144,7 @@ class Parts:
             self.signals,
             slots=slots,
             shutdown_timeout=shutdown_timeout,
+            options=self.tuning.executor,
         )
 
     def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
@@ -152,6 +160,7 @@ class Parts:
             self.signals,
             batch=batch,
             polling=PollingConfig(**polling),
+            options=self.tuning.claimer,
         )
 
     def heartbeat(self, *, lease: float = LEASE) -> Heartbeat:
@@ -161,7 +170,14 @@ class Parts:
         )
 
     def listener(self, *, own_mark: str = "mine") -> Listener:
-        return Listener(self.store, self.bus, self.worker_id, self.signals, own_mark=own_mark)
+        return Listener(
+            self.store,
+            self.bus,
+            self.worker_id,
+            self.signals,
+            own_mark=own_mark,
+            options=self.tuning.listener,
+        )
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
         return Rescuer(
@@ -173,18 +189,31 @@ class Parts:
             self.signals,
             heartbeat_threshold=120.0,
             max_crashes=max_crashes,
+            options=self.tuning.rescuer,
         )
 
     def expirer(self) -> Expirer:
-        return Expirer(self.store.jobs, self.bus)
+        return Expirer(self.store.jobs, self.bus, self.tuning.expirer)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
         return DeadlineScanner(
-            self.store.workers, self.bus, self.signals, lease=lease, heartbeat_threshold=120.0
+            self.store.workers,
+            self.bus,
+            self.signals,
+            lease=lease,
+            heartbeat_threshold=120.0,
+            options=self.tuning.scanner,
         )
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
-        return Vacuum(self.store, self.bus, config or VacuumConfig(), self.worker_id, deleted=self.deleted)
+        return Vacuum(
+            self.store,
+            self.bus,
+            config or VacuumConfig(),
+            self.worker_id,
+            deleted=self.deleted,
+            options=self.tuning.vacuum,
+        )
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
         store = store or self.store

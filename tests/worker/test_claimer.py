@@ -28,11 +28,12 @@ from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import ExchangeResult
-from pg_scheduler.worker import service as base
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline import claimer as module
 from pg_scheduler.worker.pipeline import cursor
-from pg_scheduler.worker.service import NEVER
+from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
+from pg_scheduler.worker.pipeline.pacing import APPROACH_S
+from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.parts import Parts
 from tests.support.worker import (
     LEASE,
@@ -173,7 +174,7 @@ async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, ga
     due = now() + timedelta(seconds=0.5)
     await known.store.jobs.insert([new_job("a", execution_time=due)])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
-    assert await claimer.run_once() <= 0.5 - module.APPROACH
+    assert await claimer.run_once() <= 0.5 - APPROACH_S
     while not claimer._executor.in_flight.held():  # as the loop does, but for the sleeps
         await claimer.run_once()
     assert now() >= due, "never early"
@@ -374,7 +375,7 @@ async def test_while_claims_fail_results_are_written_without_them(
         return await exchange(worker_id, names, limit, **values)
 
     monkeypatch.setattr(known.store.claims, "exchange", broken_claims)
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 600.0)
+    monkeypatch.setattr(Service, "backoff", BackoffOptions(first_s=600.0))
     await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=2, batch=1)
     await line.start()
@@ -401,7 +402,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
         return answer
 
     monkeypatch.setattr(known.store.claims, "exchange", slow_second_claim)
-    monkeypatch.setattr(cursor, "LIFETIME", 0.0)  # so the second claim has seen all, and a sleep follows it
+    known.tune(claimer=ClaimerOptions(cursor_max_age_s=0.0))  # the second claim has seen all: a sleep follows
     await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=3, batch=2)
     await line.start()
@@ -485,7 +486,7 @@ async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: 
 @pytest.fixture
 async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
     """Twelve due jobs, a minute apart, and marks that do not age by themselves."""
-    monkeypatch.setattr(cursor, "LIFETIME", float("inf"))
+    known.tune(claimer=ClaimerOptions(cursor_max_age_s=50.0))
     start = now() - timedelta(hours=1)
     await known.store.jobs.insert(
         [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]
@@ -540,7 +541,7 @@ async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too
     await busy.store.jobs.insert([late_job()])
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "02", "03"}
-    monkeypatch.setattr(cursor, "LIFETIME", 0.0)
+    monkeypatch.setattr(cursor, "time", LaterTime())
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "02", "03", "late", "04"}
     await finish(busy, gate, executor)

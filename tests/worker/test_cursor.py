@@ -10,7 +10,7 @@ import pytest
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
 from pg_scheduler.worker.pipeline import cursor as module
-from pg_scheduler.worker.pipeline.cursor import LIFETIME, ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -85,13 +85,13 @@ def test_under_load_it_begins_at_the_start_every_second(seconds: list[float]) ->
     cursor.since()
     for _ in range(8):
         cursor.advance([claimed(1, NOON)])
-        seconds[0] += LIFETIME / 8
+        seconds[0] += MAX_AGE_S / 8
         assert cursor.since() == [NOON, None, None, None]
     seconds[0] += 0.001  # advancing did not make it longer
     assert cursor.since() is FROM_THE_START
     cursor.advance([claimed(1, NOON)])
     assert cursor.since() == [NOON, None, None, None]
-    assert LIFETIME <= 2.0
+    assert MAX_AGE_S <= 2.0
 
 
 def test_they_do_not_outlive_what_is_promised_of_a_lost_notification(seconds: list[float]) -> None:

@@ -29,9 +29,8 @@ from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline import executor as module
 from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.executor import Executor, ExecutorOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
 
@@ -277,7 +276,7 @@ async def test_shutdown_does_not_wait_for_a_job_that_fights_it(
             except asyncio.CancelledError:
                 continue
 
-    monkeypatch.setattr(module, "GOODBYE", 0.01)
+    parts.tune(executor=ExecutorOptions(cleanup_timeout_s=0.01))
     began, peace = asyncio.Event(), asyncio.Event()
     bench = Bench(parts, seen, shutdown_timeout=0.01)
     task = await bench.submit(job)

@@ -27,12 +27,12 @@ from pg_scheduler.events.log import EventLog
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker import service as base
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import KeeperOptions, LeaseKeeper
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog, WatchdogOptions
+from pg_scheduler.worker.service import BackoffOptions
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE, Recorder, wire_to
+from tests.support.worker import PATIENCE, Recorder, tune, wire_to
 from tools.chaos.proxy import Proxy
 
 LEASE = 1.0
@@ -303,12 +303,12 @@ async def test_two_schedulers_of_one_process_have_a_lock_each(dsn: str) -> None:
 
 
 async def test_what_it_finds_back_everybody_tries_again(
-    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch
+    proxied: tuple[Proxy, str],
 ) -> None:
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
     proxy, dsn = proxied
     async with asyncpg.create_pool(dsn, min_size=0, max_size=4) as pool:
         scheduler = Scheduler(pool)
+        tune(scheduler, backoff=BackoffOptions(first_s=3600.0))
         seen = Recorder(scheduler)
         async with scheduler:
             passes = len(seen.of(PassFinished, service="claimer"))

@@ -14,8 +14,7 @@ from pg_scheduler.store.connections import listen as notifications
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker import listener as module
-from pg_scheduler.worker.listener import CHECK_INTERVAL, DEAF, DEAF_INTERVAL, TOO_SMALL, Listener
+from pg_scheduler.worker.listener import NOT_RECEIVING, TOO_SMALL, Listener, ListenerOptions
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, Wire, holds, kill_backends, wire_to
@@ -49,7 +48,7 @@ async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> Non
     assert parts.calls == ["notifications_up"]
     assert seen.of(ListenerConnected) == [ListenerConnected(await parts.store.locks.channel())]
     await received(parts, "due", "due other", "periodic")
-    assert 0 < await listener.run_once() <= CHECK_INTERVAL
+    assert 0 < await listener.run_once() <= ListenerOptions().check_interval_s
     await listener.stop()
     assert not holds(listener.is_receiving)
 
@@ -132,14 +131,15 @@ async def test_a_connection_that_answers_but_brings_nothing_is_deaf(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind PgBouncer in transaction mode. Real time: that nothing comes has to be waited for."""
-    monkeypatch.setattr(module, "HELLO_TIMEOUT", 0.2)
-    listener = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus).listener()
+    parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
+    parts.tune(listener=ListenerOptions(probe_timeout_s=0.2))
+    listener = parts.listener()
     wire.loses_notifications = True
-    assert await listener.run_once() == DEAF_INTERVAL
-    assert seen.events == [ListenerLost(DEAF)]
+    assert await listener.run_once() == ListenerOptions().retry_interval_s
+    assert seen.events == [ListenerLost(NOT_RECEIVING)]
     assert not holds(listener.is_receiving)
     wire.loses_notifications = False
-    assert await listener.run_once() == CHECK_INTERVAL
+    assert await listener.run_once() == ListenerOptions().check_interval_s
     assert holds(listener.is_receiving)
     await listener.drain()
 
@@ -148,9 +148,9 @@ async def test_a_half_open_connection_is_noticed_and_replaced(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
-    monkeypatch.setattr(module, "CHECK_INTERVAL", 0.1)
     options = ConnectionOptions(answer_timeout_s=0.2)
     parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn, options=options)), bus)
+    parts.tune(listener=ListenerOptions(check_interval_s=0.1))
     listener = parts.listener()
     await listener.start()
     wire.freeze_old_connections()

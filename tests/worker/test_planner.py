@@ -15,7 +15,7 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.planner import LOOK_AGAIN, LOOK_AGAIN_DEAF
+from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, new_worker
 
@@ -66,7 +66,7 @@ async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
 ) -> None:
     periodic(every=10 * MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
-    assert await planner.run_once() == LOOK_AGAIN
+    assert await planner.run_once() == POLL_INTERVAL_S
     assert await jobs(parts.store) == []
     assert (await row(parts.store)).next_fire_at == NOON + 10 * MINUTE
     clock.advance(10 * MINUTE - timedelta(seconds=5))
@@ -248,7 +248,7 @@ async def test_what_is_switched_off_fires_no_more_until_it_is_switched_on(
     assert planner._jobs.enable(KEY, False)
     assert not planner._jobs.configs()[KEY].enabled
     clock.advance(5 * MINUTE)
-    assert await planner.run_once() == LOOK_AGAIN
+    assert await planner.run_once() == POLL_INTERVAL_S
     assert parts.calls == ["schedules_switched"]
     assert await jobs(parts.store) == []
     assert planner._jobs.enable(KEY, True)
@@ -337,11 +337,11 @@ async def test_a_switch_made_while_another_is_written_is_not_lost(
 async def test_deaf_nodes_look_more_often(parts: Parts) -> None:
     parts.signals.notifications_up.clear()
     planner = parts.planner()
-    assert await planner.run_once() == LOOK_AGAIN  # there is nothing that could be switched
+    assert await planner.run_once() == POLL_INTERVAL_S  # there is nothing that could be switched
     periodic(every=MINUTE)(work)
-    assert await planner.run_once() == LOOK_AGAIN_DEAF
+    assert await planner.run_once() == FAST_POLL_INTERVAL_S
     parts.signals.notifications_up()
-    assert await planner.run_once() == LOOK_AGAIN
+    assert await planner.run_once() == POLL_INTERVAL_S
 
 
 # -- cron and edits ------------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ async def test_a_row_that_cannot_be_understood_stops_no_other(
     await planner.run_once()
     await pool.execute(f"UPDATE scheduler_periodic_jobs SET {broken} WHERE dedup_key = 'bad'")
     clock.advance(MINUTE)
-    assert await planner.run_once() == LOOK_AGAIN
+    assert await planner.run_once() == POLL_INTERVAL_S
     assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == ["bad"]
     assert await windows(parts.store) == [NOON + MINUTE]
     clock.advance(MINUTE)

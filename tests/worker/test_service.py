@@ -10,8 +10,7 @@ import pytest
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
-from pg_scheduler.worker import service as base
-from pg_scheduler.worker.service import NEVER, Service, Wakeup
+from pg_scheduler.worker.service import NEVER, BackoffOptions, Service, Wakeup
 from tests.support.worker import PATIENCE, Recorder, holds
 
 
@@ -134,8 +133,6 @@ async def test_jitter_moves_the_delay_within_its_bounds(bus: EventBus, seen: Rec
 async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_well(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 0.001)
-    monkeypatch.setattr(base, "LONGEST_BACKOFF", 0.004)
 
     async def work() -> float:
         if service.passes not in {6, 8}:
@@ -143,6 +140,7 @@ async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_wel
         return 0
 
     service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=0.001, longest_s=0.004)
     await service.start()
     assert holds(service.is_running)
     retries = await seen.until(ServiceRetrying, 7)
@@ -157,7 +155,6 @@ async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_wel
 async def test_a_database_that_is_back_is_asked_at_once(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 3600.0)
 
     async def work() -> float:
         if service.passes in {1, 3}:
@@ -165,6 +162,7 @@ async def test_a_database_that_is_back_is_asked_at_once(
         return NEVER
 
     service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=3600.0)
     starting = asyncio.create_task(service.start())
     await seen.until(ServiceRetrying)
     service.wake()  # work that comes in does not bring it back
@@ -370,7 +368,6 @@ async def test_a_wake_up_does_not_shorten_the_backoff(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work that comes in while the database is away must not make it be asked without a pause."""
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 1000.0)
 
     async def work() -> float:
         if service.passes == 1:
@@ -378,6 +375,7 @@ async def test_a_wake_up_does_not_shorten_the_backoff(
         raise DatabaseUnavailableError("away")
 
     service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=1000.0)
     await service.start()
     service.wake()
     await seen.until(ServiceRetrying, 1)
@@ -392,7 +390,6 @@ async def test_a_wake_up_does_not_shorten_the_backoff(
 async def test_start_waits_for_a_pass_that_is_no_fault(
     bus: EventBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "FIRST_BACKOFF", 0.001)
 
     async def work() -> float:
         if service.passes < 3:
@@ -400,6 +397,7 @@ async def test_start_waits_for_a_pass_that_is_no_fault(
         return NEVER
 
     service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=0.001)
     await service.start()
     assert service.passes == 3
     await service.stop()

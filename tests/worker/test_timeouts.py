@@ -132,7 +132,7 @@ async def test_many_items_leave_nothing_behind(timeout: float | None) -> None:
     for item in range(1950, 2000):
         timeouts.remove(item, timeout or LONG + item)
     assert len(timeouts) == 0
-    assert len(timeouts._timers) == len(timeouts._by_timeout) <= (1 if timeout else module.IDLE_TIMERS)
+    assert len(timeouts._timers) == len(timeouts._by_timeout) <= (1 if timeout else module.MAX_IDLE_TIMERS)
     timeouts.close()
 
 

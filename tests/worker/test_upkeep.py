@@ -17,12 +17,16 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import RescueResult
-from pg_scheduler.worker.maintenance import deadline_scanner as scanner_module
-from pg_scheduler.worker.maintenance import expirer as expirer_module
 from pg_scheduler.worker.maintenance import rescuer as rescuer_module
+from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
+from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
+from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
+
+ANSWER_S = RescuerOptions().answer_timeout_s
+EXACT = ScannerOptions(jitter=0.0, spread_s=0.0)
 
 
 @pytest.fixture
@@ -32,22 +36,18 @@ def server_start_grace_s() -> float:
 
 @pytest.fixture
 def parts(connections: Connections, clock: FakeClock, bus: EventBus, server_start_grace_s: float) -> Parts:
-    return Parts(Store(connections, clock=clock, server_start_grace_s=server_start_grace_s), bus)
-
-
-@pytest.fixture(autouse=True)
-def _without_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner_module, "JITTER", 0.0)
-    monkeypatch.setattr(scanner_module, "SPREAD", 0.0)
+    parts = Parts(Store(connections, clock=clock, server_start_grace_s=server_start_grace_s), bus)
+    parts.tune(scanner=EXACT)
+    return parts
 
 
 async def rescue(parts: Parts, **options: int | None) -> None:
     """Two passes: those in doubt are asked first, and get no time to answer here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rescuer_module, "PATIENCE", 0.0)
-        rescuer = parts.rescuer(**options)
-        await rescuer.run_once()
-        await rescuer.run_once()
+    parts.tune(rescuer=RescuerOptions(answer_timeout_s=0.0))
+    rescuer = parts.rescuer(**options)
+    parts.tune(rescuer=RescuerOptions())
+    await rescuer.run_once()
+    await rescuer.run_once()
 
 
 # -- rescuer -------------------------------------------------------------------------------------------
@@ -213,12 +213,12 @@ async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
     await locks.drop(1)
     assert await rescuer.run_once() == NEVER, "nobody told it to listen"
     rescuer.scan_locks()
-    assert await rescuer.run_once() == rescuer_module.PATIENCE
-    patience.now += 0.9 * rescuer_module.PATIENCE
+    assert await rescuer.run_once() == ANSWER_S
+    patience.now += 0.9 * ANSWER_S
     rescuer.scan_locks()
-    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked dead"], [])
-    patience.now += 0.1 * rescuer_module.PATIENCE
+    patience.now += 0.1 * ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert parts.calls == ["asked dead", "due"]
     assert seen.events == [JobsReclaimed(("a",), ("dead",))]
@@ -242,9 +242,9 @@ async def test_a_worker_that_gives_a_sign_lives(
         await locks.register("back", 2)
     else:
         await parts.store.workers.renew("back", {}, LEASE)
-    patience.now += rescuer_module.PATIENCE
+    patience.now += ANSWER_S
     again = sign == "a beat"  # its lock is still free, so it is asked once more
-    assert await rescuer.run_once() == (rescuer_module.PATIENCE if again else NEVER)
+    assert await rescuer.run_once() == (ANSWER_S if again else NEVER)
     assert parts.calls == ["asked back"] * (1 + again)
     assert seen.events == []
 
@@ -271,11 +271,11 @@ async def test_several_silent_workers_have_their_own_time(
     await rescuer.run_once()
     assert parts.calls == ["asked one", "asked two"], "it does not ask itself"
     await locks.drop(4)
-    patience.now += rescuer_module.PATIENCE
-    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    patience.now += ANSWER_S
+    assert await rescuer.run_once() == ANSWER_S
     assert seen.events == [JobsReclaimed((), ("one", "two"))]
     assert parts.calls[2:] == ["asked three"]
-    patience.now += rescuer_module.PATIENCE
+    patience.now += ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
 
@@ -293,19 +293,19 @@ async def test_nobody_is_dead_who_could_not_be_asked_in_time(
 
     async def ask_for_long(worker_ids: Collection[str]) -> None:
         await ask(worker_ids)
-        patience.now += 10 * rescuer_module.PATIENCE
+        patience.now += 10 * ANSWER_S
 
     monkeypatch.setattr(parts.noted_requests, "request_heartbeats", fail)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             await rescuer.run_once()
-        patience.now += rescuer_module.PATIENCE
+        patience.now += ANSWER_S
     monkeypatch.setattr(parts.noted_requests, "request_heartbeats", ask_for_long)
-    assert await rescuer.run_once() == rescuer_module.PATIENCE
-    patience.now += 0.9 * rescuer_module.PATIENCE
-    assert await rescuer.run_once() == rescuer_module.PATIENCE
+    assert await rescuer.run_once() == ANSWER_S
+    patience.now += 0.9 * ANSWER_S
+    assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked slow"], [])
-    patience.now += 0.1 * rescuer_module.PATIENCE
+    patience.now += 0.1 * ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert seen.events == [JobsReclaimed((), ("slow",))]
 
@@ -469,7 +469,7 @@ async def test_only_pending_jobs_past_their_grace_expire(
 async def test_a_full_batch_is_followed_by_the_next_at_once(
     parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expirer_module, "BATCH", 2)
+    parts.tune(expirer=ExpirerOptions(batch_size=2))
     await parts.store.jobs.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
     clock.advance(timedelta(seconds=5))
     expirer = parts.expirer()
@@ -481,13 +481,13 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
 
 
 async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock: FakeClock) -> None:
-    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    assert await parts.scanner().run_once() == EXACT.interval_s
     await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
     later = clock.now + timedelta(minutes=1)
     await parts.store.jobs.insert(
         [new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")]
     )
-    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    assert await parts.scanner().run_once() == EXACT.interval_s
     assert await parts.scanner(lease=20).run_once() == 10
     assert parts.calls == []
 
@@ -499,11 +499,11 @@ async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: Fa
     clock.advance(timedelta(seconds=40))
     assert await scanner.run_once() == pytest.approx(20)
     clock.advance(timedelta(seconds=20.5))
-    assert await scanner.run_once() == scanner_module.AGAIN
+    assert await scanner.run_once() == EXACT.retry_interval_s
     assert parts.calls == ["lease_expired"]
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
-    assert await scanner.run_once() == scanner_module.INTERVAL
+    assert await scanner.run_once() == EXACT.interval_s
     assert parts.calls == ["lease_expired", "asked dead", "due"]
 
 
@@ -521,7 +521,7 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     scanner, rescuer = parts.scanner(), parts.rescuer()
     assert await scanner.run_once() == pytest.approx(10)
     clock.advance(timedelta(seconds=11))
-    assert await scanner.run_once() == scanner_module.AGAIN
+    assert await scanner.run_once() == EXACT.retry_interval_s
     await rescuer.run_once()
     assert await scanner.run_once() == pytest.approx(9)
     clock.advance(timedelta(seconds=10))
@@ -544,11 +544,11 @@ async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: 
     scanner, expirer = parts.scanner(), parts.expirer()
     assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
     clock.advance(timedelta(seconds=15.1))
-    assert await scanner.run_once() == scanner_module.AGAIN
+    assert await scanner.run_once() == EXACT.retry_interval_s
     assert parts.calls == ["grace_expired"]
     await expirer.run_once()
     assert await statuses(parts.store, "a") == ["expired"]
-    assert await scanner.run_once() == scanner_module.INTERVAL
+    assert await scanner.run_once() == EXACT.interval_s
 
 
 async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
@@ -556,10 +556,10 @@ async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
 ) -> None:
     await parts.store.jobs.insert([new_job("a"), new_job("b")])
     await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
-    assert await parts.scanner().run_once() == scanner_module.INTERVAL
+    assert await parts.scanner().run_once() == EXACT.interval_s
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1 WHERE job_id = 'b'"
     )
-    assert await parts.scanner().run_once() == scanner_module.AGAIN
+    assert await parts.scanner().run_once() == EXACT.retry_interval_s
     await rescue(parts)
     assert await statuses(parts.store, "b") == ["pending"]

@@ -12,10 +12,11 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobsVacuumed
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance import vacuum as module
+from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, locked, new_job
 
+PAUSE_S = VacuumOptions().pause_s
 ALL = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
 
 
@@ -72,7 +73,7 @@ async def test_never_deletes_nothing(parts: Parts, clock: FakeClock, seen: Recor
 
 
 async def test_keep_last_keeps_the_newest_of_each_name(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SURPLUS_BATCH", 2)
+    parts.tune(vacuum=VacuumOptions(surplus_batch_size=2))
     await ended(parts, JobStatus.COMPLETED, *"edcba", name="one")
     await ended(parts, JobStatus.COMPLETED, "x", "y", name="two")
     await ended(parts, JobStatus.FAILED, "z", name="one")
@@ -96,16 +97,16 @@ async def test_running_jobs_are_never_touched(parts: Parts, clock: FakeClock) ->
 async def test_a_walk_takes_one_step_per_pass(
     parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STEP_BLOCKS", 1)
+    parts.tune(vacuum=VacuumOptions(step_blocks=1))
     for number in range(30):
         await ended(parts, JobStatus.COMPLETED, f"{number:02}" + "x" * 1000)
     blocks = await parts.store.retention.table_blocks()
     assert blocks > 3
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), interval_minutes=30))
     delays = [await vacuum.run_once() for _ in range(blocks + 1)]
-    assert delays == [module.PAUSE] * blocks + [1800]
+    assert delays == [PAUSE_S] * blocks + [1800]
     assert seen.events == [JobsVacuumed(completed=30, failed=0, cancelled=0, expired=0)]
-    assert await vacuum.run_once() == module.PAUSE  # and the next walk begins
+    assert await vacuum.run_once() == PAUSE_S  # and the next walk begins
     assert await left(parts) == set()
 
 
@@ -146,7 +147,7 @@ async def test_a_walk_that_was_broken_off_begins_anew(
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
             await vacuum.run_once()
-    assert [await vacuum.run_once(), await vacuum.run_once()] == [module.PAUSE, 3600]
+    assert [await vacuum.run_once(), await vacuum.run_once()] == [PAUSE_S, 3600]
     assert seen.of(JobsVacuumed) == [JobsVacuumed(completed=1, failed=0, cancelled=0, expired=0)]
 
 
@@ -156,11 +157,11 @@ async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
     await touchy.jobs.insert([new_job("a")])
     await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
     vacuum = Parts(touchy, bus).vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
-    assert await vacuum.run_once() == module.PAUSE
+    assert await vacuum.run_once() == PAUSE_S
     async with locked(dsn, "vacuum_stats"):
         with pytest.raises(DatabaseUnavailableError):
             await vacuum.run_once()
-    while await vacuum.run_once() == module.PAUSE:
+    while await vacuum.run_once() == PAUSE_S:
         pass
     assert (await touchy.retention.total_vacuum_stats()).total_completed == 1
 

@@ -1,35 +1,39 @@
-"""Looks when a lease will be over, or a waiting job too late, and wakes the part that sees to it then.
+"""Scans for the next lease or misfire grace time that ends, and signals when it does.
 
-One look serves both, and only reads. So an idle worker asks little, and what does end is seen to when it
-ends, not at some next round. Rounds are left for what came up after the look.
+One read-only statement scans for both. So an idle worker makes few statements, and the rescuer and the
+expirer act when the time comes. The scan is repeated for rows that were written after it.
 """
 
 from __future__ import annotations
 
 import random
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pg_scheduler.events import EventBus
 from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["DeadlineScanner"]
+__all__ = ["DeadlineScanner", "ScannerOptions"]
 
-INTERVAL: Final = 30.0
-"""Seconds between two looks at most, give or take the jitter; half a lease if that is less, so that workers
-who renew theirs in time are never waited for."""
 
-AGAIN: Final = 5.0
-"""Seconds until the next look when something is over: somebody may have it locked."""
+@dataclass(frozen=True, slots=True)
+class ScannerOptions:
+    """How often the scan is made."""
 
-JITTER: Final = 0.2
-SPREAD: Final = 0.5
-"""Seconds within which the nodes come, when all of them wait for the same instant."""
+    interval_s: float = 30.0
+    """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""
+    retry_interval_s: float = 5.0
+    """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
+    jitter: float = 0.2
+    """The random share of the interval."""
+    spread_s: float = 0.5
+    """Seconds over which the nodes spread that wait for the same deadline."""
 
 
 class DeadlineScanner(Service):
-    """Look ahead.
+    """Scan for the next deadline.
 
     Args:
         lease: Seconds.
@@ -46,16 +50,20 @@ class DeadlineScanner(Service):
         *,
         lease: float,
         heartbeat_threshold: float,
+        options: ScannerOptions = ScannerOptions(),
     ) -> None:
         super().__init__(events)
         self._workers = workers
-        self._interval = min(INTERVAL, lease / 2)
+        self._interval = min(options.interval_s, lease / 2)
+        self._options = options
         self._heartbeat_threshold = heartbeat_threshold
         self._signals = signals
 
     async def run_once(self) -> float:
-        """One look."""
-        horizon = self._interval * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
+        """Scan once."""
+        options = self._options
+        moved = random.uniform(-options.jitter, options.jitter)  # noqa: S311 - jitter, no secret
+        horizon = self._interval * (1 + moved)
         ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
         waits = []
         deadlines = (
@@ -65,7 +73,7 @@ class DeadlineScanner(Service):
         for ends_in, expired in deadlines:
             if ends_in is not None and ends_in <= 0:
                 expired()
-                waits.append(AGAIN)
+                waits.append(options.retry_interval_s)
             elif ends_in is not None:
-                waits.append(ends_in + random.uniform(0, SPREAD))  # noqa: S311 - the same
+                waits.append(ends_in + random.uniform(0, options.spread_s))  # noqa: S311 - the same
         return min(horizon, *waits) if waits else horizon

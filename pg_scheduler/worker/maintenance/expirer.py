@@ -1,33 +1,42 @@
-"""Expires jobs past their grace that no claim meets, since nobody knows their name or no slot is free.
+"""Expires jobs that no claim meets, since their function is unknown or no slot is free.
 
-The lookout says when there are any.
+The deadline scanner wakes it when the misfire grace time of a job is over.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pg_scheduler.events import EventBus, JobExpired
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.service import NEVER, Service
 
-__all__ = ["Expirer"]
+__all__ = ["Expirer", "ExpirerOptions"]
 
-BATCH: Final = 500
+
+@dataclass(frozen=True, slots=True)
+class ExpirerOptions:
+    """How many jobs one statement expires."""
+
+    batch_size: int = 500
 
 
 class Expirer(Service):
-    """Sweep jobs past their grace."""
+    """Expire jobs past their misfire grace time."""
 
     name: ClassVar[str] = "expirer"
 
-    def __init__(self, jobs: JobRepository, events: EventBus) -> None:
+    def __init__(
+        self, jobs: JobRepository, events: EventBus, options: ExpirerOptions = ExpirerOptions()
+    ) -> None:
         super().__init__(events)
         self._jobs = jobs
+        self._options = options
 
     async def run_once(self) -> float:
         """Expire one batch."""
-        expired = await self._jobs.expire(BATCH)
+        expired = await self._jobs.expire(self._options.batch_size)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
-        return 0 if len(expired) == BATCH else NEVER
+        return 0 if len(expired) == self._options.batch_size else NEVER

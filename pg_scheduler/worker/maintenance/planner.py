@@ -1,8 +1,8 @@
-"""Plans periodic jobs: writes the code's schedules into the database, and enqueues windows that are due.
+"""Plans periodic jobs: writes the code's schedules to the database, and enqueues jobs at their fire times.
 
-Every node runs one. A due row is locked, the job of its window inserted and the row moved on in one
-transaction; a row another node is planning is skipped. The window is part of the job's id, so even a row
-moved back by hand cannot enqueue a window twice while its job is there.
+Every node runs a planner. One transaction locks a due row, inserts the job of its fire time and sets the next
+fire time; rows that another planner has locked are skipped. The fire time is part of the job's id, so even a
+row that was set back by hand cannot enqueue a fire time twice while its job exists.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Planner"]
 
-LOOK_AGAIN: Final = 30.0
-"""Seconds between two looks at the schedules while notifications arrive."""
+POLL_INTERVAL_S: Final = 30.0
+"""Seconds between two reads of the schedules while notifications arrive."""
 
-BUSY: Final = 0.05
-"""Seconds until the next look at what is due and locked: another node is planning it."""
+FAST_POLL_INTERVAL_S: Final = 0.5
+"""Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""
 
-LOOK_AGAIN_DEAF: Final = 0.5
-"""The same while they do not: what is switched elsewhere counts here within a second all the same."""
+LOCKED_RETRY_S: Final = 0.05
+"""Seconds until the next pass if all due rows are locked: another node is planning them."""
 
 UNUSABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError)
-"""How a schedule ends that the arithmetic of times cannot follow: its row was changed by hand, or by a newer
-version."""
+"""Errors of a schedule whose row was changed by hand, or by a newer version."""
 
 
 class Planner(Service):
-    """Enqueue the windows that are due."""
+    """Enqueue the jobs of due fire times."""
 
     name: ClassVar[str] = "planner"
 
@@ -54,32 +53,32 @@ class Planner(Service):
         self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
-        """Every start writes the code's schedules."""
+        """Have the first pass write the code's schedules."""
         self._jobs.forget_sync()
 
     async def run_once(self) -> float:
-        """Write what changed here, then plan what is due."""
+        """Write what changed here, then enqueue what is due."""
         await self._jobs.sync()
         if await self._jobs.write_switches():
             self._signals.schedules_switched()
         rows, now = await self._jobs.refresh()
         if now is None:
-            return LOOK_AGAIN
+            return POLL_INTERVAL_S
         soonest = 0.0
         if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
-            soonest = 0.0 if await self._plan(due) else BUSY
+            soonest = 0.0 if await self._plan(due) else LOCKED_RETRY_S
             rows, _ = await self._jobs.refresh()
-        look_again = LOOK_AGAIN if self._signals.notifications_up.is_set else LOOK_AGAIN_DEAF
+        poll = POLL_INTERVAL_S if self._signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
         next_fire = min(
             (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
             default=None,
         )
         if next_fire is None:
-            return look_again
-        return max(min((next_fire - now).total_seconds(), look_again), soonest)
+            return poll
+        return max(min((next_fire - now).total_seconds(), poll), soonest)
 
     async def drain(self) -> None:
-        """What was switched while the last pass was under way is written all the same."""
+        """Write what was switched during the last pass."""
         if await self._jobs.write_switches():
             self._signals.schedules_switched()
 
@@ -117,7 +116,7 @@ class Planner(Service):
         return planned
 
     def _is_live(self, row: PeriodicRow) -> bool:
-        return row.enabled and self._broken.get(row.dedup_key) != row  # unless somebody has mended it
+        return row.enabled and self._broken.get(row.dedup_key) != row  # unless its row has changed since
 
     def _is_due(self, row: PeriodicRow, now: datetime) -> bool:
         return self._is_live(row) and (row.next_fire_at is None or row.next_fire_at <= now)

@@ -1,15 +1,16 @@
-"""Gives the jobs of dead workers back: of those whose lease is over, and of those whose process has ended.
+"""Reclaims the jobs of dead workers: those whose lease is over, and those whose process has ended.
 
-The lookout says when a lease is over. That a process has ended shows at once, in its liveness lock, which
-the claimer's polls look at. But a session may also have broken off and come back, and a clock that is put
-forward ends every lease at once. So nobody is dead unheard: such a worker is asked for a heartbeat first, and
-is dead if neither that nor a new lock is there a moment later.
+The deadline scanner signals when a lease is over. The claimer's polls find a process that has ended by its
+liveness lock, which is free. But a session may also have reconnected, and a clock that is set forward ends
+every lease at once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if
+neither a heartbeat nor a new lock follows in time.
 """
 
 from __future__ import annotations
 
 import time
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.events import EventBus, JobFailed, JobsReclaimed
@@ -18,21 +19,27 @@ from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Rescuer"]
+__all__ = ["Rescuer", "RescuerOptions"]
 
-SHORTLY: Final = 1.0
-BATCH: Final = 1000
 
-PATIENCE: Final = 1.5
-"""Seconds that a worker in doubt gets to answer."""
+@dataclass(frozen=True, slots=True)
+class RescuerOptions:
+    """How workers are declared dead."""
+
+    answer_timeout_s: float = 1.5
+    """Seconds that a suspect worker gets to make a heartbeat."""
+    untrusted_delay_s: float = 1.0
+    """Seconds until the next pass while this worker's own lease is not trusted."""
+    batch_size: int = 1000
+    """Jobs that one statement reclaims."""
 
 
 class Rescuer(Service):
-    """Release the jobs of dead workers.
+    """Reclaim the jobs of dead workers.
 
     Args:
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
-        max_crashes: Workers that may die under one job before it fails; None for any number.
+        max_crashes: Workers that may die while they run one job before it fails; None for no limit.
     """
 
     name: ClassVar[str] = "rescuer"
@@ -48,17 +55,19 @@ class Rescuer(Service):
         *,
         heartbeat_threshold: float,
         max_crashes: int | None,
+        options: RescuerOptions = RescuerOptions(),
     ) -> None:
         super().__init__(events)
         self._workers = workers
         self._worker_id = worker_id
         self._heartbeat_threshold = heartbeat_threshold
         self._max_crashes = max_crashes
+        self._options = options
         self._lease = lease
         self._outbox = outbox
         self._signals = signals
         self._scans_locks = False
-        self._doubtful: dict[str, tuple[object, float]] = {}
+        self._suspects: dict[str, tuple[object, float]] = {}  # last sign of life, when asked
 
     def scan_locks(self) -> None:
         """Look for free liveness locks: the claimer has found one."""
@@ -67,13 +76,14 @@ class Rescuer(Service):
             self.wake()
 
     async def run_once(self) -> float:
-        """One rescue, unless our own lease is in doubt: its renewal, which is overdue, has to come first."""
+        """Reclaim once, unless this worker's own lease is not trusted: its overdue renewal comes first."""
+        batch_size = self._options.batch_size
         if not self._lease.is_trusted:
-            return SHORTLY
-        await self._workers.restart_leases(BATCH)
-        suspects = await self._find_suspects()
+            return self._options.untrusted_delay_s
+        await self._workers.restart_leases(batch_size)
+        dead = await self._find_dead()
         rescue = await self._workers.rescue(
-            self._heartbeat_threshold, BATCH, suspects=suspects, max_crashes=self._max_crashes
+            self._heartbeat_threshold, batch_size, suspects=dead, max_crashes=self._max_crashes
         )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
@@ -83,23 +93,24 @@ class Rescuer(Service):
             )
         if rescue.job_ids:
             self._signals.due()
-        if len(rescue.job_ids) + len(rescue.quarantined) == BATCH:
+        if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             return 0
-        return PATIENCE if self._doubtful else NEVER
+        return self._options.answer_timeout_s if self._suspects else NEVER
 
-    async def _find_suspects(self) -> list[str]:
-        before, self._doubtful = self._doubtful, {}
-        doubtful = await self._workers.suspect_workers(self._worker_id, silence=self._scans_locks)
-        unheard = [each for each, sign in doubtful.items() if before.get(each, (None, 0.0))[0] != sign]
-        if unheard:
-            await self._outbox.request_heartbeats(unheard)
-        now = time.monotonic()  # from here on they have time to answer, however long the asking took
-        suspects = []
-        for worker_id, sign in doubtful.items():
-            since = now if worker_id in unheard else before[worker_id][1]
-            if worker_id in unheard or now - since < PATIENCE:
-                self._doubtful[worker_id] = (sign, since)
+    async def _find_dead(self) -> list[str]:
+        """Return the suspect workers that did not answer in time, and ask new ones for a heartbeat."""
+        before, self._suspects = self._suspects, {}
+        suspects = await self._workers.suspect_workers(self._worker_id, silence=self._scans_locks)
+        new = [each for each, sign in suspects.items() if before.get(each, (None, 0.0))[0] != sign]
+        if new:
+            await self._outbox.request_heartbeats(new)
+        now = time.monotonic()  # their time counts from here, however long the request took
+        dead = []
+        for worker_id, sign in suspects.items():
+            asked_at = now if worker_id in new else before[worker_id][1]
+            if worker_id in new or now - asked_at < self._options.answer_timeout_s:
+                self._suspects[worker_id] = (sign, asked_at)
             else:
-                suspects.append(worker_id)
-        self._scans_locks = self._scans_locks and bool(self._doubtful)
-        return suspects
+                dead.append(worker_id)
+        self._scans_locks = self._scans_locks and bool(self._suspects)
+        return dead

@@ -1,15 +1,16 @@
 """Deletes finished jobs past their retention.
 
-A pass is a walk over the table in steps of some thousand blocks, each a short transaction, so it needs
-no index on the history and holds nothing for long.
+It walks over the table in steps of some thousand blocks, each a short transaction. So it needs no index on
+finished jobs, and holds no lock for long.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
@@ -18,14 +19,19 @@ from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
 
-__all__ = ["Vacuum"]
+__all__ = ["Vacuum", "VacuumOptions"]
 
-STEP_BLOCKS: Final = 2000
 
-PAUSE: Final = 0.1
-"""Seconds between two steps, several times as long as one takes: jobs need the server more than we do."""
+@dataclass(frozen=True, slots=True)
+class VacuumOptions:
+    """How much one step deletes."""
 
-SURPLUS_BATCH: Final = 10_000
+    step_blocks: int = 2000
+    """Blocks of the table that one step walks over."""
+    pause_s: float = 0.1
+    """Seconds between two steps, several times as long as a step takes: jobs come first."""
+    surplus_batch_size: int = 10_000
+    """Rows that one statement deletes beyond ``keep_last``."""
 
 
 class Vacuum(Service):
@@ -46,11 +52,13 @@ class Vacuum(Service):
         worker_id: str,
         *,
         deleted: Counter[JobStatus] | None = None,
+        options: VacuumOptions = VacuumOptions(),
     ) -> None:
         super().__init__(events)
         self._store = store
         self._config = config
         self._worker_id = worker_id
+        self._options = options
         self._walk: AsyncIterator[Counter[JobStatus]] | None = None
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
@@ -61,27 +69,27 @@ class Vacuum(Service):
         }
 
     async def run_once(self) -> float:
-        """One step of a walk."""
+        """Make one step of a walk."""
         self._walk = self._walk or self._steps()
         try:
             async for deleted in self._walk:
                 self._deleted.update(deleted)
-                return PAUSE
+                return self._options.pause_s
         except DatabaseUnavailableError:
-            self._walk = None  # the generator has ended: the next pass begins a walk anew
+            self._walk = None  # the generator has ended: the next pass starts a new walk
             raise
         self._walk = None
         await self.drain()
         return self._config.interval_minutes * 60
 
     async def drain(self) -> None:
-        """Tell what was deleted since the last time."""
+        """Report what was deleted since the last report."""
         deleted = self._deleted.copy()
         await self._report(deleted)
         self._deleted -= deleted  # more may have been counted meanwhile
 
     async def run(self) -> dict[JobStatus, int]:
-        """Apply every policy now; how many jobs of each status were deleted."""
+        """Apply every policy now; return the number of deleted jobs of each status."""
         deleted = Counter(dict.fromkeys(self._policies, 0))
         async for step in self._steps():
             deleted.update(step)
@@ -93,12 +101,14 @@ class Vacuum(Service):
         if ages:
             now = await self._store.schedules.now()
             cutoffs = {status: now - age for status, age in ages.items()}
-            for first in range(0, await self._store.retention.table_blocks(), STEP_BLOCKS):
-                yield Counter(await self._store.retention.vacuum_blocks(first, first + STEP_BLOCKS, cutoffs))
+            step = self._options.step_blocks
+            for first in range(0, await self._store.retention.table_blocks(), step):
+                yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
+        batch_size = self._options.surplus_batch_size
         for status, policy in self._policies.items():
-            count = SURPLUS_BATCH
-            while policy.keep_count is not None and count == SURPLUS_BATCH:
-                count = await self._store.retention.vacuum_surplus(status, policy.keep_count, SURPLUS_BATCH)
+            count = batch_size
+            while policy.keep_count is not None and count == batch_size:
+                count = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
                 yield Counter({status: count})
 
     async def _report(self, deleted: Counter[JobStatus]) -> None:

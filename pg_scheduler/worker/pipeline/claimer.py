@@ -1,15 +1,15 @@
-"""Takes due jobs, as many as there are free slots, at their time.
+"""Claims due jobs at their time, as many as there are free slots.
 
-It sleeps until the next job is due by the database's clock, until it is woken (a job was scheduled, a
-slot became free, another node sent word), or until the fallback poll, whichever comes first.
+It sleeps until the next job is due by the database's clock, until a signal wakes it (a job was scheduled, a
+slot became free, a notification arrived), or until the fallback poll, whichever comes first.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
 from pg_scheduler.jobs.outcome import ReleaseOutcome
@@ -20,28 +20,22 @@ from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.types import FROM_THE_START
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
-from pg_scheduler.worker.pipeline.cursor import ClaimCursor
+from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.pacing import Pacing
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Claimer"]
+__all__ = ["Claimer", "ClaimerOptions"]
 
-JITTER: Final = 0.1
 
-COARSE: Final = 0.001
-"""Seconds by which timers are late or early: what is left before a due time is waited for turn by turn."""
+@dataclass(frozen=True, slots=True)
+class ClaimerOptions:
+    """How claims are made."""
 
-LONG: Final = 0.02
-"""Seconds of a sleep after which that is worth its processor time."""
-
-APPROACH: Final = 0.004
-"""Seconds before a due time at which a long sleep ends with a question: its answer is fresh, by the server's
-clock, and everything on the way is awake when it counts."""
-
-GUARD: Final = 0.00025
-"""Seconds by which one message may reach the server faster than another; who asks too early asks twice."""
+    cursor_max_age_s: float = MAX_AGE_S
+    """Seconds for which a job that was not announced may be overlooked under load."""
 
 
 class Claimer(Service):
@@ -52,10 +46,10 @@ class Claimer(Service):
     """
 
     name: ClassVar[str] = "claimer"
-    gives_way: ClassVar[bool] = False
-    """The next exchange is sent before the jobs of this one run: the database works while they do."""
+    yields_between_passes: ClassVar[bool] = False
+    """The next claim is sent before the jobs of this one run: the database works while they do."""
 
-    def __init__(  # noqa: PLR0917 - each is another thing, wired once
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         claims: ClaimRepository,
         events: EventBus,
@@ -69,6 +63,7 @@ class Claimer(Service):
         *,
         batch: int,
         polling: PollingConfig,
+        options: ClaimerOptions = ClaimerOptions(),
     ) -> None:
         super().__init__(events)
         self._claims = claims
@@ -78,54 +73,52 @@ class Claimer(Service):
         self._lease = lease
         self._tasks = tasks
         self._worker_id = worker_id
+        self._signals = signals
         self._batch = batch
         self._polling = polling
-        self._signals = signals
-        self._idle = polling.idle_start_interval
-        self._due_at = 0.0
-        self._approaches = False
-        self._stopped = False
-        self._is_unheard = False
-        self._cursor = ClaimCursor(polling.max_interval)
+        self._pacing = Pacing(polling)
+        self._cursor = ClaimCursor(polling.max_interval, options.cursor_max_age_s)
+        self._has_stopped = False
+        self._may_have_unacknowledged = False
         self._claiming = asyncio.Lock()
 
     async def prepare(self) -> None:
-        """Claims may be made again."""
-        self._stopped = False
+        """Allow claims."""
+        self._has_stopped = False
 
     async def run_once(self) -> float:
         """Claim once."""
         async with self._claiming:  # two passes at once would count the same free slots
-            return NEVER if self._stopped else await self._claim()
+            return NEVER if self._has_stopped else await self._claim()
 
     async def drain(self) -> None:
-        """No claim comes after this, not even a caller's own: results are written without one."""
+        """Refuse claims from now on, also those of callers, and have results written without one."""
         async with self._claiming:
-            self._stopped = True
+            self._has_stopped = True
             self._results.claims_follow = False
             self._results.request_write()
 
     def rescan(self) -> None:
-        """Something may be due that lies before what was claimed: look from the start."""
+        """Claim from the start of the index: a job may be due that lies before the cursor."""
         self._cursor.reset()
         self.wake()
 
     def reconcile_claims(self) -> None:
-        """Jobs may run under our name that nobody has here."""
-        self._is_unheard = True
+        """Release rows under this worker's name that it does not hold, before the next claim."""
+        self._may_have_unacknowledged = True
         self.wake()
 
     async def _claim(self) -> float:
         limit = min(self._executor.free, self._batch)
         if limit == 0:
-            if self._results.has_results:  # of more jobs than there are slots: they wait for none
+            if self._results.has_results:  # more jobs run than there are slots: no claim follows
                 self._results.request_write()
             return self._polling.semaphore_full_interval
-        if self._is_unheard:
-            await self._give_back_unheard()
-        await self._reach_due_time()
+        if self._may_have_unacknowledged:
+            await self._release_unacknowledged()
+        await self._pacing.reach_due_time()
         since = self._cursor.since()
-        asked, until = time.monotonic(), self._lease.trusted_until
+        sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         try:
             with self._results.completions() as completions:
                 answer = await self._claims.exchange(
@@ -139,77 +132,59 @@ class Claimer(Service):
                 )
                 completions.refused = answer.refused
         except BaseException:  # whatever it was: results do not wait for the next claim
-            self._is_unheard = True
+            self._may_have_unacknowledged = True
             self._results.claims_follow = False
             raise
         if answer.silence:
             self._signals.worker_silent()
-        for gone in answer.expired:
-            self._events.publish(JobExpired(gone.job_id, gone.job_name, gone.attempt))
+        for expired in answer.expired:
+            self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
-        full = len(found) == limit
-        if asked < until < time.monotonic():  # read late, by a blocked loop: they may be another's by now
+        is_full = len(found) == limit
+        if sent_at < trusted_until < time.monotonic():
+            # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
                 self._results.put(job, ReleaseOutcome())
         elif answer.jobs:
-            self._begin(answer.jobs, full=full)
-        self._results.claims_follow = full and self.is_running  # as soon as a slot is free
-        if full:
+            self._execute(answer.jobs, claims_follow=is_full)
+        self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
+        if found:
+            self._pacing.reset_polls()
+        if is_full:
             self._cursor.advance(found)
-            self._idle = self._polling.idle_start_interval
             return 0
-        self._results.request_write()  # nothing follows that would take results along
+        self._results.request_write()  # no claim follows that would take results along
         if since is not FROM_THE_START:
             self._cursor.reset()
-            return 0  # less than asked for: what lies before the marks is looked at before a sleep
-        return self._until_next(asked, answer.due_in, found=bool(found))
+            return 0  # jobs may lie before the cursor: scan for them before sleeping
+        return self._sleep(sent_at, answer.due_in)
 
-    async def _give_back_unheard(self) -> None:
-        """The last claim may have been made all the same. What it took would wait until its lease is over."""
+    async def _release_unacknowledged(self) -> None:
+        """Release jobs of a claim whose answer was lost; they would wait until the lease is over."""
         known = self._in_flight.unwritten() | self._in_flight.held()
-        self._is_unheard = False  # before: a try that ends meanwhile sets it again
+        self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
         try:
             job_ids = await self._claims.release_unacknowledged(self._worker_id, known)
-        except BaseException:  # whatever it was, the question is open
-            self._is_unheard = True
+        except BaseException:  # whatever it was, they may not be released
+            self._may_have_unacknowledged = True
             raise
         if job_ids:
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
             self._cursor.reset()
 
-    def _begin(self, jobs: list[Claim], *, full: bool) -> None:
-        if full:
-            self._executor.submit_all(jobs)  # when the next exchange is under way
+    def _execute(self, jobs: list[Claim], *, claims_follow: bool) -> None:
+        if claims_follow:
+            self._executor.submit_all(jobs)  # once the next claim has been sent
         else:
             for job in jobs:
                 self._executor.submit(job)
         self._signals.jobs_claimed()
 
-    async def _reach_due_time(self) -> None:
-        while 0 < self._due_at - time.monotonic() < 2 * COARSE:  # noqa: ASYNC110 - nothing will tell
-            await asyncio.sleep(0)
-
-    def _until_next(self, asked: float, due_in: float | None, *, found: bool) -> float:
-        polling = self._polling
-        if found:
-            self._idle = polling.idle_start_interval
-        poll = min(max(self._idle, polling.min_interval), polling.max_interval)
-        self._idle = min(self._idle * polling.backoff_multiplier, polling.max_interval)
-        if polling.jitter:  # of polls only: a due time is no matter of chance
-            moved = poll * (1 + random.uniform(-JITTER, JITTER))  # noqa: S311 - jitter, no secret
-            poll = min(moved, polling.max_interval)
+    def _sleep(self, sent_at: float, due_in: float | None) -> float:
+        poll = self._pacing.next_poll()
         if due_in is None:
             return poll
-        if due_in <= 0:
+        if due_in <= 0:  # another session has locked the row, or this worker's lease is over
             self._signals.lease_suspect()
-            return polling.min_interval
-        # By the server's clock, when it began; and the next question will take as long to get there.
-        due_at = asked + due_in + GUARD
-        left = due_at - time.monotonic()
-        if left > LONG:
-            self._approaches = True
-            return min(left - APPROACH, poll)
-        if not self._approaches:
-            return max(left, 0)
-        self._approaches, self._due_at = False, due_at
-        return max(left - COARSE, 0)
+            return self._polling.min_interval
+        return self._pacing.sleep_until(sent_at + due_in, poll)

@@ -1,10 +1,9 @@
-"""Up to where nothing is left to claim, for each priority.
+"""The position in the claim index from which the next claim starts, for each priority.
 
-A claim walks the index from its start: over rows that run, that nobody here knows, and dead ones that
-somebody's snapshot keeps from being removed. Claims go in order, so the next one may begin where the last
-one ended. That overlooks a job that comes in late with an earlier time, or comes back; so the marks are
-forgotten whenever something of that kind is heard of, before the worker sleeps, and every other second in
-any case.
+A claim that walks the index from its start passes running rows, rows of functions unknown here, and dead rows
+that another session's snapshot keeps. Claims go in order, so the next one may start where the last one ended.
+That overlooks a job that is inserted late with an earlier time, or becomes pending again. So the cursor is
+reset when such a job is announced, before the claimer sleeps, and every two seconds under load.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from pg_scheduler.store.types import FROM_THE_START, NO_IDS, PRIORITY_LEVELS, Cl
 
 __all__ = ["ClaimCursor"]
 
-LIFETIME: Final = 2.0
-"""Seconds for which a job may be overlooked under load, unless less is promised."""
+MAX_AGE_S: Final = 2.0
 
 
 class ClaimCursor:
     """The execution time and the id of the last claimed job of each priority.
 
     Args:
-        longest: Seconds for which a job that nobody told of may be overlooked.
+        poll_s: Seconds within which polling promises to find a job that was not announced.
+        max_age_s: Seconds after which the cursor is reset, if ``poll_s`` is longer.
     """
 
-    def __init__(self, longest: float = LIFETIME) -> None:
-        self._longest = longest
+    def __init__(self, poll_s: float = MAX_AGE_S, max_age_s: float = MAX_AGE_S) -> None:
+        self._max_age_s = min(poll_s, max_age_s)
         self._since: ClaimPosition = FROM_THE_START
         self.after: Sequence[str] = NO_IDS
-        """Of the instants that ``since()`` tells, the id to begin at: many jobs may be due at one."""
-        self._began: float | None = None
+        """The id to start from at each instant of ``since()``: many jobs may be due at one instant."""
+        self._reset_at: float | None = None
 
     def since(self) -> ClaimPosition:
-        """Where the next claim begins; ``FROM_THE_START`` itself when nothing is passed over."""
-        if self._began is None or time.monotonic() - self._began > min(LIFETIME, self._longest):
-            self._since, self.after, self._began = FROM_THE_START, NO_IDS, time.monotonic()
+        """Return where the next claim starts; ``FROM_THE_START`` itself if it passes nothing over."""
+        if self._reset_at is None or time.monotonic() - self._reset_at > self._max_age_s:
+            self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
         return self._since
 
     def advance(self, claims: Sequence[Claim]) -> None:
-        """These were claimed, each priority in the order of time."""
+        """Continue after these claims, which are in the order of time for each priority."""
         since, after = list(self._since), list(self.after)
         for claim in claims:
             level = PRIORITY_LEVELS[claim.priority]
@@ -51,5 +50,5 @@ class ClaimCursor:
         self._since, self.after = since, after
 
     def reset(self) -> None:
-        """Begin at the start again, also when a claim is under way that will advance."""
-        self._began = None
+        """Start from the beginning again, even if a claim that is under way advances the cursor."""
+        self._reset_at = None

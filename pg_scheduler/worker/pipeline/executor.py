@@ -1,8 +1,7 @@
-"""Runs claimed jobs: one asyncio task each, under a slot, a timeout and a context.
+"""Executes claimed jobs: one asyncio task each, with a slot, a timeout and a context.
 
-A task can be stopped for three reasons, and only one of them has an outcome to write: shutdown
-(the job is handed back). When a caller cancelled the job, or the lease was lost, the row is somebody
-else's by then, so the task is cancelled and nothing is written.
+An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
+or it was lost, its row is no longer this worker's: the task is cancelled and nothing is written.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -44,17 +44,23 @@ from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.signals import Signals
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "ExecutorOptions"]
 
 LOCK_TAKEN: Final = "skipped: another run holds the advisory lock"
-GOODBYE: Final = 10.0
-"""Seconds that cancelled tasks get to clean up before shutdown goes on without them."""
 
 _RETURNED: Final = ReturnResult()
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """How jobs are interrupted."""
+
+    cleanup_timeout_s: float = 10.0
+    """Seconds that cancelled tasks get to clean up before the shutdown continues without them."""
+
+
 class Executor:
-    """The slots of a worker and what runs in them.
+    """The slots of a worker, and the attempts in them.
 
     Args:
         slots: Jobs that may run at once.
@@ -74,6 +80,7 @@ class Executor:
         *,
         slots: int,
         shutdown_timeout: float,
+        options: ExecutorOptions = ExecutorOptions(),
     ) -> None:
         self._locks = locks
         self._events = events
@@ -84,27 +91,28 @@ class Executor:
         self._policy = policy
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
+        self._options = options
         self._signals = signals
         self._attempts = in_flight.attempts
-        self._to_begin: list[Attempt] = []
+        self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self._time_out)
-        self._closed = False
+        self._is_closed = False
 
     @property
     def free(self) -> int:
-        """Slots that are not taken."""
+        """Number of free slots."""
         return max(self._slots - len(self._attempts), 0)
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
-        """Start a claimed job."""
+        """Start a claimed job, even if no slot is free."""
         return self._begin(self._take_slot(claim))
 
     def submit_all(self, claims: Sequence[Claim]) -> None:
-        """Give claimed jobs their slots, and start them as soon as the caller waits for something."""
-        if not self._to_begin:
+        """Give claimed jobs their slots now, and start them as soon as the caller awaits something."""
+        if not self._submitted:
             asyncio.get_running_loop().call_soon(self._begin_all)
-        self._to_begin += [self._take_slot(claim) for claim in claims]
+        self._submitted += [self._take_slot(claim) for claim in claims]
 
     def _take_slot(self, claim: Claim) -> Attempt:
         if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
@@ -113,7 +121,7 @@ class Executor:
         return attempt
 
     def _begin_all(self) -> None:
-        attempts, self._to_begin = self._to_begin, []
+        attempts, self._submitted = self._submitted, []
         for attempt in attempts:
             self._begin(attempt)
 
@@ -122,20 +130,22 @@ class Executor:
         return attempt.task
 
     async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
-        """Start a claimed job as soon as there is a slot."""
-        while not self.free and not self._closed:
+        """Start a claimed job as soon as a slot is free."""
+        while not self.free and not self._is_closed:
             self._slot_freed.clear()
             await self._slot_freed.wait()
-        if self._closed:
-            raise NotRunningError(f"the Scheduler shut down before a slot was free for job {claim.job_id!r}")
+        if self._is_closed:
+            raise NotRunningError(
+                f"job {claim.job_id!r} not started: the Scheduler shut down before a slot was free"
+            )
         return self.submit(claim)
 
     async def start(self) -> None:
-        """Nothing has to be there."""
+        """Do nothing: jobs are submitted later."""
 
     async def stop(self) -> None:
-        """Let what runs end within the shutdown timeout, then interrupt the rest and hand it back."""
-        self._closed = True
+        """Wait for running jobs until the shutdown timeout, then cancel and release the rest."""
+        self._is_closed = True
         self._slot_freed.set()
         self._begin_all()
         tasks = [attempt.task for attempt in self._attempts.values() if attempt.task]
@@ -143,8 +153,8 @@ class Executor:
             _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
-                await asyncio.wait(pending, timeout=GOODBYE)
-        # A job that fights its cancellation is handed back all the same: the fence refuses its result.
+                await asyncio.wait(pending, timeout=self._options.cleanup_timeout_s)
+        # A job that ignores its cancellation is released too: its fencing token refuses a later result.
         for attempt in list(self._attempts.values()):
             if attempt.revocation is Revocation.SHUTDOWN:
                 del self._attempts[attempt.claim.job_id]
@@ -164,9 +174,9 @@ class Executor:
             except asyncio.CancelledError as error:
                 result = self._cancelled(attempt, error)
             await self._end(attempt, result)
-        except (asyncio.CancelledError, GeneratorExit):  # all ends, the event loop perhaps too
+        except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending
             raise
-        except BaseException as error:  # ours: what a job raises is a result
+        except BaseException as error:  # a bug: an exception of the job is a result
             self._events.publish(ServiceFaulted("executor", error))
             raise
 
@@ -179,7 +189,7 @@ class Executor:
         elif revocation is Revocation.SHUTDOWN and isinstance(result, ErrorResult):
             result = InterruptResult()  # an error while it is interrupted is not held against the job
         if self._attempts.get(job_id) is not attempt:
-            return  # it fought its cancellation too long and was handed back, or a new try took its place
+            return  # released at shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
         if revocation is Revocation.LOST:
@@ -198,10 +208,10 @@ class Executor:
         if attempt.has_timed_out and attempt.revocation is None:
             seconds = attempt.claim.timeout_seconds
             return ErrorResult(TimeoutError(f"the job ran longer than its timeout of {seconds:g} seconds"))
-        # If not by us, then perhaps by somebody who cancels all tasks, as asyncio.run() does at its end.
+        # asyncio.run() cancels all tasks at its end, the completer's too.
         if attempt.revocation is not None or self._completer.is_cancelled:
             return InterruptResult()
-        return ErrorResult(error)  # the job cancelled itself, or let the cancellation of something through
+        return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
     @staticmethod
     def _time_out(attempt: Attempt) -> None:
@@ -215,9 +225,9 @@ class Executor:
             async with self._locks.advisory_lock(key) as taken:
                 result = await self._attempt(attempt) if taken else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError:
-            # Not taken: the job has not run, so nothing counts. Or not given back: then it is gone anyway.
+            # Not acquired: the job has not run. Or not released: the lock ended with its session.
             return result or InterruptResult()
-        except ConfigurationError as error:  # no lock can be had here at all
+        except ConfigurationError as error:  # this pool cannot hold a lock
             return UnrunnableResult(error)
         return result
 
@@ -226,7 +236,7 @@ class Executor:
         task = self._tasks.resolve(claim.function)
         if task is None:
             return UnrunnableResult(
-                LookupError(f"no function is registered here under the name {claim.function!r}")
+                LookupError(f"no function is registered under the name {claim.function!r}")
             )
         try:
             args, kwargs = decode(claim.task_data)

@@ -1,8 +1,8 @@
-"""Starts tasks, at once where Python can.
+"""Starts tasks, eagerly where Python can.
 
-From Python 3.12 on a task may take its first step within the call that makes it. A job that waits for nothing
-has ended by then, and never had to wait for a turn of the event loop. A task factory of the application's
-own is respected, and decides for itself.
+From Python 3.12 on a task may take its first step within the call that creates it. A job that awaits nothing
+has ended by then, without a turn of the event loop. If the application has set a task factory, the factory
+creates the task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def start_task(coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-    """A task that runs it."""
+    """Create a task that runs the coroutine, and return it."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)

@@ -1,0 +1,79 @@
+"""How long the claimer sleeps: until the next due time, or until the fallback poll.
+
+A due time is approached in two steps. A long sleep ends shortly before it, with a claim: timer, connection
+and server process are awake then, and the answer is fresh. The timers of an event loop are a millisecond
+coarse, so the claimer spends the last millisecond turn by turn of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Final
+
+from pg_scheduler.settings import PollingConfig
+
+__all__ = ["APPROACH_S", "Pacing"]
+
+POLL_JITTER: Final = 0.1
+"""The random share of a poll interval. A due time has no jitter."""
+
+TIMER_ERROR_S: Final = 0.001
+"""Seconds by which timers are early or late."""
+
+MIN_LONG_SLEEP_S: Final = 0.02
+"""Seconds of a sleep that is long enough to spend processor time on its end."""
+
+APPROACH_S: Final = 0.004
+"""Seconds before a due time at which a long sleep ends with a claim."""
+
+NETWORK_JITTER_S: Final = 0.00025
+"""Seconds by which one message may reach the server faster than another; an early claim is repeated."""
+
+
+class Pacing:
+    """Compute the claimer's sleeps."""
+
+    def __init__(self, polling: PollingConfig) -> None:
+        self._polling = polling
+        self._idle_s = polling.idle_start_interval
+        self._due_at = 0.0
+        self._is_approaching = False
+
+    def reset_polls(self) -> None:
+        """Start with the shortest poll interval: the last claim found jobs."""
+        self._idle_s = self._polling.idle_start_interval
+
+    def next_poll(self) -> float:
+        """Return the seconds until the fallback poll, which grow from poll to poll."""
+        polling = self._polling
+        poll = min(max(self._idle_s, polling.min_interval), polling.max_interval)
+        self._idle_s = min(self._idle_s * polling.backoff_multiplier, polling.max_interval)
+        if polling.jitter:
+            moved = poll * (1 + random.uniform(-POLL_JITTER, POLL_JITTER))  # noqa: S311 - jitter, no secret
+            poll = min(moved, polling.max_interval)
+        return poll
+
+    def sleep_until(self, due_at: float, poll: float) -> float:
+        """Return the seconds to sleep until a due time.
+
+        Args:
+            due_at: When the next claim must be sent, by the monotonic clock: the time when the last one was
+                sent, plus the seconds it reported. Both take equally long to reach the server.
+            poll: Seconds until the fallback poll.
+        """
+        due_at += NETWORK_JITTER_S
+        left = due_at - time.monotonic()
+        if left > MIN_LONG_SLEEP_S:
+            self._is_approaching = True
+            return min(left - APPROACH_S, poll)
+        if not self._is_approaching:
+            return max(left, 0)
+        self._is_approaching, self._due_at = False, due_at
+        return max(left - TIMER_ERROR_S, 0)
+
+    async def reach_due_time(self) -> None:
+        """Yield to other tasks until the due time, for the last milliseconds of an approach."""
+        while 0 < self._due_at - time.monotonic() < 2 * TIMER_ERROR_S:  # noqa: ASYNC110 - no event comes
+            await asyncio.sleep(0)

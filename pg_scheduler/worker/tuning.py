@@ -1,0 +1,36 @@
+"""The internal tuning values of a worker, which users do not set and tests do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pg_scheduler.worker.lease.keeper import KeeperOptions
+from pg_scheduler.worker.lease.watchdog import WatchdogOptions
+from pg_scheduler.worker.listener import ListenerOptions
+from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
+from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
+from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
+from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
+from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
+from pg_scheduler.worker.pipeline.executor import ExecutorOptions
+from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
+from pg_scheduler.worker.service import BackoffOptions
+
+__all__ = ["Tuning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The options of all parts."""
+
+    backoff: BackoffOptions = field(default_factory=BackoffOptions)
+    claimer: ClaimerOptions = field(default_factory=ClaimerOptions)
+    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
+    expirer: ExpirerOptions = field(default_factory=ExpirerOptions)
+    keeper: KeeperOptions = field(default_factory=KeeperOptions)
+    listener: ListenerOptions = field(default_factory=ListenerOptions)
+    rescuer: RescuerOptions = field(default_factory=RescuerOptions)
+    results: ResultBufferOptions = field(default_factory=ResultBufferOptions)
+    scanner: ScannerOptions = field(default_factory=ScannerOptions)
+    vacuum: VacuumOptions = field(default_factory=VacuumOptions)
+    watchdog: WatchdogOptions = field(default_factory=WatchdogOptions)
