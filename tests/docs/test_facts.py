@@ -6,6 +6,8 @@ import logging
 import re
 from itertools import takewhile
 
+import pytest
+
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
@@ -32,8 +34,26 @@ def code(cell: str) -> list[str]:
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
     assert scheduler._runtime
-    services = [type(service).__name__.lower() for service in scheduler._runtime._supervisor._parts]
-    assert [row[0] for row in table("development/architecture.md", "| Part | Pass | Rhythm |")] == services
+    services = [[type(service).__name__] for service in scheduler._runtime._supervisor._parts]
+    rows = table("development/architecture.md", "| Part | Pass | Rhythm |")
+    assert [code(row[0]) for row in rows] == services
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])
+def test_page_names_existing_files(page: str) -> None:
+    text = (ROOT / "docs/development" / page).read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:\w+/)*\w+\.(?:py|sql|md)|(?:\w+/)+)`", text)
+    assert paths
+    folders = (ROOT, ROOT / "pg_scheduler", ROOT / "pg_scheduler/store/sql")
+    assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
+
+
+def test_architecture_names_every_module_with_a_duty() -> None:
+    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "pg_scheduler"
+    modules = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    duties = {path for path in modules if not path.endswith(("__init__.py", "__main__.py", "version.py"))}
+    assert {path for path in duties if f"`{path}`" not in text} == set()
 
 
 def test_monitoring_lists_the_log_level_of_every_event_once() -> None:
