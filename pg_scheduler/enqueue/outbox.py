@@ -44,7 +44,7 @@ class Outbox:
 
     Args:
         horizon_s: Seconds; a job that is due later is not announced.
-        mark: Tells this process's own notifications about due jobs from others'.
+        mark: Distinguishes this process's notifications about due jobs from others'.
     """
 
     def __init__(

@@ -114,6 +114,6 @@ class Lifecycle:
 
 
 def log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error of a task that nobody awaits; a done-callback."""
+    """Log the error of a task that is not awaited; a done-callback."""
     if not task.cancelled() and (error := task.exception()):
         logger.error("%s failed", task.get_name(), exc_info=error, extra=record_fields())

@@ -198,7 +198,7 @@ class Runtime:
         return job is not None and self.in_flight.holds(job[0].job_id, job[0].attempt)
 
     def wake_claimer(self) -> None:
-        """Have the claimer look for due jobs from the start."""
+        """Have the claimer scan for due jobs from the start."""
         self.signals.due()
 
     async def execute(self, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""How many jobs a pass takes, and how long it sleeps then."""
+"""How many jobs the claimer claims, and how long it sleeps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def finish(parts: Parts, gate: Gate, executor: object) -> None:
     await Parts.ended(executor)  # type: ignore[arg-type]
 
 
-async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: Gate) -> None:
+async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: Parts, gate: Gate) -> None:
     await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=10)
     claimer = known.claimer(executor, batch=3)
@@ -82,10 +82,10 @@ async def test_a_full_claim_is_followed_by_the_next_at_once(known: Parts, gate: 
     await finish(known, gate, executor)
 
 
-async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
+async def test_claimer_releases_unacknowledged_claims_after_a_lost_answer(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str, gate: Gate
 ) -> None:
-    """Not when the lease of the row is over."""
+    """It does not wait until the lease of the row is over."""
     parts = Parts(touchy, bus)
     parts.tasks.register(gate.job, name="test.job")
     _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
@@ -105,7 +105,7 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     assert len(seen.of(JobsReclaimed)) == 1
     executor.in_flight.revoke(
         "heard", 1, Revocation.LOST
-    )  # the lease was over, and nobody else has taken it yet
+    )  # the lease is over, and no other worker has claimed it yet
     await seen.until(JobLost)
     claimer.reconcile_claims()
     await claimer.run_once()
@@ -114,7 +114,7 @@ async def test_what_it_claimed_and_never_heard_of_is_given_back_after_a_fault(
     await finish(parts, gate, executor)
 
 
-async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
+async def test_claimer_reconciles_again_when_an_attempt_is_lost_meanwhile(
     known: Parts, seen: Recorder, dsn: str, gate: Gate
 ) -> None:
     (held,) = await claim(known.store, new_job("a"))
@@ -126,7 +126,7 @@ async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
     async with locked(dsn, "scheduled_jobs"):
         look = asyncio.create_task(claimer.run_once())
         waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-        while not await known.store.connections._pool.fetchval(waits):  # noqa: ASYNC110 - nobody tells
+        while not await known.store.connections._pool.fetchval(waits):  # noqa: ASYNC110 - no event comes
             await asyncio.sleep(0)
         executor.in_flight.revoke("a", 1, Revocation.LOST)
         await seen.until(JobLost)
@@ -137,7 +137,7 @@ async def test_a_try_that_is_lost_during_the_look_is_looked_for_once_more(
     await finish(known, gate, executor)
 
 
-async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) -> None:
+async def test_claimer_claims_no_more_jobs_than_there_are_free_slots(known: Parts, gate: Gate) -> None:
     await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=2)
     claimer = known.claimer(executor, batch=10, semaphore_full_interval=7.0)
@@ -148,8 +148,10 @@ async def test_it_claims_no_more_than_there_are_slots(known: Parts, gate: Gate) 
     await finish(known, gate, executor)
 
 
-async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: Gate) -> None:
-    """As when somebody calls listen_for_jobs() while the claimer runs."""
+async def test_claimer_does_not_overfill_the_slots_when_two_passes_run_at_once(
+    known: Parts, gate: Gate
+) -> None:
+    """As when a caller calls listen_for_jobs() while the claimer runs."""
     await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=1)
     claimer = known.claimer(executor)
@@ -158,7 +160,7 @@ async def test_two_passes_at_once_do_not_overfill_the_slots(known: Parts, gate: 
     await finish(known, gate, executor)
 
 
-async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
+async def test_claimer_sleeps_until_the_next_job_is_due(known: Parts) -> None:
     await known.store.jobs.insert(
         [
             new_job("soon", execution_time=now() + timedelta(seconds=1), priority=8),
@@ -169,8 +171,8 @@ async def test_it_sleeps_until_the_next_job_is_due(known: Parts) -> None:
     assert 0.8 < await claimer.run_once() <= 1.0
 
 
-async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
-    """Two passes, the second of which waits in itself for what a timer is too coarse for."""
+async def test_claimer_claims_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
+    """The second of two passes waits for the last millisecond itself, since timers are coarser."""
     due = now() + timedelta(seconds=0.5)
     await known.store.jobs.insert([new_job("a", execution_time=due)])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
@@ -181,11 +183,11 @@ async def test_it_asks_shortly_before_a_due_time_and_then_at_it(known: Parts, ga
     await finish(known, gate, claimer._executor)
 
 
-async def test_the_timer_strikes_at_the_due_time_not_around_it(
+async def test_claimer_adds_no_jitter_to_a_due_time(
     known: Parts, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jitter belongs to polls. A due time that is moved by 10 % of the sleep is a job that is late."""
-    monkeypatch.setattr(random, "uniform", lambda low, high: high)  # the latest that chance can make it
+    """Only polls have jitter. A job whose due time moved by 10 % of the sleep would be late."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)  # the longest possible sleep
     gate = Gate()
     gate.open.set()
     known.tasks.register(gate.job, name="test.job")
@@ -197,14 +199,16 @@ async def test_the_timer_strikes_at_the_due_time_not_around_it(
     await claimer.stop()
 
 
-async def test_jobs_of_unknown_names_set_no_timer(known: Parts) -> None:
+async def test_claimer_sets_no_timer_for_jobs_of_unknown_names(known: Parts) -> None:
     await known.store.jobs.insert([new_job("a", "nobody.knows")])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=30.0, jitter=False)
     assert await claimer.run_once() == 30.0
     assert await statuses(known.store, "a") == ["pending"]
 
 
-async def test_idle_polls_grow_up_to_their_bound_and_begin_anew_after_work(known: Parts, gate: Gate) -> None:
+async def test_claimer_polls_less_often_while_idle_and_starts_over_after_a_job(
+    known: Parts, gate: Gate
+) -> None:
     gate.open.set()
     claimer = known.claimer(
         min_interval=2.0, idle_start_interval=1.0, backoff_multiplier=2.0, max_interval=5.0, jitter=False
@@ -216,7 +220,7 @@ async def test_idle_polls_grow_up_to_their_bound_and_begin_anew_after_work(known
 
 
 @pytest.mark.parametrize("chance", [-1.0, 1.0])
-async def test_jitter_moves_a_poll_by_a_tenth(
+async def test_claimer_moves_a_poll_by_a_tenth_at_most(
     known: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch, chance: float
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high if chance > 0 else low)
@@ -227,8 +231,8 @@ async def test_jitter_moves_a_poll_by_a_tenth(
     await claimer.stop()
 
 
-async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: str) -> None:
-    """Somebody's transaction holds the row: a poll that found nothing, no reason to ask again at once."""
+async def test_claimer_does_not_spin_when_a_due_job_is_locked(known: Parts, dsn: str) -> None:
+    """Another transaction has locked the row: the poll finds nothing, and must not be repeated at once."""
     await known.store.jobs.insert([new_job("a")])
     other = await asyncpg.connect(dsn)
     claimer = known.claimer(min_interval=0.05)
@@ -238,7 +242,9 @@ async def test_what_is_due_but_locked_does_not_make_it_spin(known: Parts, dsn: s
     await other.close()
 
 
-async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts: Parts, gate: Gate) -> None:
+async def test_claimer_claims_nothing_and_does_not_spin_when_its_worker_row_is_gone(
+    parts: Parts, gate: Gate
+) -> None:
     parts.tasks.register(gate.job, name="test.job")
     await parts.store.jobs.insert([new_job("a")])
     claimer = parts.claimer(min_interval=0.05)
@@ -246,7 +252,7 @@ async def test_a_worker_whose_row_is_gone_claims_nothing_and_does_not_spin(parts
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_strict_priority_then_time_then_id(known: Parts, seen: Recorder, gate: Gate) -> None:
+async def test_claimer_claims_by_priority_then_time_then_id(known: Parts, seen: Recorder, gate: Gate) -> None:
     old, older = now() - timedelta(hours=1), now() - timedelta(hours=2)
     await known.store.jobs.insert(
         [
@@ -269,7 +275,9 @@ async def test_strict_priority_then_time_then_id(known: Parts, seen: Recorder, g
     assert order == ["critical", "high", "normal older", "normal a", "normal b", "low"]
 
 
-async def test_jobs_past_their_grace_are_found_expired(known: Parts, seen: Recorder, gate: Gate) -> None:
+async def test_claimer_expires_jobs_past_their_misfire_grace_time(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
     late = now() - timedelta(seconds=60)
     graces = {"expired": 30, "in time": 90, "patient": None}
     await known.store.jobs.insert(
@@ -288,7 +296,7 @@ async def test_jobs_past_their_grace_are_found_expired(known: Parts, seen: Recor
 
 
 class Line:
-    """Executor, completer and claimer, wired as in the engine."""
+    """Executor, completer and claimer, wired as in the runtime."""
 
     def __init__(self, parts: Parts, *, slots: int, batch: int) -> None:
         self.completer = parts.completer()
@@ -312,7 +320,9 @@ class Line:
         await self.completer.stop()
 
 
-async def test_results_go_along_with_the_next_claim(known: Parts, seen: Recorder, gate: Gate) -> None:
+async def test_claimer_writes_completions_with_the_next_claim(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
     await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
     line = Line(known, slots=2, batch=5)
     gate.open.set()
@@ -325,7 +335,7 @@ async def test_results_go_along_with_the_next_claim(known: Parts, seen: Recorder
     await Parts.ended(line.executor)
 
 
-async def test_a_flood_runs_to_its_end_with_every_result_written(
+async def test_pipeline_runs_a_backlog_and_writes_every_result(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     gate.open.set()
@@ -338,7 +348,7 @@ async def test_a_flood_runs_to_its_end_with_every_result_written(
     assert (await known.store.jobs.count_jobs(None)).completed == 100
 
 
-async def test_a_claim_that_fails_loses_no_result(
+async def test_claimer_loses_no_result_when_a_claim_fails(
     touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
@@ -358,10 +368,10 @@ async def test_a_claim_that_fails_loses_no_result(
     assert await statuses(touchy, *"abc") == ["completed", "completed", "pending"]
 
 
-async def test_while_claims_fail_results_are_written_without_them(
+async def test_completer_writes_completions_while_claims_fail(
     known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claimer waits longer and longer then; results that relied on it would wait too."""
+    """The claimer backs off then; completions that wait for a claim would wait as long."""
     exchange = known.store.claims.exchange
     claims = 0
 
@@ -385,10 +395,10 @@ async def test_while_claims_fail_results_are_written_without_them(
     await line.stop()
 
 
-async def test_results_that_come_during_the_last_claim_are_written_without_one(
+async def test_completer_writes_completions_that_come_during_the_last_claim(
     known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They relied on a next claim, and then there was less than asked for and none came."""
+    """They waited for a next claim, and the last claim was not full, so none came."""
     exchange = known.store.claims.exchange
     claims, asked, answered = 0, asyncio.Event(), asyncio.Event()
 
@@ -415,7 +425,7 @@ async def test_results_that_come_during_the_last_claim_are_written_without_one(
     await line.stop()
 
 
-async def test_when_claims_end_results_are_written_without_them(
+async def test_completer_writes_completions_when_the_claimer_stops(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
@@ -434,10 +444,10 @@ async def test_when_claims_end_results_are_written_without_them(
     assert await statuses(known.store, *"abc") == ["completed", "pending", "completed"]
 
 
-async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
+async def test_completer_writes_completions_when_more_jobs_run_than_there_are_slots(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    """As when somebody calls execute_job() while all slots are taken."""
+    """As when a caller calls execute_job() while all slots are taken."""
     await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=1, batch=1)
     await line.start()
@@ -453,7 +463,7 @@ async def test_results_of_more_jobs_than_slots_wait_for_no_slot(
     await line.stop()
 
 
-async def test_the_last_results_of_a_burst_do_not_wait_for_a_claim(
+async def test_completer_writes_the_last_completions_of_a_burst_without_a_claim(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
@@ -465,8 +475,8 @@ async def test_the_last_results_of_a_burst_do_not_wait_for_a_claim(
     await line.stop()
 
 
-async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: Gate) -> None:
-    """listen_for_jobs() may be under way while the Scheduler shuts down: its jobs would be nobody's."""
+async def test_claimer_claims_nothing_for_any_caller_when_it_has_stopped(known: Parts, gate: Gate) -> None:
+    """listen_for_jobs() may be under way while the Scheduler shuts down: no worker would run its jobs."""
     executor = known.executor()
     claimer = known.claimer(executor)
     await claimer.start()
@@ -480,12 +490,12 @@ async def test_a_stopped_claimer_claims_nothing_for_anybody(known: Parts, gate: 
     await finish(known, gate, executor)
 
 
-# -- marks ---------------------------------------------------------------------------------------------
+# -- cursor --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
-    """Twelve due jobs, a minute apart, and marks that do not age by themselves."""
+    """Twelve due jobs, a minute apart, and a cursor that does not age by itself."""
     known.tune(claimer=ClaimerOptions(cursor_max_age_s=50.0))
     start = now() - timedelta(hours=1)
     await known.store.jobs.insert(
@@ -498,9 +508,7 @@ def late_job() -> NewJob:
     return new_job("late", execution_time=now() - timedelta(hours=2))
 
 
-async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_after_a_wake_up(
-    busy: Parts, gate: Gate
-) -> None:
+async def test_claimer_claims_a_late_insert_next_after_a_rescan(busy: Parts, gate: Gate) -> None:
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
@@ -511,7 +519,7 @@ async def test_a_job_that_comes_in_late_with_an_earlier_time_is_claimed_at_once_
     await finish(busy, gate, executor)
 
 
-async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
+async def test_claimer_claims_a_late_insert_next_when_the_rescan_comes_during_a_claim(
     busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchange = busy.store.claims.exchange
@@ -532,7 +540,7 @@ async def test_so_it_is_when_the_wake_up_comes_while_a_claim_is_under_way(
     await finish(busy, gate, executor)
 
 
-async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too_old(
+async def test_claimer_claims_a_late_insert_under_load_when_the_cursor_is_too_old(
     busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = busy.executor(slots=20)
@@ -547,7 +555,7 @@ async def test_without_a_wake_up_it_is_claimed_under_load_when_the_marks_are_too
     await finish(busy, gate, executor)
 
 
-async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate) -> None:
+async def test_claimer_claims_a_late_insert_before_it_sleeps(busy: Parts, gate: Gate) -> None:
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=10)
     assert await claimer.run_once() == 0
@@ -559,7 +567,7 @@ async def test_before_a_sleep_it_is_claimed_in_any_case(busy: Parts, gate: Gate)
     await finish(busy, gate, executor)
 
 
-async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Parts, gate: Gate) -> None:
+async def test_claimer_claims_a_more_urgent_late_insert_next(busy: Parts, gate: Gate) -> None:
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
@@ -569,10 +577,10 @@ async def test_a_more_urgent_job_is_claimed_next_whatever_the_marks_say(busy: Pa
     await finish(busy, gate, executor)
 
 
-async def test_jobs_of_an_answer_that_is_read_late_are_handed_back(
+async def test_claimer_releases_jobs_when_it_reads_the_answer_after_the_lease(
     known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop was blocked. The keeper kept the lease, but did not know of these: they may be lost."""
+    """The event loop was blocked. The keeper renewed the lease, but not these rows: they may be lost."""
     await known.store.jobs.insert([new_job("a")])
     real = ClaimRepository.exchange
 
@@ -599,7 +607,7 @@ class LaterTime:
         return time.monotonic() + 60
 
 
-async def test_a_worker_in_doubt_about_its_lease_runs_what_the_database_gives_it(
+async def test_claimer_executes_jobs_when_the_lease_was_untrusted_before_the_claim(
     known: Parts, gate: Gate
 ) -> None:
     await known.store.jobs.insert([new_job("a")])

@@ -1,4 +1,4 @@
-"""Results reach the table: in batches, under their tokens, and not lost while the database is away."""
+"""The completer writes results in batches, and loses none while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, completed, locked, new_job, statuses, wire_to
 
 
-async def test_nothing_to_write_means_sleep(parts: Parts) -> None:
+async def test_completer_sleeps_when_there_is_nothing_to_write(parts: Parts) -> None:
     assert await parts.completer().run_once() == NEVER
 
 
@@ -55,7 +55,7 @@ async def test_nothing_to_write_means_sleep(parts: Parts) -> None:
         (SkipOutcome("taken"), "cancelled", JobCancelled("a", "test.job", 1, "taken")),
     ],
 )
-async def test_each_outcome_is_written_and_told(
+async def test_completer_writes_and_publishes_each_outcome(
     parts: Parts, seen: Recorder, outcome: Outcome, status: str, event: JobEvent
 ) -> None:
     (held,) = await claim(parts.store, new_job("a", max_retries=1))
@@ -71,7 +71,7 @@ async def test_each_outcome_is_written_and_told(
         assert timedelta(seconds=50) < job.execution_time - job.created_at < timedelta(seconds=70)
 
 
-async def test_events_come_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
+async def test_completer_publishes_events_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
     parts.results.put(held, CompleteOutcome())
@@ -88,7 +88,7 @@ async def test_events_come_after_the_commit(parts: Parts, bus: EventBus, dsn: st
     await other.close()
 
 
-async def test_what_gathered_is_written_in_batches(parts: Parts, seen: Recorder) -> None:
+async def test_completer_writes_in_batches(parts: Parts, seen: Recorder) -> None:
     parts.use_results(batch_size=10)
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
@@ -98,7 +98,7 @@ async def test_what_gathered_is_written_in_batches(parts: Parts, seen: Recorder)
     assert [event.job_id for event in seen.of(JobCompleted)] == [f"{n:02}" for n in range(25)]
 
 
-async def test_all_kinds_of_outcomes_are_written_in_one_pass(parts: Parts, seen: Recorder) -> None:
+async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     completer = parts.completer()
     outcomes: list[Outcome] = [CompleteOutcome(), FailOutcome("no"), ReleaseOutcome(), CompleteOutcome()]
@@ -109,7 +109,7 @@ async def test_all_kinds_of_outcomes_are_written_in_one_pass(parts: Parts, seen:
     assert len(seen.events) == 4
 
 
-async def test_who_outruns_the_database_waits(parts: Parts) -> None:
+async def test_executors_wait_for_room_when_the_buffer_is_full(parts: Parts) -> None:
     parts.use_results(batch_size=2, capacity=4)
     held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
@@ -120,7 +120,7 @@ async def test_who_outruns_the_database_waits(parts: Parts) -> None:
             await parts.results.room()
 
     putting = [asyncio.create_task(hand_over(each)) for each in held]
-    done, waiting = await asyncio.wait(putting, timeout=0.02)  # real time: they must not come back
+    done, waiting = await asyncio.wait(putting, timeout=0.02)  # real time: they must wait
     assert (len(done), len(waiting)) == (3, 3)
     await completer.run_once()
     assert not any(task.done() for task in waiting)  # four are left: still too many
@@ -133,7 +133,7 @@ async def test_who_outruns_the_database_waits(parts: Parts) -> None:
 @pytest.mark.parametrize(
     "outcomes", list(itertools.product([CompleteOutcome(), FailOutcome("no")], repeat=2))
 )
-async def test_two_tries_of_one_job_are_written_one_after_the_other(
+async def test_completer_writes_two_attempts_of_one_job_one_after_the_other(
     parts: Parts, seen: Recorder, outcomes: tuple[Outcome, Outcome]
 ) -> None:
     """Both ended before either could be written: each under its own token."""
@@ -155,7 +155,7 @@ async def test_two_tries_of_one_job_are_written_one_after_the_other(
     )
 
 
-async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts) -> None:
+async def test_completer_signals_pending_and_released_jobs(parts: Parts) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
     parts.results.put(held[0], FailOutcome("no"))
@@ -165,7 +165,7 @@ async def test_neighbours_hear_of_what_was_written_and_handed_back(parts: Parts)
     assert parts.calls == ["due", "jobs_released", "due"]
 
 
-async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: Recorder) -> None:
+async def test_completer_publishes_a_refused_result_as_lost(parts: Parts, seen: Recorder) -> None:
     (old,) = await claim(parts.store, new_job("a"))
     await parts.store.results.settle("me", [(old, ReleaseOutcome())])
     (new,) = await claim(parts.store, new_job("a"))
@@ -179,7 +179,7 @@ async def test_a_refused_result_is_told_and_changes_nothing(parts: Parts, seen: 
     assert await statuses(parts.store, "a") == ["failed"]
 
 
-async def test_a_refused_result_does_not_hold_up_its_batch(parts: Parts, seen: Recorder) -> None:
+async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Parts, seen: Recorder) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     await parts.store.jobs.cancel("a")
     completer = parts.completer()
@@ -194,7 +194,7 @@ async def test_a_refused_result_does_not_hold_up_its_batch(parts: Parts, seen: R
     ("outcome", "status"),
     [(CompleteOutcome(), "completed"), (FailOutcome("no"), "failed"), (SkipOutcome("no"), "cancelled")],
 )
-async def test_a_transient_fault_keeps_the_buffer(
+async def test_completer_keeps_its_results_when_the_database_is_unavailable(
     touchy: Store, bus: EventBus, dsn: str, outcome: Outcome, status: str
 ) -> None:
     parts, seen = Parts(touchy, bus), Recorder(bus)
@@ -211,7 +211,9 @@ async def test_a_transient_fault_keeps_the_buffer(
     assert [event.job_id for event in seen.of(JobEvent)] == ["a", "b"]
 
 
-async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: EventBus, seen: Recorder) -> None:
+async def test_completer_retries_until_the_database_is_available(
+    dsn: str, bus: EventBus, seen: Recorder
+) -> None:
     async with wire_to(dsn) as wire:
         pool = await asyncpg.create_pool(wire.dsn, min_size=1, max_size=3)
         parts = Parts(Store(Connections(pool)), bus)
@@ -227,7 +229,9 @@ async def test_the_loop_tries_again_until_the_server_is_back(dsn: str, bus: Even
         await pool.close()
 
 
-async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus: EventBus, dsn: str) -> None:
+async def test_drain_retries_and_loses_nothing_while_the_database_is_unavailable(
+    touchy: Store, bus: EventBus, dsn: str
+) -> None:
     parts = Parts(touchy, bus)
     completer = parts.completer(flush_timeout=20)
     held = await claim(touchy, *(new_job(str(n)) for n in range(700)))
@@ -238,13 +242,15 @@ async def test_drain_waits_for_the_database_and_loses_nothing(touchy: Store, bus
         seen = Recorder(bus)
         await seen.until(ServiceRetrying)
         stopping = asyncio.create_task(completer.stop())
-        done, _ = await asyncio.wait([stopping], timeout=0.1)  # real time: it must go on trying
+        done, _ = await asyncio.wait([stopping], timeout=0.1)  # real time: it must retry
         assert not done
     await stopping
     assert len(seen.of(JobCompleted)) == 700
 
 
-async def test_drain_names_what_it_could_not_write(touchy: Store, bus: EventBus, dsn: str) -> None:
+async def test_drain_names_the_jobs_whose_results_it_could_not_write(
+    touchy: Store, bus: EventBus, dsn: str
+) -> None:
     parts = Parts(touchy, bus)
     completer = parts.completer(flush_timeout=0)
     for each, outcome in completed(await claim(touchy, new_job("one"), new_job("two"))):
@@ -255,7 +261,7 @@ async def test_drain_names_what_it_could_not_write(touchy: Store, bus: EventBus,
     assert isinstance(raised.value.__cause__, DatabaseUnavailableError)
 
 
-async def test_a_drain_that_gives_up_leaves_nobody_waiting_for_room(
+async def test_drain_ends_waits_for_room_when_its_time_is_over(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)

@@ -1,4 +1,4 @@
-"""Where the next claim begins, and for how long at most something earlier is overlooked."""
+"""Where the next claim starts, and for how long it may overlook an earlier job."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def claimed(priority: int, at: datetime) -> Claim:
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The marks' own clock, to be moved by hand."""
+    """The cursor's clock, which the test sets."""
     moment = [1000.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment[0]))
     return moment
 
 
-def test_there_is_a_mark_for_every_priority() -> None:
+def test_cursor_has_a_position_for_every_priority() -> None:
     assert sorted(PRIORITY_LEVELS.values()) == list(range(len(FROM_THE_START)))
 
 
-def test_each_priority_goes_on_where_its_last_claim_ended(seconds: list[float]) -> None:
+def test_cursor_continues_each_priority_after_its_last_claim(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     assert cursor.since() is FROM_THE_START
     cursor.advance([claimed(1, NOON), claimed(5, NOON - MINUTE), claimed(5, NOON)])
@@ -43,7 +43,7 @@ def test_each_priority_goes_on_where_its_last_claim_ended(seconds: list[float]) 
     assert cursor.since() == [NOON, None, NOON + MINUTE, NOON]
 
 
-def test_of_one_instant_it_goes_on_at_the_last_id(seconds: list[float]) -> None:
+def test_cursor_continues_after_the_last_id_of_an_instant(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.advance([claimed(5, NOON), claimed(5, NOON)._replace(job_id="last")])
@@ -53,7 +53,7 @@ def test_of_one_instant_it_goes_on_at_the_last_id(seconds: list[float]) -> None:
     assert cursor.after is NO_IDS
 
 
-def test_a_reset_begins_at_the_start_once(seconds: list[float]) -> None:
+def test_reset_starts_once_from_the_beginning(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.advance([claimed(1, NOON)])
@@ -63,7 +63,7 @@ def test_a_reset_begins_at_the_start_once(seconds: list[float]) -> None:
     assert cursor.since() == [None, NOON, None, None]
 
 
-def test_a_reset_counts_though_a_claim_that_is_under_way_advances_after_it(seconds: list[float]) -> None:
+def test_reset_takes_effect_when_a_claim_under_way_advances_after_it(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.reset()
@@ -71,7 +71,7 @@ def test_a_reset_counts_though_a_claim_that_is_under_way_advances_after_it(secon
     assert cursor.since() is FROM_THE_START
 
 
-def test_what_a_claim_was_given_does_not_change_under_it(seconds: list[float]) -> None:
+def test_cursor_does_not_change_a_position_that_a_claim_uses(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.advance([claimed(1, NOON)])
@@ -80,7 +80,7 @@ def test_what_a_claim_was_given_does_not_change_under_it(seconds: list[float]) -
     assert given == [NOON, None, None, None]
 
 
-def test_under_load_it_begins_at_the_start_every_second(seconds: list[float]) -> None:
+def test_cursor_starts_from_the_beginning_when_it_is_too_old(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     for _ in range(8):
@@ -94,7 +94,7 @@ def test_under_load_it_begins_at_the_start_every_second(seconds: list[float]) ->
     assert MAX_AGE_S <= 2.0
 
 
-def test_they_do_not_outlive_what_is_promised_of_a_lost_notification(seconds: list[float]) -> None:
+def test_cursor_is_no_older_than_a_poll_interval(seconds: list[float]) -> None:
     cursor = ClaimCursor(0.5)
     cursor.since()
     cursor.advance([claimed(1, NOON)])

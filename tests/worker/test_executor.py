@@ -1,4 +1,4 @@
-"""What can happen while a job runs, and what becomes of it."""
+"""Executing jobs: results, timeouts, revocations and advisory locks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOCK = 4711
 
 
 class Bench:
-    """An executor and its completer; runs jobs and writes what came of them."""
+    """Runs jobs with an executor, and writes their results with a completer."""
 
     def __init__(self, parts: Parts, seen: Recorder, **settings: Any) -> None:
         self.parts = parts
@@ -52,7 +52,7 @@ class Bench:
         return self.executor.submit(held)
 
     async def run(self, func: JobFunction, **values: Any) -> JobEvent:
-        """Run one job to its end; the event that tells of it."""
+        """Run one job to its end and return its last event."""
         await asyncio.wait_for(await self.submit(func, **values), PATIENCE)
         return await self.written()
 
@@ -70,7 +70,7 @@ def bench(parts: Parts, seen: Recorder) -> Bench:
     return Bench(parts, seen)
 
 
-async def test_a_job_runs_with_its_arguments(bench: Bench) -> None:
+async def test_executor_runs_a_job_with_its_arguments(bench: Bench) -> None:
     got: list[Any] = []
 
     async def job(*args: Any, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ async def test_a_job_runs_with_its_arguments(bench: Bench) -> None:
     assert bench.parts.calls == []  # there were free slots all the time, and no job is pending again
 
 
-async def test_a_job_knows_itself_and_so_does_what_it_starts(bench: Bench) -> None:
+async def test_current_job_is_set_in_a_job_and_in_tasks_that_it_starts(bench: Bench) -> None:
     async def job() -> None:
         me = current_job()
         assert (me.job_id, me.job_name, me.attempt, me.execution_time) == ("a", "test.job", 1, due)
@@ -103,14 +103,14 @@ async def test_a_job_knows_itself_and_so_does_what_it_starts(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("seconds", [None, 1e300])
-async def test_a_job_may_have_all_the_time_there_is(bench: Bench, seconds: float | None) -> None:
+async def test_deadline_is_none_only_without_a_timeout(bench: Bench, seconds: float | None) -> None:
     async def job() -> None:
         assert (current_job().deadline is None) == (seconds is None)
 
     assert isinstance(await bench.run(job, timeout_seconds=seconds), JobCompleted)
 
 
-async def test_an_exception_fails_the_job_with_its_text(bench: Bench) -> None:
+async def test_executor_fails_a_job_with_the_text_of_its_exception(bench: Bench) -> None:
     async def job() -> None:
         raise ValueError("no \x00 \udc80 good")
 
@@ -118,7 +118,7 @@ async def test_an_exception_fails_the_job_with_its_text(bench: Bench) -> None:
     assert event == JobFailed("a", "test.job", 1, "ValueError: no \\x00 \\udc80 good")
 
 
-async def test_an_exception_is_retried_while_tries_are_left(bench: Bench) -> None:
+async def test_executor_retries_a_job_while_retries_are_left(bench: Bench) -> None:
     async def job() -> None:
         raise ValueError("no")
 
@@ -127,7 +127,7 @@ async def test_an_exception_is_retried_while_tries_are_left(bench: Bench) -> Non
     assert timedelta(seconds=54) <= event.delay <= timedelta(seconds=66)
 
 
-async def test_a_job_that_runs_too_long_is_stopped(bench: Bench) -> None:
+async def test_executor_fails_a_job_that_exceeds_its_timeout(bench: Bench) -> None:
     gate = Gate()
     event = await bench.run(gate.job, timeout_seconds=0.01)
     assert isinstance(event, JobFailed)
@@ -135,7 +135,7 @@ async def test_a_job_that_runs_too_long_is_stopped(bench: Bench) -> None:
     assert gate.cancelled == 1
 
 
-async def test_a_timeout_of_the_job_itself_is_not_ours(bench: Bench) -> None:
+async def test_executor_reports_a_timeout_that_the_job_raised_as_its_exception(bench: Bench) -> None:
     async def job() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
@@ -143,7 +143,7 @@ async def test_a_timeout_of_the_job_itself_is_not_ours(bench: Bench) -> None:
     assert await bench.run(job, timeout_seconds=60.0) == JobFailed("a", "test.job", 1, "TimeoutError")
 
 
-async def test_a_job_may_end_well_although_its_time_is_over(bench: Bench) -> None:
+async def test_executor_completes_a_job_that_returns_after_its_timeout(bench: Bench) -> None:
     async def job() -> None:
         try:
             await asyncio.Event().wait()
@@ -153,7 +153,7 @@ async def test_a_job_may_end_well_although_its_time_is_over(bench: Bench) -> Non
     assert isinstance(await bench.run(job, timeout_seconds=0.01), JobCompleted)
 
 
-async def test_a_job_that_raises_cancelled_has_failed(bench: Bench) -> None:
+async def test_executor_fails_a_job_that_awaits_a_cancelled_task(bench: Bench) -> None:
     async def job() -> None:
         other = asyncio.create_task(asyncio.Event().wait())
         other.cancel()
@@ -169,7 +169,9 @@ class Odd(BaseException):
 @pytest.mark.parametrize(
     ("error", "text"), [(SystemExit(3), "SystemExit: 3"), (Odd("no"), "Odd: no")], ids=["exit", "odd"]
 )
-async def test_what_is_no_exception_ends_the_job_only(bench: Bench, error: BaseException, text: str) -> None:
+async def test_executor_fails_only_the_job_that_raises_a_base_exception(
+    bench: Bench, error: BaseException, text: str
+) -> None:
     async def job() -> None:
         if isinstance(error, SystemExit):
             sys.exit(error.code)
@@ -179,7 +181,7 @@ async def test_what_is_no_exception_ends_the_job_only(bench: Bench, error: BaseE
 
 
 @pytest.mark.parametrize("max_retries", [0, 3])
-async def test_an_unknown_name_fails_at_once(bench: Bench, max_retries: int) -> None:
+async def test_executor_fails_a_job_of_unknown_name_without_retries(bench: Bench, max_retries: int) -> None:
     (held,) = await claim(bench.parts.store, new_job("a", "nobody.knows", max_retries=max_retries))
     await bench.executor.submit(held)
     event = await bench.written()
@@ -188,7 +190,9 @@ async def test_an_unknown_name_fails_at_once(bench: Bench, max_retries: int) -> 
 
 
 @pytest.mark.parametrize("task_data", ["[]", "3", '{"args": 1}', '{"kwargs": []}'])
-async def test_arguments_that_nobody_can_read_fail_at_once(bench: Bench, task_data: str) -> None:
+async def test_executor_fails_a_job_of_unreadable_arguments_without_retries(
+    bench: Bench, task_data: str
+) -> None:
     gate = Gate()
     event = await bench.run(gate.job, task_data=task_data, max_retries=3)
     assert isinstance(event, JobFailed)
@@ -196,7 +200,7 @@ async def test_arguments_that_nobody_can_read_fail_at_once(bench: Bench, task_da
     assert not gate.calls
 
 
-async def test_arguments_that_do_not_fit_are_the_jobs_failure(bench: Bench) -> None:
+async def test_executor_fails_a_job_whose_arguments_do_not_fit_its_function(bench: Bench) -> None:
     async def job(needed: int) -> None: ...
 
     event = await bench.run(job)
@@ -207,7 +211,7 @@ async def test_arguments_that_do_not_fit_are_the_jobs_failure(bench: Bench) -> N
 # -- stopping ------------------------------------------------------------------------------------------
 
 
-async def test_shutdown_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
+async def test_stop_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
     gate = Gate()
     await bench.submit(gate.job)
     await gate.wait_begun()
@@ -219,7 +223,7 @@ async def test_shutdown_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
     assert isinstance(await bench.written(), JobCompleted)
 
 
-async def test_shutdown_interrupts_and_hands_back_without_counting(parts: Parts, seen: Recorder) -> None:
+async def test_stop_cancels_and_releases_a_job_without_counting_a_retry(parts: Parts, seen: Recorder) -> None:
     bench, gate = Bench(parts, seen, shutdown_timeout=0.01), Gate()
     await bench.submit(gate.job, max_retries=1)
     await gate.wait_begun()
@@ -231,9 +235,7 @@ async def test_shutdown_interrupts_and_hands_back_without_counting(parts: Parts,
     assert gate.cancelled == 1
 
 
-async def test_shutdown_does_not_blame_a_job_for_how_it_takes_the_interruption(
-    parts: Parts, seen: Recorder
-) -> None:
+async def test_stop_releases_a_job_that_raises_when_it_is_cancelled(parts: Parts, seen: Recorder) -> None:
     async def job() -> None:
         began.set()
         try:
@@ -249,7 +251,7 @@ async def test_shutdown_does_not_blame_a_job_for_how_it_takes_the_interruption(
     assert isinstance(await bench.written(), JobReleased)
 
 
-async def test_a_job_that_ends_well_when_interrupted_is_completed(parts: Parts, seen: Recorder) -> None:
+async def test_stop_completes_a_job_that_returns_when_it_is_cancelled(parts: Parts, seen: Recorder) -> None:
     async def job() -> None:
         began.set()
         try:
@@ -265,7 +267,7 @@ async def test_a_job_that_ends_well_when_interrupted_is_completed(parts: Parts, 
     assert isinstance(await bench.written(), JobCompleted)
 
 
-async def test_shutdown_does_not_wait_for_a_job_that_fights_it(
+async def test_stop_releases_a_job_that_ignores_its_cancellation(
     parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def job() -> None:
@@ -285,11 +287,11 @@ async def test_shutdown_does_not_wait_for_a_job_that_fights_it(
     assert isinstance(await bench.written(), JobReleased)
     peace.set()
     await task
-    assert await bench.completer.run_once() == float("inf")  # its late success is nobody's business
+    assert await bench.completer.run_once() == float("inf")  # its late result is ignored
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_jobs_cancelled_by_the_end_of_the_loop_are_handed_back(bench: Bench) -> None:
+async def test_executor_releases_jobs_that_the_end_of_the_event_loop_cancels(bench: Bench) -> None:
     gate = Gate()
     task = await bench.submit(gate.job)
     await gate.wait_begun()
@@ -301,8 +303,8 @@ async def test_jobs_cancelled_by_the_end_of_the_loop_are_handed_back(bench: Benc
     assert isinstance(await bench.written(), JobReleased)
 
 
-async def test_a_job_that_cancels_itself_has_failed(bench: Bench) -> None:
-    """Handed back, it would be run again and again without an end."""
+async def test_executor_fails_a_job_that_cancels_itself(bench: Bench) -> None:
+    """If it were released, it would run again without end."""
 
     async def work() -> None:
         task = asyncio.current_task()
@@ -316,20 +318,20 @@ async def test_a_job_that_cancels_itself_has_failed(bench: Bench) -> None:
     assert ended.error.startswith("CancelledError")
 
 
-async def test_a_job_that_is_taken_away_leaves_no_result(bench: Bench) -> None:
+async def test_executor_writes_nothing_for_a_revoked_attempt(bench: Bench) -> None:
     gate = Gate()
     task = await bench.submit(gate.job)
     await gate.wait_begun()
-    bench.executor.in_flight.revoke("a", 7, Revocation.LOST)  # another try than ours
+    bench.executor.in_flight.revoke("a", 7, Revocation.LOST)  # another attempt
     assert bench.executor.in_flight.held() == {"a": 1}
     bench.executor.in_flight.revoke("a", 1, Revocation.CANCELLED)
-    bench.executor.in_flight.revoke("a", 1, Revocation.LOST)  # what it was stopped for first counts
+    bench.executor.in_flight.revoke("a", 1, Revocation.LOST)  # the first reason counts
     await task
     assert await bench.written() == JobCancelled("a", "test.job", 1, "cancelled by a caller")
-    assert await statuses(bench.parts.store, "a") == ["running"]  # the row is somebody else's by now
+    assert await statuses(bench.parts.store, "a") == ["running"]  # the row belongs to another attempt by now
 
 
-async def test_when_the_lease_is_lost_all_jobs_are(bench: Bench) -> None:
+async def test_executor_publishes_job_lost_for_every_attempt_when_the_lease_is_lost(bench: Bench) -> None:
     gate = Gate()
     tasks = [await bench.submit(gate.job, job_id) for job_id in "ab"]
     await gate.wait_begun()
@@ -337,11 +339,11 @@ async def test_when_the_lease_is_lost_all_jobs_are(bench: Bench) -> None:
     await asyncio.wait(tasks)
     assert {event.job_id for event in bench.seen.of(JobLost)} == {"a", "b"}
     assert bench.executor.in_flight.held() == {}
-    assert bench.parts.calls.count("attempt_lost") == 2, "their rows may still be under our name"
+    assert bench.parts.calls.count("attempt_lost") == 2, "their rows may still be under this worker's name"
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shut down"])
-async def test_a_job_stopped_before_its_first_step_frees_its_slot(
+async def test_executor_frees_the_slot_of_an_attempt_that_never_began(
     parts: Parts, seen: Recorder, why: str
 ) -> None:
     bench, gate = Bench(parts, seen, shutdown_timeout=0), Gate()
@@ -355,8 +357,8 @@ async def test_a_job_stopped_before_its_first_step_frees_its_slot(
     assert isinstance(await bench.written(), JobCancelled if why == "cancelled" else JobReleased)
 
 
-async def test_a_new_try_of_a_job_that_still_runs_here_ends_the_old_one(bench: Bench) -> None:
-    """The row was set to pending by hand, and our claimer was faster than our heartbeat."""
+async def test_executor_revokes_the_old_attempt_when_a_new_one_is_claimed(bench: Bench) -> None:
+    """The row was set to pending by hand, and the claimer ran before the heartbeat."""
     gate = Gate()
     old = await bench.submit(gate.job)
     await gate.wait_begun()
@@ -371,7 +373,7 @@ async def test_a_new_try_of_a_job_that_still_runs_here_ends_the_old_one(bench: B
     assert await bench.written() == JobCompleted("a", "test.job", 2)
 
 
-async def test_a_slot_is_waited_for(parts: Parts, seen: Recorder) -> None:
+async def test_submit_when_free_waits_for_a_slot(parts: Parts, seen: Recorder) -> None:
     gate = Gate()
     bench = Bench(parts, seen, slots=1)
     first = await bench.submit(gate.job)
@@ -388,7 +390,7 @@ async def test_a_slot_is_waited_for(parts: Parts, seen: Recorder) -> None:
     assert len(gate.calls) == 2
 
 
-async def test_what_goes_wrong_outside_of_the_job_is_a_fault_of_ours(
+async def test_executor_publishes_a_service_fault_when_its_own_code_raises(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_args: object) -> None:
@@ -405,8 +407,8 @@ async def test_what_goes_wrong_outside_of_the_job_is_a_fault_of_ours(
     assert bench.executor.free == 5
 
 
-async def test_a_run_that_is_closed_before_its_end_is_no_fault(bench: Bench) -> None:
-    """As Python does with what is left of an event loop that has ended: there is nobody to tell."""
+async def test_executor_publishes_no_fault_when_python_closes_an_attempt(bench: Bench) -> None:
+    """As Python does with the coroutines of an event loop that has ended."""
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")
     (held,) = await claim(bench.parts.store, new_job("a", timeout_seconds=None))
@@ -426,7 +428,9 @@ async def lock_holders(pool: asyncpg.Pool) -> list[int]:
     return [row[0] for row in rows]
 
 
-async def test_the_lock_is_held_on_one_connection_through_the_run(bench: Bench, pool: asyncpg.Pool) -> None:
+async def test_advisory_lock_is_held_on_one_connection_while_the_job_runs(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
     gate = Gate()
     task = await bench.submit(gate.job, lock_key=LOCK)
     await gate.wait_begun()
@@ -441,7 +445,7 @@ async def test_the_lock_is_held_on_one_connection_through_the_run(bench: Bench, 
     assert await lock_holders(pool) == []
 
 
-async def test_a_run_is_skipped_when_the_lock_is_taken(bench: Bench, dsn: str) -> None:
+async def test_executor_skips_a_job_when_its_advisory_lock_is_taken(bench: Bench, dsn: str) -> None:
     other = await asyncpg.connect(dsn)
     await other.execute("SELECT pg_advisory_lock($1)", LOCK)
     gate = Gate()
@@ -454,7 +458,7 @@ async def test_a_run_is_skipped_when_the_lock_is_taken(bench: Bench, dsn: str) -
 
 
 @pytest.mark.parametrize("ends", ["well", "badly", "interrupted"])
-async def test_the_lock_is_given_back_however_the_run_ends(
+async def test_advisory_lock_is_released_however_the_job_ends(
     bench: Bench, pool: asyncpg.Pool, ends: str
 ) -> None:
     async def job() -> None:
@@ -472,7 +476,7 @@ async def test_the_lock_is_given_back_however_the_run_ends(
 
 
 @pytest.mark.parametrize("noticed", [True, False])
-async def test_a_broken_lock_connection_does_not_take_the_result_with_it(
+async def test_executor_completes_a_job_whose_lock_connection_broke(
     bench: Bench, pool: asyncpg.Pool, dsn: str, noticed: bool
 ) -> None:
     async def job() -> None:
@@ -493,7 +497,7 @@ async def test_a_broken_lock_connection_does_not_take_the_result_with_it(
     assert await lock_holders(pool) == []
 
 
-async def test_without_a_connection_for_the_lock_the_job_is_tried_again(
+async def test_executor_releases_a_job_when_no_connection_for_its_lock_is_free(
     bus: EventBus, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
     options = ConnectionOptions(call_timeout_s=0.2)  # real time: no connection becomes free

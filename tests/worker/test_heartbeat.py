@@ -1,4 +1,4 @@
-"""The lease is kept, and what is lost with it is stopped."""
+"""Heartbeats renew the lease, and revoke the attempts that are lost."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ async def running(parts: Parts, gate: Gate, *job_ids: str) -> Executor:
     return executor
 
 
-async def test_it_leaves_without_the_database_too(
+async def test_heartbeat_stops_when_the_database_is_unavailable(
     touchy: Store, bus: EventBus, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is lost: others remove the row."""
+    """Nothing is lost: another worker deletes the row."""
     heartbeat = Parts(touchy, bus).heartbeat()
     await heartbeat.start()
     async with locked(dsn, "scheduler_workers"):
@@ -45,7 +45,7 @@ async def test_it_leaves_without_the_database_too(
     assert "another worker deletes it" in caplog.text
 
 
-async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
+async def test_heartbeat_registers_at_start_and_deregisters_at_stop(parts: Parts) -> None:
     heartbeat = parts.heartbeat(lease=30)
     assert not holds(parts.lease.is_trusted)
     await heartbeat.start()
@@ -57,7 +57,7 @@ async def test_start_registers_and_stop_leaves(parts: Parts) -> None:
     assert await parts.store.workers.list_workers() == []
 
 
-async def test_a_beat_renews_the_worker_and_all_it_runs(
+async def test_heartbeat_renews_the_worker_and_its_running_jobs(
     clocked: Store, clock: FakeClock, bus: EventBus, gate: Gate
 ) -> None:
     parts = Parts(clocked, bus)
@@ -76,10 +76,10 @@ async def test_a_beat_renews_the_worker_and_all_it_runs(
     await parts.ended(executor)
 
 
-async def test_a_beat_renews_what_has_ended_until_that_is_written(
+async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     clocked: Store, clock: FakeClock, bus: EventBus
 ) -> None:
-    """Its result may wait for longer than a lease, when only the way of the results is blocked."""
+    """A result may wait for longer than a lease if only the statement that writes results fails."""
     parts = Parts(clocked, bus)
     completer = parts.completer()
     heartbeat = parts.heartbeat(lease=60)
@@ -109,7 +109,7 @@ async def test_a_beat_renews_what_has_ended_until_that_is_written(
     assert await statuses(clocked, "d") == ["completed"]
 
 
-async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts: Parts, gate: Gate) -> None:
+async def test_heartbeat_polls_while_jobs_run_and_no_notifications_arrive(parts: Parts, gate: Gate) -> None:
     executor = await running(parts, gate, "a")
     heartbeat = parts.heartbeat(lease=60)
     parts.signals.notifications_up.clear()
@@ -123,7 +123,7 @@ async def test_a_worker_that_hears_nothing_looks_more_often_while_jobs_run(parts
     ("change", "kind"),
     [("cancel", JobCancelled), ("pending", JobLost), ("completed", JobLost), ("deleted", JobLost)],
 )
-async def test_a_job_that_was_changed_elsewhere_is_stopped(
+async def test_heartbeat_revokes_a_job_that_was_changed_elsewhere(
     parts: Parts, seen: Recorder, gate: Gate, change: str, kind: type[JobCancelled | JobLost]
 ) -> None:
     executor = await running(parts, gate, "a", "b")
@@ -145,7 +145,7 @@ async def test_a_job_that_was_changed_elsewhere_is_stopped(
     await parts.ended(executor)
 
 
-async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
+async def test_heartbeat_revokes_all_and_registers_again_when_the_worker_row_is_gone(
     parts: Parts, seen: Recorder, gate: Gate
 ) -> None:
     executor = await running(parts, gate, "a", "b")
@@ -161,7 +161,7 @@ async def test_a_worker_whose_row_is_gone_stops_all_and_registers_anew(
     assert len(seen.of(LeaseLost)) == 1
 
 
-async def test_a_late_beat_does_not_take_back_what_was_rescued(
+async def test_heartbeat_does_not_renew_a_job_that_was_reclaimed(
     clocked: Store, clock: FakeClock, bus: EventBus, seen: Recorder, gate: Gate
 ) -> None:
     parts = Parts(clocked, bus)
@@ -176,7 +176,7 @@ async def test_a_late_beat_does_not_take_back_what_was_rescued(
     assert (job.worker_id, job.attempt, job.status) == ("other", again.attempt, "running")
 
 
-async def test_while_the_lease_is_trusted_a_failing_beat_stops_nothing(
+async def test_heartbeat_revokes_nothing_when_it_fails_and_the_lease_is_trusted(
     touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
@@ -192,7 +192,7 @@ async def test_while_the_lease_is_trusted_a_failing_beat_stops_nothing(
     await parts.ended(executor)
 
 
-async def test_a_margin_before_its_end_the_lease_is_not_trusted_any_more(
+async def test_heartbeat_revokes_all_when_it_fails_shortly_before_the_lease_ends(
     touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = Parts(touchy, seen.source)
@@ -213,7 +213,7 @@ async def test_a_margin_before_its_end_the_lease_is_not_trusted_any_more(
     assert await statuses(touchy, "a") == ["running"]  # for the rescuer
 
 
-async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failing_beat(
+async def test_heartbeat_revokes_late_claims_when_it_fails_without_a_trusted_lease(
     touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
@@ -227,7 +227,7 @@ async def test_what_was_claimed_in_the_last_moment_is_stopped_by_the_next_failin
     assert len(seen.of(LeaseLost)) == 1
 
 
-async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
+async def test_heartbeat_publishes_lease_lost_once_for_each_loss(
     touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = Parts(touchy, seen.source)
@@ -262,10 +262,10 @@ async def test_a_loss_is_told_once_however_long_the_jobs_take_to_end(
     await parts.ended(executor)
 
 
-async def test_trust_counts_from_when_the_lease_was_asked_for(
+async def test_lease_counts_from_the_request_when_the_answer_is_slow(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that was long on its way brings a lease that has aged as much."""
+    """A slow answer brings a lease that has aged as much."""
     heartbeat = parts.heartbeat(lease=60)
     await heartbeat.prepare()
     real, renew = time.monotonic, parts.store.workers.renew
@@ -280,10 +280,10 @@ async def test_trust_counts_from_when_the_lease_was_asked_for(
     assert not holds(parts.lease.is_trusted)
 
 
-async def test_a_beat_that_hangs_does_not_outlast_the_trust(
+async def test_heartbeat_revokes_all_in_time_when_its_statement_hangs(
     parts: Parts, seen: Recorder, gate: Gate, dsn: str
 ) -> None:
-    """Real time: the database is silent. What runs must be stopped before the lease ends."""
+    """Real time: the database does not answer. The jobs must be cancelled before the lease ends."""
     await running(parts, gate, "a")
     heartbeat = parts.heartbeat(lease=1)
     await heartbeat.start()

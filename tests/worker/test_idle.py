@@ -1,4 +1,4 @@
-"""What an idle worker asks of the database: every statement of every pass, in pools of any size."""
+"""The statements of an idle worker: each pass of each service, with pools of any size."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def in_a_transaction(statement: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-async def test_each_pass_of_an_idle_part_is_one_transaction_at_most(
-    parts: Parts, log: Log, size: int
-) -> None:
+async def test_idle_services_make_one_transaction_per_pass_at_most(parts: Parts, log: Log, size: int) -> None:
     listener, heartbeat = parts.listener(), parts.heartbeat()
     scanner, planner, claimer = parts.scanner(), parts.planner(), parts.claimer()
     await heartbeat.prepare()
@@ -92,7 +90,7 @@ async def test_each_pass_of_an_idle_part_is_one_transaction_at_most(
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
     periodic(every=timedelta(hours=1), dedup_key="key")(
-        test_each_pass_of_an_idle_part_is_one_transaction_at_most
+        test_idle_services_make_one_transaction_per_pass_at_most
     )
     await planner.run_once()
     await log.take()
@@ -102,13 +100,15 @@ async def test_each_pass_of_an_idle_part_is_one_transaction_at_most(
 
 
 @pytest.mark.parametrize("size", [1])
-async def test_rescuer_and_expirer_wait_until_they_are_woken(parts: Parts) -> None:
+async def test_rescuer_and_expirer_sleep_until_woken_when_idle(parts: Parts) -> None:
     assert await parts.rescuer().run_once() == NEVER
     assert await parts.expirer().run_once() == NEVER
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-async def test_a_whole_worker_lives_on_any_pool_and_gives_everything_back(dsn: str, size: int) -> None:
+async def test_scheduler_runs_on_a_pool_of_any_size_and_releases_every_connection(
+    dsn: str, size: int
+) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:
         for _ in range(2):
             async with Scheduler(pool) as scheduler:

@@ -1,4 +1,4 @@
-"""The thread that keeps the lease, with a real connection and a loop that is really blocked."""
+"""The lease keeper, with a real connection and an event loop that is really blocked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = KeeperOptions(poll_interval_s=0.05)
 
 
 class Kept:
-    """A heartbeat with its keeper."""
+    """Runs a heartbeat and its keeper."""
 
     def __init__(
         self,
@@ -84,24 +84,24 @@ async def key_of(pool: asyncpg.Pool) -> int | None:
     return key
 
 
-async def can_be_had(pool: asyncpg.Pool, key: int) -> bool:
+async def is_lock_free(pool: asyncpg.Pool, key: int) -> bool:
     answer: bool = await pool.fetchval("SELECT pg_try_advisory_xact_lock_shared($1)", key)
     return answer
 
 
-async def test_it_holds_a_lock_under_the_key_in_the_workers_row(parts: Parts, pool: asyncpg.Pool) -> None:
+async def test_keeper_holds_a_lock_under_the_key_in_the_worker_row(parts: Parts, pool: asyncpg.Pool) -> None:
     async with Kept(parts) as kept:
         key = await key_of(pool)
         assert key is not None
         assert key == kept.lease_connection.key
-        assert not await can_be_had(pool, key)
+        assert not await is_lock_free(pool, key)
         await kept.keeper.start()  # twice is a no-op
         assert await key_of(pool) == key
-    assert await can_be_had(pool, key)
+    assert await is_lock_free(pool, key)
     await kept.keeper.stop()
 
 
-async def test_a_broken_connection_is_replaced_under_another_key(
+async def test_keeper_reconnects_under_another_key_when_its_connection_breaks(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     async with Kept(parts) as kept:
@@ -116,47 +116,47 @@ async def test_a_broken_connection_is_replaced_under_another_key(
         assert await key_of(pool) == kept.lease_connection.key
 
 
-async def test_it_beats_for_a_blocked_loop_and_names_what_blocks_it(
+async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    """A lease of one second, and a loop that is blocked for two. Real time is what this is about."""
+    """Real time: a lease of one second, and a loop that is blocked for two."""
     async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
         before = kept.lease.renewed_at
-        time.sleep(2)  # noqa: ASYNC251 - that is what it is about
+        time.sleep(2)  # noqa: ASYNC251 - the subject of the test
         assert kept.lease.renewed_at > before + 1
         assert kept.lease.is_trusted
         assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
         (blocked,) = await seen.until(LoopBlocked)
         assert (blocked.job_id, blocked.job_name) == (None, None)
         assert 1 < blocked.seconds < 10
-        assert "test_it_beats_for_a_blocked_loop" in blocked.stack
-        assert "test_it_beats" not in repr(blocked), "a stack is no word for a log line"
+        assert "test_keeper_renews_the_lease" in blocked.stack
+        assert "test_keeper_renews" not in repr(blocked), "a stack is no word for a log line"
 
 
-async def test_a_loop_that_is_blocked_for_too_long_costs_the_lease(
+async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, options=QUICK) as kept:
         key = kept.lease_connection.key
         assert key is not None
-        time.sleep(1)  # noqa: ASYNC251 - the same
+        time.sleep(1)  # noqa: ASYNC251 - the subject of the test
         assert await pool.fetchval("SELECT lease_until < now() FROM scheduler_workers")
-        assert await can_be_had(pool, key)
+        assert await is_lock_free(pool, key)
         await seen.until(KeeperConnected, 2)  # it answers again, and is a worker again
 
 
-async def test_a_beat_of_the_main_loop_tells_the_key_too(parts: Parts, pool: asyncpg.Pool) -> None:
-    """A row that was written with an old key is put right by the next beat."""
+async def test_heartbeat_writes_the_liveness_key(parts: Parts, pool: asyncpg.Pool) -> None:
+    """The next heartbeat corrects a row that was written with an old key."""
     async with Kept(parts) as kept:
         await pool.execute("UPDATE scheduler_workers SET liveness_key = 1")
         await kept.heartbeat.run_once()
         assert await key_of(pool) == kept.lease_connection.key
 
 
-async def test_a_handler_that_blocks_the_loop_does_not_hold_the_keeper_up(
+async def test_keeper_renews_the_lease_when_a_log_handler_blocks_the_loop(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    """Say, of a pipe that nobody reads: it has the lock without which nobody can log."""
+    """A handler that writes to a full pipe, say, holds the lock that every log call needs."""
     handler = logging.StreamHandler()
     logger = logging.getLogger("pg_scheduler")
     logger.addHandler(handler)
@@ -164,7 +164,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_hold_the_keeper_up(
         async with Kept(parts, blocked_after_s=0.2, options=QUICK) as kept:
             before = kept.lease.renewed_at
             handler.acquire()
-            time.sleep(1.5)  # noqa: ASYNC251 - the same
+            time.sleep(1.5)  # noqa: ASYNC251 - the subject of the test
             handler.release()
             assert kept.lease.renewed_at > before + 0.5
             await seen.until(LoopBlocked)
@@ -172,7 +172,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_hold_the_keeper_up(
         logger.removeHandler(handler)
 
 
-async def test_a_server_that_is_not_there_is_told_once_and_tried_again(
+async def test_keeper_reports_an_unreachable_server_once_and_reconnects(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder, dsn: str
 ) -> None:
     async with wire_to(dsn) as wire:
@@ -189,7 +189,7 @@ async def test_a_server_that_is_not_there_is_told_once_and_tried_again(
     assert not parts.faults
 
 
-async def test_a_server_that_does_not_answer_does_not_hold_a_stop_up(
+async def test_keeper_stops_when_the_server_does_not_answer(
     parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
 ) -> None:
     async with wire_to(dsn) as wire, Kept(parts, dsn=wire.dsn) as kept:
@@ -199,7 +199,9 @@ async def test_a_server_that_does_not_answer_does_not_hold_a_stop_up(
             await kept.keeper.stop()
 
 
-async def test_a_refusal_is_told_and_the_worker_goes_on(parts: Parts, seen: Recorder, dsn: str) -> None:
+async def test_worker_runs_without_a_keeper_when_the_server_refuses(
+    parts: Parts, seen: Recorder, dsn: str
+) -> None:
     elsewhere = re.sub("/test_[0-9a-f]+", "/no_such_database", dsn)
     async with Kept(parts, dsn=elsewhere) as kept:
         (lost,) = await seen.until(KeeperLost)
@@ -209,7 +211,7 @@ async def test_a_refusal_is_told_and_the_worker_goes_on(parts: Parts, seen: Reco
     assert not parts.faults
 
 
-async def test_a_dsn_that_cannot_be_read_is_not_told(
+async def test_keeper_does_not_log_a_malformed_dsn(
     parts: Parts, seen: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen.source._sink = EventLog()
@@ -220,7 +222,7 @@ async def test_a_dsn_that_cannot_be_read_is_not_told(
     assert "secret" not in caplog.text
 
 
-async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
+async def test_keeper_connects_without_a_lock_behind_a_pooler(
     parts: Parts,
     pool: asyncpg.Pool,
     seen: Recorder,
@@ -238,10 +240,10 @@ async def test_behind_a_pooler_there_is_no_lock_and_it_beats_all_the_same(
         assert kept.lease_connection._connection
         kept.keeper._task.get_loop().call_soon_threadsafe(kept.lease_connection._connection.terminate)
         await seen.until(KeeperConnected, 2, has_lock=False)
-    assert caplog.text.count("there is no liveness lock") == 1  # told once
+    assert caplog.text.count("there is no liveness lock") == 1  # reported once
 
 
-async def test_what_ends_it_by_mistake_is_told(
+async def test_keeper_publishes_a_service_fault_when_its_own_code_raises(
     parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_self: LoopWatchdog) -> bool:
@@ -254,7 +256,7 @@ async def test_what_ends_it_by_mistake_is_told(
     assert parts.faults == [fault]
 
 
-async def test_a_start_that_is_given_up_and_a_stop_at_once_leave_nothing(parts: Parts) -> None:
+async def test_keeper_leaves_no_thread_when_starts_are_cancelled(parts: Parts) -> None:
     kept = Kept(parts)
     await kept.heartbeat.prepare()
     for _ in range(20):
@@ -272,7 +274,7 @@ async def test_a_start_that_is_given_up_and_a_stop_at_once_leave_nothing(parts: 
     await kept.heartbeat.drain()
 
 
-def test_a_loop_that_ends_without_a_shutdown_takes_the_keeper_along(dsn: str) -> None:
+def test_keeper_ends_when_the_event_loop_is_closed_without_a_shutdown(dsn: str) -> None:
     threads: list[Any] = []
 
     async def forget() -> None:
@@ -290,7 +292,7 @@ def test_a_loop_that_ends_without_a_shutdown_takes_the_keeper_along(dsn: str) ->
     assert not threads[0].is_alive()
 
 
-async def test_two_schedulers_of_one_process_have_a_lock_each(dsn: str) -> None:
+async def test_keepers_of_two_schedulers_hold_a_lock_each(dsn: str) -> None:
     async with (
         asyncpg.create_pool(dsn, min_size=1, max_size=5) as one,
         asyncpg.create_pool(dsn, min_size=1, max_size=5) as two,
@@ -299,10 +301,10 @@ async def test_two_schedulers_of_one_process_have_a_lock_each(dsn: str) -> None:
     ):
         keys = await one.fetch("SELECT liveness_key FROM scheduler_workers")
         assert len({key[0] for key in keys}) == 2
-        assert not any([await can_be_had(one, key[0]) for key in keys])
+        assert not any([await is_lock_free(one, key[0]) for key in keys])
 
 
-async def test_what_it_finds_back_everybody_tries_again(
+async def test_services_retry_at_once_when_the_keeper_reconnects(
     proxied: tuple[Proxy, str],
 ) -> None:
     proxy, dsn = proxied
@@ -322,7 +324,7 @@ async def test_what_it_finds_back_everybody_tries_again(
 
 
 @pytest.mark.skipif(not hasattr(asyncpg.Pool, "_connect"), reason="from asyncpg 0.30 on")
-async def test_a_pool_with_a_connect_of_its_own_is_asked_by_it(dsn: str) -> None:
+async def test_keeper_connects_with_the_connect_function_of_the_pool(dsn: str) -> None:
     asked = []
 
     async def connect(*args: object, **settings: object) -> asyncpg.Connection:
@@ -336,7 +338,7 @@ async def test_a_pool_with_a_connect_of_its_own_is_asked_by_it(dsn: str) -> None
         await connection.close()
 
 
-async def test_a_way_to_connect_that_works_in_one_loop_only_costs_the_keeper_and_no_more(dsn: str) -> None:
+async def test_worker_runs_without_a_keeper_when_the_pool_connects_in_one_loop_only(dsn: str) -> None:
     """A token that is fetched with a client of the main loop, say."""
     loop = asyncio.get_running_loop()
 
@@ -355,7 +357,7 @@ async def test_a_way_to_connect_that_works_in_one_loop_only_costs_the_keeper_and
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, False), (3, False), (4, True)])
-async def test_a_small_pool_has_no_keeper_beside_it_unless_asked(
+async def test_keeper_does_not_start_beside_a_small_pool_without_a_dsn(
     dsn: str, size: int, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:

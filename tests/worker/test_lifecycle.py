@@ -1,4 +1,4 @@
-"""Every service stands 500 starts and stops from ten tasks at once, on a real database."""
+"""Every service survives 500 starts and stops from ten tasks at once, on a real database."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ CALLS = 500
 CALLERS = 10
 
 
-def test_no_service_is_left_out() -> None:
+def test_stress_test_covers_every_service() -> None:
     built = {kind.name for kind in Service.__subclasses__() if kind.__module__.startswith("pg_scheduler.")}
     assert built == set(BUILDERS)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-async def test_500_starts_and_stops_from_10_tasks(name: str, parts: Parts, seen: Recorder) -> None:
+async def test_service_survives_500_starts_and_stops_from_10_tasks(
+    name: str, parts: Parts, seen: Recorder
+) -> None:
     @periodic(every=timedelta(days=1), dedup_key="daily")
     async def daily() -> None: ...
 
@@ -80,7 +82,7 @@ async def test_500_starts_and_stops_from_10_tasks(name: str, parts: Parts, seen:
     assert await parts.store.workers.list_workers() == []
 
 
-async def test_a_whole_scheduler_stands_it_too(pool: asyncpg.Pool) -> None:
+async def test_scheduler_survives_starts_and_stops_from_10_tasks(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     seen = Recorder(scheduler)
     before = asyncio.all_tasks()

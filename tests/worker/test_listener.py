@@ -1,4 +1,4 @@
-"""Notifications are heard, and it is noticed when they are not."""
+"""The listener receives notifications, and detects when none arrive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def received(parts: Parts, *messages: str) -> None:
     await parts.calls.until(*(SIGNALS[message] for message in (*messages, "check me")))
 
 
-async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> None:
+async def test_listener_receives_notifications_when_it_has_started(parts: Parts, seen: Recorder) -> None:
     listener = parts.listener()
     assert not holds(listener.is_receiving)
     await listener.start()
@@ -54,7 +54,7 @@ async def test_it_hears_once_it_has_started(parts: Parts, seen: Recorder) -> Non
 
 
 @pytest.mark.parametrize("message", ["hello other", "check other", "due mine", "unknown"])
-async def test_messages_for_others_are_not_passed_on(parts: Parts, message: str) -> None:
+async def test_listener_ignores_notifications_for_others(parts: Parts, message: str) -> None:
     listener = parts.listener(own_mark="mine")
     await listener.start()
     parts.calls.clear()
@@ -63,7 +63,7 @@ async def test_messages_for_others_are_not_passed_on(parts: Parts, message: str)
     await listener.stop()
 
 
-async def test_channels_of_two_schemas_are_apart(parts: Parts, pool: asyncpg.Pool) -> None:
+async def test_listener_receives_nothing_from_another_schema(parts: Parts, pool: asyncpg.Pool) -> None:
     listener = parts.listener()
     await listener.start()
     await Store(Connections(pool), schema="other").locks.notify(["due"])
@@ -72,7 +72,7 @@ async def test_channels_of_two_schemas_are_apart(parts: Parts, pool: asyncpg.Poo
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_small_pool_has_no_connection_to_spare(
+async def test_listener_does_not_listen_when_the_pool_is_too_small(
     dsn: str, bus: EventBus, seen: Recorder, size: int
 ) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size)
@@ -83,7 +83,7 @@ async def test_a_small_pool_has_no_connection_to_spare(
     await pool.close()
 
 
-async def test_a_connection_of_its_own_needs_no_place_in_the_pool(
+async def test_listener_uses_the_direct_dsn_when_the_pool_is_too_small(
     dsn: str, bus: EventBus, seen: Recorder
 ) -> None:
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=1)
@@ -96,7 +96,7 @@ async def test_a_connection_of_its_own_needs_no_place_in_the_pool(
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["pooled", "own"])
-async def test_a_killed_connection_is_replaced(
+async def test_listener_reconnects_when_its_connection_is_terminated(
     dsn: str, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, own: bool
 ) -> None:
     parts = Parts(Store(Connections(pool, direct_dsn=dsn if own else None)), bus)
@@ -112,7 +112,7 @@ async def test_a_killed_connection_is_replaced(
     assert not seen.of(ServiceFaulted)
 
 
-async def test_it_comes_back_after_an_outage(
+async def test_listener_reconnects_after_an_outage(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder
 ) -> None:
     parts = Parts(Store(Connections(pool, direct_dsn=wire.dsn)), bus)
@@ -127,7 +127,7 @@ async def test_it_comes_back_after_an_outage(
     await listener.stop()
 
 
-async def test_a_connection_that_answers_but_brings_nothing_is_deaf(
+async def test_listener_reports_a_connection_that_receives_no_notifications(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind PgBouncer in transaction mode. Real time: that nothing comes has to be waited for."""
@@ -144,7 +144,7 @@ async def test_a_connection_that_answers_but_brings_nothing_is_deaf(
     await listener.drain()
 
 
-async def test_a_half_open_connection_is_noticed_and_replaced(
+async def test_listener_replaces_a_half_open_connection(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
@@ -160,7 +160,7 @@ async def test_a_half_open_connection_is_noticed_and_replaced(
     await listener.stop()
 
 
-async def test_stop_does_not_hang_on_a_half_open_connection(
+async def test_listener_stops_when_its_connection_is_half_open(
     wire: Wire, pool: asyncpg.Pool, bus: EventBus
 ) -> None:
     """Real time: no answer comes, which has to be waited for."""
@@ -173,14 +173,16 @@ async def test_stop_does_not_hang_on_a_half_open_connection(
     assert not holds(listener.is_receiving)
 
 
-async def test_a_check_without_a_connection_is_no_fault(store: Store) -> None:
+async def test_subscription_check_does_nothing_without_a_connection(store: Store) -> None:
     subscription = notifications.Subscription(store, lambda message: None, lambda: None)
     await subscription.check(1)
     await subscription.close()
     assert not holds(subscription.is_open)
 
 
-async def test_a_failed_start_leaves_no_connection_behind(pool: asyncpg.Pool, bus: EventBus) -> None:
+async def test_listener_leaves_no_connection_when_it_cannot_connect(
+    pool: asyncpg.Pool, bus: EventBus
+) -> None:
     parts = Parts(Store(Connections(pool, direct_dsn="postgresql://127.0.0.1:1/none")), bus)
     listener: Listener = parts.listener()
     with pytest.raises(DatabaseUnavailableError):

@@ -1,4 +1,4 @@
-"""Windows are enqueued exactly once each, whatever happens in between."""
+"""The planner enqueues each fire time exactly once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def row(store: Store, key: str = KEY) -> PeriodicRow:
     return (await store.schedules.periodic_rows())[key]
 
 
-async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
+async def test_planner_fires_a_new_schedule_one_interval_after_its_first_write(
     parts: Parts, clock: FakeClock
 ) -> None:
     periodic(every=10 * MINUTE, dedup_key=KEY)(work)
@@ -81,7 +81,7 @@ async def test_a_new_schedule_fires_one_interval_after_its_first_sight(
     assert (after.last_fire_at, after.next_fire_at) == (NOON + 10 * MINUTE, NOON + 20 * MINUTE)
 
 
-async def test_a_window_is_told_after_it_is_committed(
+async def test_planner_publishes_a_planned_job_after_the_commit(
     parts: Parts, clock: FakeClock, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
     other = await asyncpg.connect(dsn)
@@ -103,7 +103,9 @@ async def test_a_window_is_told_after_it_is_committed(
     await other.close()
 
 
-async def test_priority_retries_lock_and_timeout_come_along(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_enqueues_jobs_with_all_settings_of_their_schedule(
+    parts: Parts, clock: FakeClock
+) -> None:
     from pg_scheduler import JobPriority
 
     periodic(
@@ -128,9 +130,7 @@ async def test_priority_retries_lock_and_timeout_come_along(parts: Parts, clock:
     assert held.function == f"{__name__}.work"
 
 
-async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
-    parts: Parts, clock: FakeClock
-) -> None:
+async def test_planner_enqueues_only_the_latest_of_missed_fire_times(parts: Parts, clock: FakeClock) -> None:
     periodic(every=10 * MINUTE, dedup_key=KEY)(work)
     planner = parts.planner(grace=60)
     await planner.run_once()
@@ -138,7 +138,7 @@ async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
     await planner.run_once()
     assert await windows(parts.store) == [NOON + timedelta(hours=5)]
     assert (await row(parts.store)).next_fire_at == NOON + timedelta(hours=5, minutes=10)
-    # Late by three minutes with a grace of one, and it runs all the same: nobody was there to be in time.
+    # Late by three minutes with a grace time of one, and it runs: no node was up in time.
     await parts.store.workers.register(new_worker(), LEASE)
     claimed = await parts.store.claims.exchange("me", [f"{__name__}.work"], 10)
     assert (len(claimed.jobs), len(claimed.expired)) == (1, 0)
@@ -147,7 +147,9 @@ async def test_missed_windows_collapse_into_the_latest_and_the_rhythm_goes_on(
     assert (await windows(parts.store))[1:] == [NOON + timedelta(hours=5, minutes=10)]
 
 
-async def test_the_grace_counts_from_when_the_window_was_enqueued(parts: Parts, clock: FakeClock) -> None:
+async def test_misfire_grace_time_counts_from_when_the_job_was_enqueued(
+    parts: Parts, clock: FakeClock
+) -> None:
     periodic(every=10 * MINUTE, dedup_key=KEY)(work)
     planner = parts.planner(grace=60)
     await planner.run_once()
@@ -161,7 +163,9 @@ async def test_the_grace_counts_from_when_the_window_was_enqueued(parts: Parts, 
     assert [job.status for job in await jobs(parts.store)] == [JobStatus.EXPIRED]
 
 
-async def test_one_run_that_failed_or_expired_does_not_stop_the_next(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_continues_after_a_job_that_failed_expired_or_was_cancelled(
+    parts: Parts, clock: FakeClock
+) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -174,7 +178,7 @@ async def test_one_run_that_failed_or_expired_does_not_stop_the_next(parts: Part
     assert await windows(parts.store) == [NOON + n * MINUTE for n in range(1, 5)]
 
 
-async def test_two_planners_race_and_each_window_is_enqueued_once(
+async def test_planners_enqueue_each_fire_time_once_when_they_race(
     dsn: str, clock: FakeClock, bus: EventBus, seen: Recorder
 ) -> None:
     pools = [await asyncpg.create_pool(dsn, min_size=2, max_size=2) for _ in range(3)]
@@ -195,7 +199,7 @@ async def test_two_planners_race_and_each_window_is_enqueued_once(
         await pool.close()
 
 
-async def test_a_row_moved_back_by_hand_enqueues_nothing_twice(
+async def test_planner_enqueues_nothing_twice_when_a_row_is_set_back(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -208,7 +212,9 @@ async def test_a_row_moved_back_by_hand_enqueues_nothing_twice(
     assert await windows(parts.store) == [NOON + MINUTE]
 
 
-async def test_a_missing_next_time_is_computed(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+async def test_planner_computes_a_missing_next_fire_time(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
     periodic(cron="30 * * * *", dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -218,7 +224,7 @@ async def test_a_missing_next_time_is_computed(parts: Parts, clock: FakeClock, p
     assert await jobs(parts.store) == []
 
 
-async def test_what_is_due_but_locked_by_another_planner_is_left_to_it(
+async def test_planner_skips_a_due_row_that_another_planner_has_locked(
     parts: Parts, clock: FakeClock, dsn: str
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -239,7 +245,7 @@ async def test_what_is_due_but_locked_by_another_planner_is_left_to_it(
 # -- switching -----------------------------------------------------------------------------------------
 
 
-async def test_what_is_switched_off_fires_no_more_until_it_is_switched_on(
+async def test_planner_does_not_fire_a_disabled_schedule_until_it_is_enabled(
     parts: Parts, clock: FakeClock
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -261,7 +267,7 @@ async def test_what_is_switched_off_fires_no_more_until_it_is_switched_on(
     assert not planner._jobs.enable("another key", True)
 
 
-async def test_a_switch_is_remembered_across_restarts_and_seen_by_other_nodes(
+async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_after_a_restart(
     parts: Parts, clock: FakeClock
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -278,7 +284,7 @@ async def test_a_switch_is_remembered_across_restarts_and_seen_by_other_nodes(
     assert await jobs(parts.store) == []
 
 
-async def test_a_switch_made_during_the_last_pass_is_written_at_the_stop(parts: Parts) -> None:
+async def test_planner_writes_a_switch_of_the_last_pass_when_it_stops(parts: Parts) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.start()
@@ -287,7 +293,9 @@ async def test_a_switch_made_during_the_last_pass_is_written_at_the_stop(parts: 
     assert not (await row(parts.store)).enabled
 
 
-async def test_a_schedule_begins_switched_off_when_the_code_says_so(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_writes_a_schedule_disabled_when_the_code_disables_it(
+    parts: Parts, clock: FakeClock
+) -> None:
     periodic(every=MINUTE, dedup_key=KEY, enabled=False)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -301,7 +309,9 @@ async def test_a_schedule_begins_switched_off_when_the_code_says_so(parts: Parts
     assert len(await jobs(parts.store)) == 1
 
 
-async def test_a_switch_made_before_the_row_exists_is_not_lost(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_writes_a_switch_that_was_made_before_the_row_existed(
+    parts: Parts, clock: FakeClock
+) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     planner._jobs.enable(KEY, False)
@@ -313,7 +323,7 @@ async def test_a_switch_made_before_the_row_exists_is_not_lost(parts: Parts, clo
     assert not planner._jobs.configs()[KEY].enabled
 
 
-async def test_a_switch_made_while_another_is_written_is_not_lost(
+async def test_planner_writes_a_switch_that_was_made_while_another_was_written(
     parts: Parts, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -334,7 +344,7 @@ async def test_a_switch_made_while_another_is_written_is_not_lost(
     assert (await row(parts.store)).enabled
 
 
-async def test_deaf_nodes_look_more_often(parts: Parts) -> None:
+async def test_planner_polls_more_often_when_no_notifications_arrive(parts: Parts) -> None:
     parts.signals.notifications_up.clear()
     planner = parts.planner()
     assert await planner.run_once() == POLL_INTERVAL_S  # there is nothing that could be switched
@@ -347,7 +357,9 @@ async def test_deaf_nodes_look_more_often(parts: Parts) -> None:
 # -- cron and edits ------------------------------------------------------------------------------------
 
 
-async def test_cron_with_seconds_gives_each_second_its_own_window(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_fires_a_cron_schedule_with_seconds_at_each_second(
+    parts: Parts, clock: FakeClock
+) -> None:
     periodic(cron="* * * * * */20", dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -359,7 +371,7 @@ async def test_cron_with_seconds_gives_each_second_its_own_window(parts: Parts, 
     assert len({job.job_id for job in await jobs(parts.store)}) == 6
 
 
-async def test_cron_follows_its_time_zone(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_fires_a_cron_schedule_in_its_time_zone(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="0 9 * * *", timezone="Asia/Kolkata", dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -367,7 +379,7 @@ async def test_cron_follows_its_time_zone(parts: Parts, clock: FakeClock) -> Non
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["given", "derived"])
-async def test_an_edited_schedule_moves_on_and_fires_no_window_twice(
+async def test_planner_fires_no_time_twice_when_a_schedule_is_edited(
     parts: Parts, clock: FakeClock, key: str | None
 ) -> None:
     periodic(cron="*/10 * * * *", dedup_key=key)(work)
@@ -376,7 +388,7 @@ async def test_an_edited_schedule_moves_on_and_fires_no_window_twice(
     clock.advance(10 * MINUTE)
     await planner.run_once()
     periodic_catalogue.clear()
-    periodic(cron="*/5 * * * *", dedup_key=key)(work)  # 12:10 is a window of this one too
+    periodic(cron="*/5 * * * *", dedup_key=key)(work)  # 12:10 is a fire time of this one too
     restarted = parts.planner()
     await restarted.prepare()
     await restarted.run_once()
@@ -387,7 +399,7 @@ async def test_an_edited_schedule_moves_on_and_fires_no_window_twice(
     assert await windows(parts.store) == [NOON + 10 * MINUTE, NOON + 15 * MINUTE]
 
 
-async def test_a_clock_that_went_back_fires_no_window_twice(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_fires_no_time_twice_when_the_clock_is_set_back(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="*/10 * * * *", dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
@@ -401,7 +413,7 @@ async def test_a_clock_that_went_back_fires_no_window_twice(parts: Parts, clock:
     assert (await row(parts.store)).next_fire_at == NOON + 12 * MINUTE
 
 
-async def test_a_function_added_later_is_written_in_the_next_pass(parts: Parts) -> None:
+async def test_planner_writes_a_schedule_that_was_added_after_the_start(parts: Parts) -> None:
     planner = parts.planner()
     await planner.run_once()
     assert await parts.store.schedules.periodic_rows() == {}
@@ -410,7 +422,7 @@ async def test_a_function_added_later_is_written_in_the_next_pass(parts: Parts) 
     assert set(await parts.store.schedules.periodic_rows()) == {KEY}
 
 
-async def test_schedules_of_other_applications_are_left_alone(parts: Parts, clock: FakeClock) -> None:
+async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clock: FakeClock) -> None:
     periodic(every=MINUTE, dedup_key="theirs")(other_work)
     await parts.planner().run_once()
     periodic_catalogue.clear()
@@ -423,7 +435,7 @@ async def test_schedules_of_other_applications_are_left_alone(parts: Parts, cloc
     assert set(planner._jobs.configs()) == {"ours"}
 
 
-async def test_status_shows_the_row(parts: Parts, clock: FakeClock) -> None:
+async def test_status_shows_the_row_of_a_schedule(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="*/10 * * * *", timezone="Europe/Berlin", dedup_key=KEY)(work)
     planner = parts.planner()
     status = planner._jobs.status(KEY)
@@ -439,14 +451,14 @@ async def test_status_shows_the_row(parts: Parts, clock: FakeClock) -> None:
     assert planner._jobs.status("another") is None
 
 
-async def test_configs_are_the_ones_of_the_code(parts: Parts) -> None:
+async def test_configs_are_those_of_the_code(parts: Parts) -> None:
     periodic(every=MINUTE)(work)
     (config,) = parts.planner()._jobs.configs().values()
     assert config == PeriodicJobConfig(work, interval=MINUTE)
 
 
 @pytest.mark.parametrize("broken", ["timezone = 'Mars/Olympus'", "cron = 'bogus'"])
-async def test_a_row_that_cannot_be_understood_stops_no_other(
+async def test_planner_plans_the_other_schedules_when_one_row_is_unusable(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: str
 ) -> None:
     """Changed by hand, or written by a node that knows more than this one."""

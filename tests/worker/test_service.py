@@ -15,7 +15,7 @@ from tests.support.worker import PATIENCE, Recorder, holds
 
 
 class Idle(Service):
-    """Does what it is told in each pass, then waits for a wake-up."""
+    """Calls a function in each pass, and sleeps until woken."""
 
     name: ClassVar[str] = "idle"
 
@@ -45,14 +45,14 @@ class Idle(Service):
                 await self._passed.wait()
 
 
-async def test_a_wake_up_before_the_sleep_is_not_lost() -> None:
+async def test_wakeup_ends_the_next_sleep_when_it_is_set_before() -> None:
     wakeup = Wakeup()
     wakeup.set()
     async with asyncio.timeout(PATIENCE):
         await wakeup.wait(NEVER)
 
 
-async def test_a_wake_up_ends_one_sleep_only() -> None:
+async def test_wakeup_ends_one_sleep_only() -> None:
     wakeup = Wakeup()
     wakeup.set()
     wakeup.set()
@@ -65,12 +65,12 @@ async def test_a_wake_up_ends_one_sleep_only() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001])
-async def test_a_sleep_ends_by_itself(seconds: float) -> None:
+async def test_wakeup_ends_by_itself_when_the_time_is_over(seconds: float) -> None:
     async with asyncio.timeout(PATIENCE):
         await Wakeup().wait(seconds)
 
 
-async def test_a_wake_up_during_a_pass_brings_another(bus: EventBus) -> None:
+async def test_service_makes_another_pass_when_it_is_woken_during_one(bus: EventBus) -> None:
     async def work() -> float:
         if service.passes == 2:
             service.wake()
@@ -104,7 +104,7 @@ async def test_start_returns_after_the_first_pass(bus: EventBus) -> None:
     assert not holds(service.is_running)
 
 
-async def test_passes_and_their_delays_are_told(bus: EventBus, seen: Recorder) -> None:
+async def test_service_publishes_passes_with_their_delays(bus: EventBus, seen: Recorder) -> None:
     async def work() -> float:
         return 0.001
 
@@ -114,7 +114,7 @@ async def test_passes_and_their_delays_are_told(bus: EventBus, seen: Recorder) -
     await service.stop()
 
 
-async def test_jitter_moves_the_delay_within_its_bounds(bus: EventBus, seen: Recorder) -> None:
+async def test_service_moves_the_delay_by_its_jitter_at_most(bus: EventBus, seen: Recorder) -> None:
     class Jittery(Idle):
         jitter: ClassVar[float] = 0.5
 
@@ -130,7 +130,7 @@ async def test_jitter_moves_the_delay_within_its_bounds(bus: EventBus, seen: Rec
     assert len(set(delays)) > 1
 
 
-async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_well(
+async def test_service_backs_off_longer_until_a_pass_succeeds(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -152,9 +152,7 @@ async def test_a_transient_fault_backs_off_longer_and_longer_until_a_pass_is_wel
     assert all(isinstance(each.error, DatabaseUnavailableError) for each in retries)
 
 
-async def test_a_database_that_is_back_is_asked_at_once(
-    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_retry_ends_the_backoff(bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def work() -> float:
         if service.passes in {1, 3}:
@@ -177,7 +175,7 @@ async def test_a_database_that_is_back_is_asked_at_once(
     assert service.passes == 4
 
 
-async def test_any_other_exception_ends_the_loop_and_is_handed_up(bus: EventBus, seen: Recorder) -> None:
+async def test_service_publishes_a_fault_and_ends_when_a_pass_raises(bus: EventBus, seen: Recorder) -> None:
     mistake = KeyError("a mistake")
 
     async def work() -> float:
@@ -196,7 +194,7 @@ async def test_any_other_exception_ends_the_loop_and_is_handed_up(bus: EventBus,
     assert service.drained == 1
 
 
-async def test_start_raises_what_ended_the_first_pass(bus: EventBus, seen: Recorder) -> None:
+async def test_start_raises_the_error_of_the_first_pass(bus: EventBus, seen: Recorder) -> None:
     async def work() -> float:
         raise KeyError("a mistake")
 
@@ -208,7 +206,7 @@ async def test_start_raises_what_ended_the_first_pass(bus: EventBus, seen: Recor
     assert not seen.of(ServiceFaulted)
 
 
-async def test_start_raises_what_prepare_raised_and_can_be_tried_again(bus: EventBus) -> None:
+async def test_start_raises_the_error_of_prepare_and_succeeds_later(bus: EventBus) -> None:
     class Picky(Idle):
         async def prepare(self) -> None:
             await super().prepare()
@@ -225,7 +223,7 @@ async def test_start_raises_what_prepare_raised_and_can_be_tried_again(bus: Even
     await service.stop()
 
 
-async def test_stop_waits_for_the_pass_that_is_under_way(bus: EventBus) -> None:
+async def test_stop_waits_for_the_current_pass(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
     ended = asyncio.Event()
 
@@ -265,7 +263,7 @@ async def test_start_and_stop_are_idempotent(bus: EventBus) -> None:
     await service.stop()
 
 
-async def test_a_start_that_is_cancelled_can_be_undone(bus: EventBus) -> None:
+async def test_stop_ends_the_loop_after_a_cancelled_start(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -285,7 +283,7 @@ async def test_a_start_that_is_cancelled_can_be_undone(bus: EventBus) -> None:
     assert service.drained == 1
 
 
-async def test_a_fault_after_a_cancelled_start_is_handed_up(bus: EventBus, seen: Recorder) -> None:
+async def test_service_publishes_a_fault_after_a_cancelled_start(bus: EventBus, seen: Recorder) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -304,7 +302,7 @@ async def test_a_fault_after_a_cancelled_start_is_handed_up(bus: EventBus, seen:
     await service.stop()
 
 
-async def test_a_stop_that_is_cancelled_can_be_finished(bus: EventBus) -> None:
+async def test_stop_ends_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -327,7 +325,7 @@ async def test_a_stop_that_is_cancelled_can_be_finished(bus: EventBus) -> None:
     assert (service.passes, service.drained) == (2, 1)
 
 
-async def test_a_start_after_a_cancelled_stop_really_runs(bus: EventBus) -> None:
+async def test_start_runs_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -353,7 +351,7 @@ async def test_a_start_after_a_cancelled_stop_really_runs(bus: EventBus) -> None
     await service.stop()
 
 
-async def test_a_loop_that_is_cancelled_from_outside_can_be_stopped(bus: EventBus, seen: Recorder) -> None:
+async def test_stop_drains_after_the_loop_was_cancelled_from_outside(bus: EventBus, seen: Recorder) -> None:
     service = Idle(bus)
     await service.start()
     (loop,) = [task for task in asyncio.all_tasks() if task.get_name() == "pg_scheduler idle"]
@@ -364,7 +362,7 @@ async def test_a_loop_that_is_cancelled_from_outside_can_be_stopped(bus: EventBu
     assert not seen.of(ServiceFaulted)
 
 
-async def test_a_wake_up_does_not_shorten_the_backoff(
+async def test_wake_does_not_shorten_the_backoff(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work that comes in while the database is away must not make it be asked without a pause."""
@@ -387,9 +385,7 @@ async def test_a_wake_up_does_not_shorten_the_backoff(
         await service.stop()
 
 
-async def test_start_waits_for_a_pass_that_is_no_fault(
-    bus: EventBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_waits_for_a_pass_that_succeeds(bus: EventBus, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def work() -> float:
         if service.passes < 3:

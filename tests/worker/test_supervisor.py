@@ -15,7 +15,7 @@ from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 
 class Part:
-    """Writes down what it is told."""
+    """Logs its starts and stops."""
 
     def __init__(self, name: str, log: list[str], *, on_start: object = None, on_stop: object = None) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class Part:
             raise self._on_stop
 
 
-async def test_parts_stop_in_the_opposite_order_of_their_start() -> None:
+async def test_supervisor_stops_parts_in_reverse_order() -> None:
     log: list[str] = []
     supervisor = Supervisor([Part(name, log) for name in "abc"])
     await supervisor.start()
@@ -45,7 +45,7 @@ async def test_parts_stop_in_the_opposite_order_of_their_start() -> None:
 @pytest.mark.parametrize(
     "fault", [DatabaseUnavailableError("away"), KeyError("mistake"), asyncio.CancelledError()]
 )
-async def test_a_part_that_cannot_start_takes_the_started_ones_with_it(fault: BaseException) -> None:
+async def test_supervisor_stops_the_started_parts_when_one_cannot_start(fault: BaseException) -> None:
     log: list[str] = []
     parts = [Part("a", log), Part("b", log, on_start=fault), Part("c", log)]
     with pytest.raises(type(fault)):
@@ -56,7 +56,7 @@ async def test_a_part_that_cannot_start_takes_the_started_ones_with_it(fault: Ba
 @pytest.mark.parametrize(
     "fault", [DatabaseUnavailableError("away"), SchemaMissingError("gone"), KeyError("mistake")]
 )
-async def test_a_part_that_fails_to_stop_keeps_none_from_stopping(fault: Exception) -> None:
+async def test_supervisor_stops_all_parts_when_one_fails_to_stop(fault: Exception) -> None:
     log: list[str] = []
     parts = [Part("a", log), Part("b", log, on_stop=fault), Part("c", log)]
     supervisor = Supervisor(parts)
@@ -66,7 +66,7 @@ async def test_a_part_that_fails_to_stop_keeps_none_from_stopping(fault: Excepti
     assert log[3:] == ["-c", "-b", "-a"]
 
 
-async def test_of_several_faults_the_first_is_raised_and_names_the_others() -> None:
+async def test_supervisor_raises_the_first_error_with_notes_of_the_others() -> None:
     log: list[str] = []
     parts = [Part("a", log, on_stop=KeyError("a")), Part("b", log, on_stop=DatabaseUnavailableError("b"))]
     with pytest.raises(DatabaseUnavailableError, match="b") as raised:
@@ -74,7 +74,7 @@ async def test_of_several_faults_the_first_is_raised_and_names_the_others() -> N
     assert raised.value.__notes__ == ["another part could not stop either: KeyError('a')"]
 
 
-async def test_the_scheduler_starts_claims_last_and_ends_heartbeats_last(pool: asyncpg.Pool) -> None:
+async def test_scheduler_starts_the_claimer_last_and_stops_the_heartbeat_last(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool)
     seen = Recorder(scheduler)
     await scheduler.start()
@@ -87,7 +87,7 @@ async def test_the_scheduler_starts_claims_last_and_ends_heartbeats_last(pool: a
     assert type(seen.events[-1]) is WorkerStopped
 
 
-async def test_a_broken_part_stops_the_scheduler_and_wait_raises_it(
+async def test_wait_raises_the_error_that_ended_a_part(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(pool)
@@ -115,7 +115,7 @@ async def test_a_broken_part_stops_the_scheduler_and_wait_raises_it(
     await scheduler.wait()
 
 
-async def test_the_async_with_block_raises_it_at_its_end(
+async def test_async_with_raises_the_error_that_ended_a_part(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> float:
@@ -132,14 +132,14 @@ async def test_the_async_with_block_raises_it_at_its_end(
         await live()
 
 
-async def test_an_error_of_the_block_itself_is_the_one_that_is_raised(pool: asyncpg.Pool) -> None:
+async def test_async_with_raises_the_error_of_its_block(pool: asyncpg.Pool) -> None:
     with pytest.raises(LookupError):
         async with Scheduler(pool) as scheduler:
             raise LookupError
     assert not holds(scheduler.is_running)
 
 
-async def test_a_part_that_breaks_while_others_start_fails_the_start(
+async def test_start_raises_the_error_of_a_part_that_ends_while_others_start(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Heartbeat.run_once
@@ -162,7 +162,7 @@ async def test_a_part_that_breaks_while_others_start_fails_the_start(
     assert await scheduler.workers() == []
 
 
-async def test_when_the_tables_vanish_everything_stops_and_says_why(dsn: str, pool: asyncpg.Pool) -> None:
+async def test_scheduler_stops_with_schema_missing_when_a_table_is_gone(dsn: str, pool: asyncpg.Pool) -> None:
     """Every part breaks at once, and results cannot be written: no part may be left behind."""
     scheduler = Scheduler(pool, shutdown_timeout=0.1)
     before = asyncio.all_tasks()
@@ -180,7 +180,7 @@ async def test_when_the_tables_vanish_everything_stops_and_says_why(dsn: str, po
     assert not holds(scheduler.is_running)
 
 
-async def test_shutdown_without_the_database_stops_all_the_same(dsn: str, pool: asyncpg.Pool) -> None:
+async def test_shutdown_stops_every_part_when_the_pool_is_terminated(dsn: str, pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
     before = asyncio.all_tasks()
     await scheduler.start()

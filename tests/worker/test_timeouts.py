@@ -31,7 +31,7 @@ class Expired(list[str]):
                 await self._changed.wait()
 
 
-async def test_items_expire_in_the_order_of_their_limits() -> None:
+async def test_timeouts_expire_in_their_order() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     timeouts.add("third", 0.03)
@@ -46,7 +46,7 @@ async def test_items_expire_in_the_order_of_their_limits() -> None:
     timeouts.close()
 
 
-async def test_none_expires_early_though_its_timer_was_set_for_another() -> None:
+async def test_timeout_does_not_expire_early_when_its_timer_was_set_for_another() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ async def test_none_expires_early_though_its_timer_was_set_for_another() -> None
     timeouts.close()
 
 
-async def test_what_was_removed_does_not_expire_and_the_others_do() -> None:
+async def test_timeout_does_not_expire_when_it_was_removed() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     for item in ("a", "b", "c"):
@@ -76,7 +76,7 @@ async def test_what_was_removed_does_not_expire_and_the_others_do() -> None:
     assert len(timeouts) == 0
 
 
-async def test_an_item_may_come_again() -> None:
+async def test_timeout_can_be_set_again_for_the_same_item() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     timeouts.add("a", 0.01)
@@ -87,7 +87,7 @@ async def test_an_item_may_come_again() -> None:
     assert len(timeouts) == 0
 
 
-async def test_one_that_was_removed_by_the_expiry_of_another_still_expires_once() -> None:
+async def test_timeout_expires_once_when_a_callback_removes_it() -> None:
     """A callback may take out a neighbour, as a job does that cancels another."""
     seen: list[str] = []
 
@@ -107,7 +107,7 @@ async def test_one_that_was_removed_by_the_expiry_of_another_still_expires_once(
     assert len(timeouts) == 0
 
 
-async def test_after_close_nothing_expires() -> None:
+async def test_timeouts_do_not_expire_after_close() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     timeouts.add("a", 0.0)
@@ -122,7 +122,7 @@ async def test_after_close_nothing_expires() -> None:
 
 
 @pytest.mark.parametrize("timeout", [LONG, None])
-async def test_many_items_leave_nothing_behind(timeout: float | None) -> None:
+async def test_timeouts_keep_few_timers_for_many_items(timeout: float | None) -> None:
     """Whether all have one timeout, or each one of its own."""
     timeouts: TimeoutQueue[int] = TimeoutQueue(lambda _item: None)
     for item in range(2000):
@@ -136,7 +136,7 @@ async def test_many_items_leave_nothing_behind(timeout: float | None) -> None:
     timeouts.close()
 
 
-async def test_timers_that_watched_nothing_to_their_end_are_gone() -> None:
+async def test_timers_are_removed_when_they_end_without_items() -> None:
     marker = Expired()
     timeouts: TimeoutQueue[str] = TimeoutQueue(marker.note)
     for n in range(5):
@@ -147,7 +147,7 @@ async def test_timers_that_watched_nothing_to_their_end_are_gone() -> None:
     assert (timeouts._timers, timeouts._by_timeout) == ({}, {})
 
 
-async def test_the_longest_time_there_is() -> None:
+async def test_timeout_takes_the_longest_time_that_a_job_may_have() -> None:
     timeouts: TimeoutQueue[str] = TimeoutQueue(lambda _item: None)
     timeouts.add("a", 999_999_999)
     await asyncio.sleep(0)
@@ -156,7 +156,7 @@ async def test_the_longest_time_there_is() -> None:
 
 
 @pytest.mark.parametrize("timeout", [1e300, float("inf"), float("nan")])
-async def test_what_is_longer_is_no_limit(timeout: float) -> None:
+async def test_timeout_is_no_limit_when_it_is_too_long_or_nan(timeout: float) -> None:
     timeouts: TimeoutQueue[str] = TimeoutQueue(lambda _item: None)
     timeouts.add("a", timeout)
     assert len(timeouts) == 0

@@ -1,4 +1,4 @@
-"""The rescuer, the expirer and the lookout, pass by pass."""
+"""The rescuer, the expirer and the deadline scanner, pass by pass."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parts(connections: Connections, clock: FakeClock, bus: EventBus, server_star
 
 
 async def rescue(parts: Parts, **options: int | None) -> None:
-    """Two passes: those in doubt are asked first, and get no time to answer here."""
+    """Make two passes: suspect workers are asked for a heartbeat first, and get no time to answer here."""
     parts.tune(rescuer=RescuerOptions(answer_timeout_s=0.0))
     rescuer = parts.rescuer(**options)
     parts.tune(rescuer=RescuerOptions())
@@ -53,7 +53,7 @@ async def rescue(parts: Parts, **options: int | None) -> None:
 # -- rescuer -------------------------------------------------------------------------------------------
 
 
-async def test_the_jobs_of_a_dead_worker_are_given_back(
+async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     dead = await claim(parts.store, new_job("a"), new_job("b"), worker_id="dead")
@@ -72,7 +72,7 @@ async def test_the_jobs_of_a_dead_worker_are_given_back(
     assert await parts.store.results.settle("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
 
 
-async def test_a_dead_worker_without_jobs_is_told_of_too(
+async def test_rescuer_publishes_a_dead_worker_without_jobs(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     await parts.store.workers.register(new_worker("dead"), 60)
@@ -82,7 +82,7 @@ async def test_a_dead_worker_without_jobs_is_told_of_too(
     assert parts.calls == ["asked dead"]
 
 
-async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: FakeClock) -> None:
+async def test_rescuer_reclaims_a_row_whose_worker_does_not_renew_it(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
     clock.advance(timedelta(seconds=61))
     await parts.store.workers.renew("alive", {}, 600)
@@ -95,7 +95,7 @@ async def test_a_row_whose_own_lease_is_over_is_given_back(parts: Parts, clock: 
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_a_row_without_a_lease_has_the_threshold(
+async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_threshold(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -113,7 +113,7 @@ async def test_a_row_without_a_lease_has_the_threshold(
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_a_job_set_to_running_by_hand_comes_back_after_one_lease(
+async def test_rescuer_reclaims_a_job_that_was_set_to_running_by_hand_after_one_lease(
     parts: Parts, clock: FakeClock
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -126,7 +126,7 @@ async def test_a_job_set_to_running_by_hand_comes_back_after_one_lease(
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_a_replacement_waiting_for_a_dead_worker_is_applied(parts: Parts, clock: FakeClock) -> None:
+async def test_rescuer_applies_the_replacement_of_a_dead_workers_job(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="dead")
     await parts.store.jobs.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
     clock.advance(timedelta(seconds=61))
@@ -136,7 +136,7 @@ async def test_a_replacement_waiting_for_a_dead_worker_is_applied(parts: Parts, 
     assert (job.status, job.job_name, job.args, job.replacement) == ("pending", "test.other", (2,), False)
 
 
-async def test_a_worker_in_doubt_about_itself_declares_nobody_dead(
+async def test_rescuer_reclaims_nothing_when_its_own_lease_is_not_trusted(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     await claim(parts.store, new_job("a"), worker_id="me")
@@ -147,7 +147,9 @@ async def test_a_worker_in_doubt_about_itself_declares_nobody_dead(
     assert await statuses(parts.store, "a") == ["running"]
 
 
-async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen: Recorder, dsn: str) -> None:
+async def test_rescuer_skips_rows_that_another_rescuer_has_locked(
+    parts: Parts, clock: FakeClock, seen: Recorder, dsn: str
+) -> None:
     await claim(parts.store, new_job("a"), worker_id="dead")
     clock.advance(timedelta(seconds=61))
     other = await asyncpg.connect(dsn)
@@ -161,7 +163,7 @@ async def test_two_rescuers_share_the_work(parts: Parts, clock: FakeClock, seen:
     assert len(seen.of(JobsReclaimed)) == 1
 
 
-# -- silence -------------------------------------------------------------------------------------------
+# -- free locks ----------------------------------------------------------------------------------------
 
 
 class Locks:
@@ -188,10 +190,10 @@ async def locks(parts: Parts, dsn: str) -> AsyncIterator[Locks]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    time = FakeTime()
-    monkeypatch.setattr(rescuer_module, "time", time)
-    return time
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(rescuer_module, "time", fake)
+    return fake
 
 
 class FakeTime:
@@ -201,8 +203,8 @@ class FakeTime:
         return self.now
 
 
-async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
-    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
+    parts: Parts, locks: Locks, time: FakeTime, seen: Recorder
 ) -> None:
     await locks.register("dead", 1)
     await parts.store.jobs.insert([new_job("a")])
@@ -211,23 +213,23 @@ async def test_a_worker_whose_process_ended_is_asked_once_and_then_dead(
     rescuer.scan_locks()
     assert await rescuer.run_once() == NEVER
     await locks.drop(1)
-    assert await rescuer.run_once() == NEVER, "nobody told it to listen"
+    assert await rescuer.run_once() == NEVER, "no signal told it to scan the locks"
     rescuer.scan_locks()
     assert await rescuer.run_once() == ANSWER_S
-    patience.now += 0.9 * ANSWER_S
+    time.now += 0.9 * ANSWER_S
     rescuer.scan_locks()
     assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked dead"], [])
-    patience.now += 0.1 * ANSWER_S
+    time.now += 0.1 * ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert parts.calls == ["asked dead", "due"]
     assert seen.events == [JobsReclaimed(("a",), ("dead",))]
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-@pytest.mark.parametrize("sign", ["a beat", "a new lock", "no lock any more"])
-async def test_a_worker_that_gives_a_sign_lives(
-    locks: Locks, patience: FakeTime, clock: FakeClock, seen: Recorder, sign: str
+@pytest.mark.parametrize("sign", ["a heartbeat", "a new lock", "no lock any more"])
+async def test_rescuer_spares_a_suspect_worker_that_gives_a_sign_of_life(
+    locks: Locks, time: FakeTime, clock: FakeClock, seen: Recorder, sign: str
 ) -> None:
     parts = locks.parts
     await locks.register("back", 1)
@@ -236,22 +238,20 @@ async def test_a_worker_that_gives_a_sign_lives(
     rescuer.scan_locks()
     await rescuer.run_once()
     clock.advance(timedelta(seconds=1))
-    if sign == "a beat":
+    if sign == "a heartbeat":
         await parts.store.workers.renew("back", {}, LEASE, liveness_key=1)
     elif sign == "a new lock":
         await locks.register("back", 2)
     else:
         await parts.store.workers.renew("back", {}, LEASE)
-    patience.now += ANSWER_S
-    again = sign == "a beat"  # its lock is still free, so it is asked once more
+    time.now += ANSWER_S
+    again = sign == "a heartbeat"  # its lock is still free: another heartbeat is requested
     assert await rescuer.run_once() == (ANSWER_S if again else NEVER)
     assert parts.calls == ["asked back"] * (1 + again)
     assert seen.events == []
 
 
-async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
-    parts: Parts, locks: Locks
-) -> None:
+async def test_rescue_spares_a_suspect_worker_whose_lock_is_held_again(parts: Parts, locks: Locks) -> None:
     await locks.register("back", 1)
     assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult([], [])
     await locks.drop(1)
@@ -259,8 +259,8 @@ async def test_a_lock_that_is_taken_again_at_the_last_moment_saves_its_worker(
     assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
 
 
-async def test_several_silent_workers_have_their_own_time(
-    parts: Parts, locks: Locks, patience: FakeTime, seen: Recorder
+async def test_rescuer_gives_each_suspect_worker_its_own_time(
+    parts: Parts, locks: Locks, time: FakeTime, seen: Recorder
 ) -> None:
     for key, worker_id in enumerate(("me", "one", "two", "three"), 1):
         await locks.register(worker_id, key)
@@ -269,19 +269,19 @@ async def test_several_silent_workers_have_their_own_time(
     await locks.drop(1, 2, 3)
     rescuer.scan_locks()
     await rescuer.run_once()
-    assert parts.calls == ["asked one", "asked two"], "it does not ask itself"
+    assert parts.calls == ["asked one", "asked two"], "it requests no heartbeat of its own"
     await locks.drop(4)
-    patience.now += ANSWER_S
+    time.now += ANSWER_S
     assert await rescuer.run_once() == ANSWER_S
     assert seen.events == [JobsReclaimed((), ("one", "two"))]
     assert parts.calls[2:] == ["asked three"]
-    patience.now += ANSWER_S
+    time.now += ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
 
 
-async def test_nobody_is_dead_who_could_not_be_asked_in_time(
-    parts: Parts, clock: FakeClock, patience: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+async def test_rescuer_counts_the_answer_time_from_the_end_of_the_request(
+    parts: Parts, clock: FakeClock, time: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await parts.store.workers.register(new_worker("slow"), LEASE)
     clock.advance(timedelta(seconds=LEASE + 1))
@@ -293,25 +293,27 @@ async def test_nobody_is_dead_who_could_not_be_asked_in_time(
 
     async def ask_for_long(worker_ids: Collection[str]) -> None:
         await ask(worker_ids)
-        patience.now += 10 * ANSWER_S
+        time.now += 10 * ANSWER_S
 
     monkeypatch.setattr(parts.noted_requests, "request_heartbeats", fail)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
             await rescuer.run_once()
-        patience.now += ANSWER_S
+        time.now += ANSWER_S
     monkeypatch.setattr(parts.noted_requests, "request_heartbeats", ask_for_long)
     assert await rescuer.run_once() == ANSWER_S
-    patience.now += 0.9 * ANSWER_S
+    time.now += 0.9 * ANSWER_S
     assert await rescuer.run_once() == ANSWER_S
     assert (parts.calls, seen.events) == (["asked slow"], [])
-    patience.now += 0.1 * ANSWER_S
+    time.now += 0.1 * ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert seen.events == [JobsReclaimed((), ("slow",))]
 
 
 @pytest.mark.parametrize("server_start_grace_s", [1e6])
-async def test_a_server_that_has_just_started_makes_nobody_silent(parts: Parts, locks: Locks) -> None:
+async def test_rescuer_suspects_no_worker_when_the_server_has_just_started(
+    parts: Parts, locks: Locks
+) -> None:
     await locks.register("dead", 1)
     await locks.drop(1)
     rescuer = parts.rescuer()
@@ -320,10 +322,10 @@ async def test_a_server_that_has_just_started_makes_nobody_silent(parts: Parts, 
     assert parts.calls == []
 
 
-async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
+async def test_claimer_signals_a_free_liveness_lock(parts: Parts, locks: Locks) -> None:
     await locks.register("me", 1)
     await locks.register("dead", 2)
-    parts.tasks.register(test_a_poll_hears_silence, name="test.job")
+    parts.tasks.register(test_claimer_signals_a_free_liveness_lock, name="test.job")
     claimer = parts.claimer()
     await claimer.run_once()
     await locks.drop(1)
@@ -338,14 +340,14 @@ async def test_a_poll_hears_silence(parts: Parts, locks: Locks) -> None:
 
 
 async def die(parts: Parts, clock: FakeClock) -> None:
-    """A worker takes what is due, and dies."""
+    """Claim what is due, as a worker that dies then."""
     await parts.store.workers.register(new_worker("dying"), LEASE)
     assert (await parts.store.claims.exchange("dying", ["test.job"], 10)).jobs
     clock.advance(timedelta(seconds=LEASE + 1))
     await rescue(parts)
 
 
-async def test_a_job_that_kills_its_workers_fails_and_says_why(
+async def test_rescuer_quarantines_a_job_whose_workers_die(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     await parts.store.jobs.insert([new_job("a", max_retries=9)])
@@ -362,7 +364,7 @@ async def test_a_job_that_kills_its_workers_fails_and_says_why(
     assert row.finished_at == clock.now
 
 
-async def test_a_definition_that_waits_has_killed_nobody(
+async def test_rescuer_resets_crashes_when_it_applies_a_replacement(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -383,7 +385,7 @@ async def crashes(pool: asyncpg.Pool) -> int:
     return count
 
 
-async def test_with_no_limit_a_job_may_kill_any_number(
+async def test_rescuer_quarantines_no_job_without_a_crash_limit(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -397,7 +399,7 @@ async def test_with_no_limit_a_job_may_kill_any_number(
 
 
 @pytest.mark.parametrize("whose", ["a living worker's", "one of 0.2", "nobody's"])
-async def test_what_killed_nobody_does_not_count(
+async def test_rescuer_counts_no_crash_when_no_worker_died(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -417,7 +419,7 @@ async def test_what_killed_nobody_does_not_count(
     assert await crashes(pool) == 0
 
 
-async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+async def test_release_counts_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
     await parts.store.jobs.insert([new_job("a")])
     await die(parts, clock)
     (held,) = await claim(
@@ -428,7 +430,7 @@ async def test_a_shutdown_counts_as_no_crash(parts: Parts, clock: FakeClock, poo
 
 
 @pytest.mark.parametrize("way", ["retry", "replace"])
-async def test_who_starts_over_starts_with_no_crashes(
+async def test_retry_and_replace_reset_crashes(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, way: str
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -445,7 +447,7 @@ async def test_who_starts_over_starts_with_no_crashes(
 # -- expirer -------------------------------------------------------------------------------------------
 
 
-async def test_only_pending_jobs_past_their_grace_expire(
+async def test_expirer_expires_only_pending_jobs_past_their_misfire_grace_time(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     for job_id, grace in (("ten", 10), ("zero", 0), ("ever", None)):
@@ -466,7 +468,7 @@ async def test_only_pending_jobs_past_their_grace_expire(
     assert row.finished_at == clock.now
 
 
-async def test_a_full_batch_is_followed_by_the_next_at_once(
+async def test_expirer_continues_at_once_after_a_full_batch(
     parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.tune(expirer=ExpirerOptions(batch_size=2))
@@ -477,10 +479,10 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(
     assert (await parts.store.jobs.count_jobs(None)).expired == 3
 
 
-# -- lookout -------------------------------------------------------------------------------------------
+# -- scanner -------------------------------------------------------------------------------------------
 
 
-async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock: FakeClock) -> None:
+async def test_scanner_scans_at_its_interval_when_no_deadline_is_near(parts: Parts, clock: FakeClock) -> None:
     assert await parts.scanner().run_once() == EXACT.interval_s
     await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
     later = clock.now + timedelta(minutes=1)
@@ -492,7 +494,7 @@ async def test_with_nothing_that_ends_it_looks_now_and_then(parts: Parts, clock:
     assert parts.calls == []
 
 
-async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: FakeClock) -> None:
+async def test_scanner_signals_a_lease_that_is_over(parts: Parts, clock: FakeClock) -> None:
     await parts.store.workers.register(new_worker("me"), 600)
     await claim(parts.store, new_job("a"), worker_id="dead")
     scanner = parts.scanner()
@@ -507,7 +509,7 @@ async def test_the_rescuer_is_woken_when_a_lease_is_over(parts: Parts, clock: Fa
     assert parts.calls == ["lease_expired", "asked dead", "due"]
 
 
-async def test_a_running_row_that_nobody_renews_is_seen(
+async def test_scanner_finds_running_rows_that_no_worker_renews(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
@@ -538,7 +540,7 @@ async def test_a_running_row_that_nobody_renews_is_seen(
     assert parts.calls == ["lease_expired"]
 
 
-async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: FakeClock) -> None:
+async def test_scanner_signals_a_job_whose_misfire_grace_time_is_over(parts: Parts, clock: FakeClock) -> None:
     soon = clock.now + timedelta(seconds=5)
     await parts.store.jobs.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
     scanner, expirer = parts.scanner(), parts.expirer()
@@ -551,7 +553,7 @@ async def test_the_expirer_is_woken_when_a_job_is_too_late(parts: Parts, clock: 
     assert await scanner.run_once() == EXACT.interval_s
 
 
-async def test_rows_without_any_instant_and_infinite_ones_are_no_trouble(
+async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await parts.store.jobs.insert([new_job("a"), new_job("b")])

@@ -1,4 +1,4 @@
-"""What is deleted when, and how it is counted."""
+"""What the vacuum deletes, and how it counts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def only(policy: VacuumPolicy, **rest: object) -> VacuumConfig:
     return VacuumConfig(policy, policy, policy, expired=policy, **rest)  # type: ignore[arg-type]
 
 
-async def test_ages_count_from_the_end_by_the_defaults(parts: Parts, clock: FakeClock) -> None:
+async def test_vacuum_deletes_by_age_since_the_end_with_the_default_policies(
+    parts: Parts, clock: FakeClock
+) -> None:
     for status in ALL:
         await ended(parts, status, status.value)
     await parts.store.jobs.insert([new_job("pending", execution_time=clock.now - timedelta(days=365))])
@@ -58,13 +60,15 @@ async def test_ages_count_from_the_end_by_the_defaults(parts: Parts, clock: Fake
     assert await left(parts) == {"pending"}
 
 
-async def test_immediate_deletes_what_has_ended(parts: Parts) -> None:
+async def test_vacuum_deletes_every_finished_job_with_the_immediate_policy(parts: Parts) -> None:
     for status in ALL:
         await ended(parts, status, f"{status} 1", f"{status} 2")
     assert await parts.vacuum(only(VacuumPolicy.immediate())).run() == dict.fromkeys(ALL, 2)
 
 
-async def test_never_deletes_nothing(parts: Parts, clock: FakeClock, seen: Recorder) -> None:
+async def test_vacuum_deletes_nothing_with_the_never_policy(
+    parts: Parts, clock: FakeClock, seen: Recorder
+) -> None:
     for status in ALL:
         await ended(parts, status, status.value)
     clock.advance(timedelta(days=10_000))
@@ -72,7 +76,9 @@ async def test_never_deletes_nothing(parts: Parts, clock: FakeClock, seen: Recor
     assert seen.events == []
 
 
-async def test_keep_last_keeps_the_newest_of_each_name(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vacuum_keeps_the_newest_jobs_of_each_name_with_keep_last(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts.tune(vacuum=VacuumOptions(surplus_batch_size=2))
     await ended(parts, JobStatus.COMPLETED, *"edcba", name="one")
     await ended(parts, JobStatus.COMPLETED, "x", "y", name="two")
@@ -85,7 +91,7 @@ async def test_keep_last_keeps_the_newest_of_each_name(parts: Parts, monkeypatch
     assert await left(parts) == {"z"}
 
 
-async def test_running_jobs_are_never_touched(parts: Parts, clock: FakeClock) -> None:
+async def test_vacuum_deletes_no_running_job(parts: Parts, clock: FakeClock) -> None:
     await parts.store.jobs.insert([new_job("a")])
     await parts.store.jobs.set_status("a", JobStatus.RUNNING, 60)
     clock.advance(timedelta(days=10_000))
@@ -94,7 +100,7 @@ async def test_running_jobs_are_never_touched(parts: Parts, clock: FakeClock) ->
     assert await left(parts) == {"a"}
 
 
-async def test_a_walk_takes_one_step_per_pass(
+async def test_vacuum_makes_one_step_per_pass(
     parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.tune(vacuum=VacuumOptions(step_blocks=1))
@@ -110,7 +116,7 @@ async def test_a_walk_takes_one_step_per_pass(
     assert await left(parts) == set()
 
 
-async def test_deletions_are_counted_by_day_when_asked(parts: Parts, clock: FakeClock) -> None:
+async def test_vacuum_counts_deletions_by_day_with_metrics(parts: Parts, clock: FakeClock) -> None:
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
     await vacuum.run()
     assert await parts.store.retention.vacuum_stats(7) == []
@@ -132,13 +138,13 @@ async def test_deletions_are_counted_by_day_when_asked(parts: Parts, clock: Fake
     assert total.last_vacuum_run == clock.now
 
 
-async def test_without_metrics_nothing_is_counted(parts: Parts) -> None:
+async def test_vacuum_counts_nothing_without_metrics(parts: Parts) -> None:
     await ended(parts, JobStatus.COMPLETED, "a")
     await parts.vacuum(only(VacuumPolicy.immediate())).run()
     assert await parts.store.retention.vacuum_stats(7) == []
 
 
-async def test_a_walk_that_was_broken_off_begins_anew(
+async def test_vacuum_starts_a_new_walk_after_a_fault(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
@@ -151,7 +157,7 @@ async def test_a_walk_that_was_broken_off_begins_anew(
     assert seen.of(JobsVacuumed) == [JobsVacuumed(completed=1, failed=0, cancelled=0, expired=0)]
 
 
-async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
+async def test_vacuum_keeps_its_counts_when_they_cannot_be_written(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
@@ -166,7 +172,7 @@ async def test_counts_are_not_lost_when_they_cannot_be_written_at_once(
     assert (await touchy.retention.total_vacuum_stats()).total_completed == 1
 
 
-async def test_the_table_of_another_schema_is_measured(pool: asyncpg.Pool, bus: EventBus) -> None:
+async def test_vacuum_walks_over_the_table_of_another_schema(pool: asyncpg.Pool, bus: EventBus) -> None:
     store = Store(Connections(pool), schema='Odd "one"')
     await store.migrate()
     await store.jobs.insert([new_job("a")])

@@ -70,9 +70,9 @@ class Heartbeat(Service):
     async def run_once(self) -> float:
         """Renew the lease once."""
         held = self._in_flight.held()
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         try:
-            beat = await self._store.workers.renew(
+            answer = await self._store.workers.renew(
                 self._worker.worker_id,
                 held,
                 self._lease.seconds,
@@ -84,14 +84,14 @@ class Heartbeat(Service):
                 self._give_up()
             raise
         interval = self._lease.renewal_interval
-        if not beat.alive:
+        if not answer.alive:
             self._give_up()
             await self._register()
             return interval
-        self._renewed(asked)
-        if lost := {job_id: held[job_id] for job_id in beat.lost if job_id in held}:
+        self._renewed(requested_at)
+        if lost := {job_id: held[job_id] for job_id in answer.lost if job_id in held}:
             await self._revoke(lost)
-        if beat.late or (held and not self._signals.notifications_up.is_set):
+        if answer.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval
 
@@ -112,9 +112,9 @@ class Heartbeat(Service):
             )
 
     async def _register(self) -> None:
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         await self._store.workers.register(self._worker, self._lease.seconds, self._lease.liveness_key)
-        self._renewed(asked)
+        self._renewed(requested_at)
 
     def _renewed(self, requested_at: float) -> None:
         self._lease.renewed(requested_at)
