@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar, overload
 
@@ -70,6 +71,8 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             no limit. Larger arguments are rejected when the job is scheduled.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
+        lease: How long this worker owns its claimed jobs without a further heartbeat; None uses
+            ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
@@ -88,7 +91,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
     """Seconds after its last heartbeat at which a running row without a lease is reclaimed."""
 
     LEASE_DURATION: ClassVar[float] = 60
-    """Seconds for which a worker owns its claimed jobs without a further heartbeat."""
+    """Lease in seconds, unless ``lease=`` is given: how long a worker owns its jobs without a heartbeat."""
 
     WORKER_ID_LENGTH: ClassVar[int] = 8
     """Number of characters of ``worker_id``."""
@@ -110,6 +113,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         max_loop_block: float = 600.0,
         max_payload_bytes: int | None = 1_048_576,
         shutdown_timeout: float = 30.0,
+        lease: timedelta | None = None,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
         clock: Clock | None = None,
     ) -> None:
@@ -119,6 +123,8 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
                 "pass the result of asyncpg.create_pool()"
             )
         check_kind("retry_policy", retry_policy, RetryPolicy)
+        if lease is not None:
+            self.LEASE_DURATION = check_kind("lease", lease, timedelta).total_seconds()  # type: ignore[misc]
         self._config = SchedulerConfig(
             max_concurrent_jobs=max_concurrent_jobs,
             batch_claim_limit=batch_claim_limit,

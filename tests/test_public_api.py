@@ -174,6 +174,7 @@ SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
     "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
+    "lease=None, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
 )
 PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"

@@ -141,6 +141,23 @@ async def test_scheduler_uses_class_attributes_set_before_the_start(
         assert scheduler._config.heartbeat_threshold == 9
 
 
+async def test_lease_takes_precedence_over_the_class_attribute(pool: asyncpg.Pool) -> None:
+    class Slow(Scheduler):
+        LEASE_DURATION = 600
+
+    async with Slow(pool, lease=timedelta(seconds=7)) as scheduler:
+        (worker,) = await scheduler.workers()
+        assert worker.lease_until - worker.last_beat == timedelta(seconds=7)
+    assert Slow.LEASE_DURATION == 600
+
+
+async def test_scheduler_rejects_an_invalid_lease(pool: asyncpg.Pool) -> None:
+    with pytest.raises(TypeError, match="lease must be a timedelta, not int: 30"):
+        Scheduler(pool, lease=30)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="LEASE_DURATION must be"):
+        Scheduler(pool, lease=timedelta(0))
+
+
 async def test_scheduler_rejects_an_invalid_lease_duration(pool: asyncpg.Pool) -> None:
     class Invalid(Scheduler):
         LEASE_DURATION = 0
