@@ -175,12 +175,13 @@ async def test_claimer_claims_shortly_before_a_due_time_and_then_at_it(known: Pa
     """The second of two passes waits for the last millisecond itself, since timers are coarser."""
     due = now() + timedelta(seconds=0.5)
     await known.store.jobs.insert([new_job("a", execution_time=due)])
-    claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
+    executor = known.executor()
+    claimer = known.claimer(executor, max_interval=60.0, idle_start_interval=60.0)
     assert await claimer.run_once() <= 0.5 - APPROACH_S
-    while not claimer._executor.in_flight.held():  # as the loop does, but for the sleeps
+    while not known.in_flight.held():  # as the loop does, but for the sleeps
         await claimer.run_once()
     assert now() >= due, "never early"
-    await finish(known, gate, claimer._executor)
+    await finish(known, gate, executor)
 
 
 async def test_claimer_adds_no_jitter_to_a_due_time(
@@ -210,13 +211,19 @@ async def test_claimer_polls_less_often_while_idle_and_starts_over_after_a_job(
     known: Parts, gate: Gate
 ) -> None:
     gate.open.set()
+    executor = known.executor()
     claimer = known.claimer(
-        min_interval=2.0, idle_start_interval=1.0, backoff_multiplier=2.0, max_interval=5.0, jitter=False
+        executor,
+        min_interval=2.0,
+        idle_start_interval=1.0,
+        backoff_multiplier=2.0,
+        max_interval=5.0,
+        jitter=False,
     )
     assert [await claimer.run_once() for _ in range(5)] == [2.0, 2.0, 4.0, 5.0, 5.0]
     await known.store.jobs.insert([new_job("a")])
     assert await claimer.run_once() == 2.0
-    await Parts.ended(claimer._executor)
+    await Parts.ended(executor)
 
 
 @pytest.mark.parametrize("chance", [-1.0, 1.0])

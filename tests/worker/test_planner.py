@@ -251,20 +251,20 @@ async def test_planner_does_not_fire_a_disabled_schedule_until_it_is_enabled(
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
-    assert planner._jobs.enable(KEY, False)
-    assert not planner._jobs.configs()[KEY].enabled
+    assert planner.book.enable(KEY, False)
+    assert not planner.book.configs()[KEY].enabled
     clock.advance(5 * MINUTE)
     assert await planner.run_once() == POLL_INTERVAL_S
     assert parts.calls == ["schedules_switched"]
     assert await jobs(parts.store) == []
-    assert planner._jobs.enable(KEY, True)
+    assert planner.book.enable(KEY, True)
     clock.advance(timedelta(seconds=30))
     await planner.run_once()
     assert await jobs(parts.store) == []  # what it missed while it was off is not made up for
     clock.advance(timedelta(seconds=30))
     await planner.run_once()
     assert await windows(parts.store) == [NOON + 6 * MINUTE]
-    assert not planner._jobs.enable("another key", True)
+    assert not planner.book.enable("another key", True)
 
 
 async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_after_a_restart(
@@ -273,10 +273,10 @@ async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_aft
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner, other = parts.planner(), parts.planner()
     await other.run_once()
-    planner._jobs.enable(KEY, False)
+    planner.book.enable(KEY, False)
     await planner.run_once()
     await other.run_once()
-    assert not other._jobs.configs()[KEY].enabled
+    assert not other.book.configs()[KEY].enabled
     restarted = parts.planner()
     await restarted.prepare()
     clock.advance(MINUTE)
@@ -288,7 +288,7 @@ async def test_planner_writes_a_switch_of_the_last_pass_when_it_stops(parts: Par
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.start()
-    planner._jobs.enable(KEY, False)  # nothing wakes the loop before it is stopped
+    planner.book.enable(KEY, False)  # nothing wakes the loop before it is stopped
     await planner.stop()
     assert not (await row(parts.store)).enabled
 
@@ -302,7 +302,7 @@ async def test_planner_writes_a_schedule_disabled_when_the_code_disables_it(
     clock.advance(MINUTE)
     await planner.run_once()
     assert await jobs(parts.store) == []
-    planner._jobs.enable(KEY, True)
+    planner.book.enable(KEY, True)
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
@@ -314,13 +314,13 @@ async def test_planner_writes_a_switch_that_was_made_before_the_row_existed(
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
-    planner._jobs.enable(KEY, False)
-    await planner._jobs.write_switches()  # as enable_periodic_job() does before start()
+    planner.book.enable(KEY, False)
+    await planner.book.write_switches()  # as enable_periodic_job() does before start()
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
     assert await jobs(parts.store) == []
-    assert not planner._jobs.configs()[KEY].enabled
+    assert not planner.book.configs()[KEY].enabled
 
 
 async def test_planner_writes_a_switch_that_was_made_while_another_was_written(
@@ -333,14 +333,14 @@ async def test_planner_writes_a_switch_that_was_made_while_another_was_written(
 
     async def meanwhile(dedup_key: str, enabled: bool) -> bool:
         if not enabled:
-            planner._jobs.enable(dedup_key, True)
+            planner.book.enable(dedup_key, True)
         return await real(dedup_key, enabled)
 
     monkeypatch.setattr(parts.store.schedules, "enable_periodic", meanwhile)
-    planner._jobs.enable(KEY, False)
-    await planner._jobs.write_switches()
-    assert planner._jobs.configs()[KEY].enabled
-    await planner._jobs.write_switches()
+    planner.book.enable(KEY, False)
+    await planner.book.write_switches()
+    assert planner.book.configs()[KEY].enabled
+    await planner.book.write_switches()
     assert (await row(parts.store)).enabled
 
 
@@ -432,23 +432,23 @@ async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clo
     await planner.run_once()
     assert await jobs(parts.store) == []
     assert set(await parts.store.schedules.periodic_rows()) == {"theirs", "ours"}
-    assert set(planner._jobs.configs()) == {"ours"}
+    assert set(planner.book.configs()) == {"ours"}
 
 
 async def test_status_shows_the_row_of_a_schedule(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="*/10 * * * *", timezone="Europe/Berlin", dedup_key=KEY)(work)
     planner = parts.planner()
-    status = planner._jobs.status(KEY)
+    status = planner.book.status(KEY)
     assert status is not None
     assert (status["cron"], status["timezone"]) == ("*/10 * * * *", "Europe/Berlin")
     assert (status["next_fire_at"], status["last_fire_at"]) == (None, None)
     await planner.run_once()
     clock.advance(10 * MINUTE)
     await planner.run_once()
-    status = planner._jobs.status(KEY)
+    status = planner.book.status(KEY)
     assert status is not None
     assert (status["next_fire_at"], status["last_fire_at"]) == (NOON + 20 * MINUTE, NOON + 10 * MINUTE)
-    assert planner._jobs.status("another") is None
+    assert planner.book.status("another") is None
 
 
 async def test_configs_are_those_of_the_code(parts: Parts) -> None:

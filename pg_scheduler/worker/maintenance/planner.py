@@ -43,31 +43,31 @@ class Planner(Service):
         self,
         store: Store,
         events: EventBus,
-        jobs: ScheduleBook,
+        book: ScheduleBook,
         signals: Signals,
     ) -> None:
         super().__init__(events)
         self._store = store
-        self._jobs = jobs
+        self.book = book
         self._signals = signals
         self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
         """Have the first pass write the code's schedules."""
-        self._jobs.forget_sync()
+        self.book.forget_sync()
 
     async def run_once(self) -> float:
         """Write what changed here, then enqueue what is due."""
-        await self._jobs.sync()
-        if await self._jobs.write_switches():
+        await self.book.sync()
+        if await self.book.write_switches():
             self._signals.schedules_switched()
-        rows, now = await self._jobs.refresh()
+        rows, now = await self.book.refresh()
         if now is None:
             return POLL_INTERVAL_S
         soonest = 0.0
         if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
             soonest = 0.0 if await self._plan(due) else LOCKED_RETRY_S
-            rows, _ = await self._jobs.refresh()
+            rows, _ = await self.book.refresh()
         poll = POLL_INTERVAL_S if self._signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
         next_fire = min(
             (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
@@ -79,7 +79,7 @@ class Planner(Service):
 
     async def drain(self) -> None:
         """Write what was switched during the last pass."""
-        if await self._jobs.write_switches():
+        if await self.book.write_switches():
             self._signals.schedules_switched()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
@@ -109,7 +109,7 @@ class Planner(Service):
             return PeriodicJobBroken(row.dedup_key, error)
         planned = None
         if fire_time is not None:
-            job = self._jobs.fire_time_job(row, fire_time, now)
+            job = self.book.fire_time_job(row, fire_time, now)
             await self._store.jobs.insert([job], connection=connection)
             planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
         await self._store.schedules.move_periodic(row.dedup_key, fire_time, following, on=connection)
