@@ -453,7 +453,7 @@ async def test_status_shows_the_row_of_a_schedule(parts: Parts, clock: FakeClock
 
 async def test_configs_are_those_of_the_code(parts: Parts) -> None:
     periodic(every=MINUTE)(work)
-    (config,) = parts.planner()._jobs.configs().values()
+    (config,) = parts.planner().book.configs().values()
     assert config == PeriodicJobConfig(work, interval=MINUTE)
 
 
