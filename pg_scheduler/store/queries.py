@@ -6,9 +6,9 @@ A statement begins with its declarations::
     -- route: shared, tuned
     -- timeout: call
 
-``route`` says which connection runs the statement (see ``Route``). ``shared, <route>`` tries the shared
+``route`` names the connection that runs the statement (see ``Route``). ``shared, <route>`` tries the shared
 connection first. ``<route> | <route>`` leaves the choice to the method; the first is the default. ``timeout``
-is ``call`` unless it says ``hot``.
+is ``call`` or ``hot``, by default ``call``.
 
 ``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
 the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``.

@@ -1,6 +1,6 @@
 """The signals by which the parts of a worker wake one another.
 
-A part sends a signal without knowing who receives it. ``wiring.py`` says who does.
+A part sends a signal without a reference to its receivers. ``wiring.py`` connects them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Signal:
 
 
 class Condition(Signal):
-    """A signal that says that something holds, until it is cleared."""
+    """A signal whose meaning holds until it is cleared."""
 
     __slots__ = ("is_set",)
 

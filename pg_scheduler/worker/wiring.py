@@ -64,7 +64,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
 
 
 def connect(signals: Signals, to: Receivers) -> None:
-    """Connect every signal as the table says."""
+    """Connect every signal to its receivers in the table."""
     for signal, receivers in wiring(signals, to):
         signal.connect(*receivers)
 

@@ -133,5 +133,5 @@ def test_qualify_inserts_the_quoted_schema() -> None:
 
 @pytest.mark.parametrize("name", ["", "é" * 32, "with\0nul"])
 def test_quote_identifier_raises_when_postgresql_would_alter_the_name(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(f"schema is {name!r}")):
+    with pytest.raises(ConfigurationError, match=re.escape(f"not {name!r}")):
         quote_identifier(name)

@@ -67,7 +67,7 @@ class SharedConnection:
         async with self._turn:
             connection = self._connection
             if connection is None:
-                raise DatabaseUnavailableError("the shared connection was taken back")
+                raise DatabaseUnavailableError("the shared connection is not available")
             try:
                 with translated():
                     if not self._has_settings:

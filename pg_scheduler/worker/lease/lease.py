@@ -22,7 +22,7 @@ RENEWALS_PER_LEASE: Final = 3
 class Lease:
     """Until when this worker may trust that no other worker reclaims its jobs.
 
-    The heartbeat and the lease keeper's thread write it; anybody may read it, from any thread.
+    The heartbeat and the lease keeper's thread write it; any thread may read it.
 
     Args:
         seconds: Its duration from each renewal.

@@ -67,7 +67,7 @@ class Rescuer(Service):
         self._outbox = outbox
         self._signals = signals
         self._scans_locks = False
-        self._suspects: dict[str, tuple[object, float]] = {}  # last sign of life, when asked
+        self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
 
     def scan_locks(self) -> None:
         """Look for free liveness locks: the claimer has found one."""

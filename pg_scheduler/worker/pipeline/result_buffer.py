@@ -1,8 +1,8 @@
-"""Holds the outcomes of attempts until they are in the database.
+"""Hold the outcomes of attempts until they are in the database.
 
-Completer and claimer take batches out of the buffer with a ``with`` statement. A batch is settled when its
-block ends, and is back in the buffer when the block raised. So each outcome has one owner at any time: the
-two writers cannot meet in one outcome, and an error loses none.
+Completer and claimer take batches out of the buffer with a ``with`` statement. When the block ends, its batch is
+settled; when it raises, the batch returns to the buffer. So each outcome has one writer at a time, and an error
+loses none.
 """
 
 from __future__ import annotations
