@@ -27,7 +27,7 @@ HELP = """\
 usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [arguments of the tool]
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds
-  test     run all checks (lint, types, layers, docs, package), then pytest with coverage;
+  test     run all checks (lint, types, layers, language, docs, package), then pytest with coverage;
            arguments go to pytest:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
@@ -68,6 +68,7 @@ def checks(python: str) -> dict[str, list[str]]:
         "format": [f"{tools}/ruff", "format", "--check", "--quiet"],
         "types": [python, "-m", "mypy", "--no-error-summary"],
         "layers": [f"{tools}/lint-imports", "--no-logo"],
+        "language": [python, "-m", "tools.language"],
         "docs": sphinx(python),
     }
 

@@ -18,7 +18,15 @@ from tools.environment import ROOT
 
 GLOSSARY = ROOT / "docs" / "development" / "glossary.md"
 ALLOWED = ROOT / "tools" / "language.toml"
-CHECKED = ("*.md", "docs/**/*.md", "pg_scheduler/**/*.py", "pg_scheduler/**/*.sql")
+CHECKED = (
+    "*.md",
+    "dev.py",
+    "docs/**/*.md",
+    "examples/**/*.py",
+    "pg_scheduler/**/*.py",
+    "pg_scheduler/**/*.sql",
+    "tools/**/*.py",
+)
 STRINGS = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 
