@@ -1,8 +1,8 @@
 """Hold the outcomes of attempts until they are in the database.
 
-Completer and claimer take batches out of the buffer with a ``with`` statement. When the block ends, its batch is
-settled; when it raises, the batch returns to the buffer. So each outcome has one writer at a time, and an error
-loses none.
+Completer and claimer take batches out of the buffer with a ``with`` statement. When the block ends, its batch
+is settled; when it raises, the batch returns to the buffer. So each outcome has one writer at a time, and an
+error loses none.
 """
 
 from __future__ import annotations
