@@ -13,22 +13,22 @@ __all__ = ["Clock", "FakeClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Gives statements their current time."""
+    """Supplies the current time of statements."""
 
     def override(self) -> datetime | None:
-        """Return the current time for statements; None for the time of the database."""
+        """Return the time that statements use as now, or None to use the database's clock."""
 
 
 class SystemClock:
-    """Uses the clock of the database."""
+    """Leaves the current time to the database."""
 
     def override(self) -> None:
-        """Return None, so that the database's time counts."""
+        """Return None: statements use the database's clock."""
         return
 
 
 class FakeClock:
-    """Stands still until it is advanced, for tests.
+    """A clock for tests that changes only when it is advanced.
 
     Args:
         now: The first time, timezone-aware.

@@ -78,7 +78,7 @@ class NotRunningError(SchedulerError, RuntimeError):
 
 
 class SchemaError(SchedulerError):
-    """The tables in the database do not fit this version of the library."""
+    """The tables in the database do not match this version of the library."""
 
 
 class SchemaMissingError(SchemaError):
@@ -90,7 +90,7 @@ class SchemaForbiddenError(SchemaError):
 
 
 class SchemaTooNewError(SchemaError):
-    """A newer version of the library removed an object that this one uses: upgrade the code."""
+    """A newer version of the library removed a table or column that this version uses: upgrade the code."""
 
 
 class MigrationChangedError(SchemaError):

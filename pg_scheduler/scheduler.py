@@ -46,7 +46,7 @@ F = TypeVar("F", bound=JobFunction)
 
 
 class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods, LegacyMethods):
-    """Runs coroutine functions at their due time, on any number of nodes, with PostgreSQL alone.
+    """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
     Args:
         db_pool: Your asyncpg pool. With ``max_size`` of 3 or more, one connection is reserved for LISTEN and

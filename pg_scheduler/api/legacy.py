@@ -1,4 +1,4 @@
-"""The building blocks of pg-scheduler 0.2: each forwards to the component that is responsible for it."""
+"""The single-step methods of pg-scheduler 0.2. Each calls the component that now does the work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("pg_scheduler")
 
 
 class LegacyMethods(SchedulerParts):
-    """The methods of `Scheduler` that run one step of its services by hand.
+    """The methods of `Scheduler` that run a single step of a service.
 
     All but ``load_task_functions()`` raise NotRunningError unless the Scheduler is running.
     """

@@ -1,4 +1,4 @@
-"""Inspect, switch and trigger periodic jobs."""
+"""Inspect, enable, disable and trigger periodic jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ScheduleMethods(SchedulerParts):
         return self._periodic.configs()
 
     def enable_periodic_job(self, dedup_key: str) -> bool:
-        """Enable a schedule, here at once and on every node within a second. This persists across restarts.
+        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
         Returns:
             False if the key is unknown in this process.
@@ -31,7 +31,7 @@ class ScheduleMethods(SchedulerParts):
         return self._switch(dedup_key, True)
 
     def disable_periodic_job(self, dedup_key: str) -> bool:
-        """Disable a schedule, here at once and on every node within a second. This persists across restarts.
+        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
         A job that is already enqueued still runs.
 

@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    """Run the command until it ends; Ctrl-C reaches the command too, which may ignore it as a prompt does."""
+    """Run the command until it exits. It receives Ctrl-C as well and may continue, as psql does."""
     with subprocess.Popen(command, env=environment) as process:
         while True:
             try:

@@ -55,7 +55,7 @@ class ExternalPostgres:
         self.address = address
 
     def dsn(self, database: str | None = None) -> str:
-        """Return the DSN of a database; without a name, the address itself."""
+        """Return the DSN of a database, or the given DSN if no name is passed."""
         if database is None:
             return self.address
         return urlsplit(self.address)._replace(path="/" + quote(database, safe="")).geturl()
@@ -152,11 +152,11 @@ class EmbeddedPostgres:
         self.start()
 
     def kill(self) -> None:
-        """Kill all of its processes (SIGKILL), as a power failure would; `start` recovers the data."""
+        """Kill all server processes (SIGKILL), which acts like a power failure; `start` recovers the data."""
         self._send(do="kill")
 
     def freeze(self) -> None:
-        """Stop all of its processes (SIGSTOP): connections stay open, but do not respond until `thaw`."""
+        """Stop all server processes (SIGSTOP). Connections stay open, but do not respond until `thaw`."""
         self._send(do="freeze")
 
     def thaw(self) -> None:

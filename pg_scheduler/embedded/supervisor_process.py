@@ -218,7 +218,7 @@ class ServerProcess:
 
 
 def choose_account(data: str | None) -> Account:
-    """Choose the user of the server: for root the owner of existing data or `nobody`."""
+    """Choose the user that runs the server. For root, it is the owner of existing data, or `nobody`."""
     if os.geteuid() != 0:
         return Account(None, None)
     if data and Path(data, "PG_VERSION").exists():

@@ -1,4 +1,4 @@
-"""Insert validated jobs and announce those that are due."""
+"""Insert validated jobs and notify workers of those that are due."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIN_COPY_JOBS: Final = 100
 
 
 class Enqueuer:
-    """Inserts jobs and announces those that are due.
+    """Inserts jobs and notifies workers of those that are due.
 
     Args:
         preparer: Validates the jobs of ``insert_all()``.
@@ -65,7 +65,7 @@ class Enqueuer:
         return bool(await self._store.jobs.insert([job], message=message, connection=connection))
 
     async def _insert_batch(self, jobs: Sequence[NewJob]) -> set[str]:
-        """Insert jobs of single calls and return the ids that did not exist."""
+        """Insert a batch of jobs and return the ids that were new."""
         near = self._outbox.is_near(min([job.execution_time for job in jobs]))
         message = self._outbox.due_message if near and self._outbox.may_carry() else None
         began = time.monotonic()
@@ -123,7 +123,7 @@ class Enqueuer:
         return ids
 
     async def _prepare_all(self, specs: Sequence[JobSpec]) -> list[NewJob]:
-        """Validate many jobs, and let other tasks run now and then."""
+        """Validate many jobs, and yield to the event loop at intervals."""
         specs = list(specs)  # the caller may change its list meanwhile
         jobs: list[NewJob] = []
         for start in range(0, len(specs), PREPARE_BATCH):

@@ -1,4 +1,4 @@
-"""Collects notifications for other nodes and sends them: few, each about much.
+"""Collect notifications for other nodes, and merge them before sending.
 
 A notification makes the commit that carries it take a database-wide lock, so there is none per insert. What
 gathers within a few milliseconds goes out as one, and only jobs that are due soon are announced; other nodes
@@ -31,7 +31,7 @@ MAX_NOTIFICATION_BYTES: Final = 7000
 
 @dataclass(frozen=True, slots=True)
 class OutboxOptions:
-    """How often notifications are sent."""
+    """Delays between notifications."""
 
     gap_s: float = 0.005
     """Seconds between two notifications."""
@@ -70,7 +70,7 @@ class Outbox:
         self._on_message: Callable[[], None] | None = None
 
     def attach(self, *, on_due: Callable[[], None], on_message: Callable[[], None]) -> None:
-        """Leave sending to a service, which calls ``flush()``, until ``detach()``.
+        """Let a service send, by calling ``flush()``, until ``detach()`` is called.
 
         Args:
             on_due: Called at once when a job is due within the horizon, for this process.
@@ -79,26 +79,26 @@ class Outbox:
         self._on_due, self._on_message = on_due, on_message
 
     def detach(self) -> None:
-        """Send without a service again."""
+        """Stop relying on a service: the outbox sends its messages itself."""
         self._on_due = self._on_message = None
 
     @property
     def flush_in(self) -> float | None:
-        """Seconds until the messages may be sent; None if there are none."""
+        """Seconds until the messages may be sent; None if the outbox is empty."""
         return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
 
     def is_near(self, due: datetime) -> bool:
-        """Return whether a job due then is announced. Both clocks need only agree within the horizon."""
+        """Return whether a job due at this time requires a notification. Clocks may differ by the horizon."""
         return (due - datetime.now(UTC)).total_seconds() <= self._horizon_s
 
     def may_carry(self) -> bool:
-        """Return whether an insert of a job that is due soon shall carry the notification."""
+        """Return whether an insert of a job that is due soon should send the notification itself."""
         return time.monotonic() >= self._next_send
 
     def carried(self, since: float) -> None:
-        """Record that an insert carried the notification.
+        """Record that an insert sent the notification.
 
-        It counts for everything that was committed before that monotonic time.
+        The notification covers all jobs that were committed before that monotonic time.
         """
         self._next_send = time.monotonic() + self.options.gap_s
         if self._messages.get(self.due_message, since) < since:
@@ -108,13 +108,13 @@ class Outbox:
         self._due_here()
 
     def notify_due_later(self) -> None:
-        """Announce a due job with the next insert, or alone if none comes in time."""
+        """Notify workers of a due job with the next insert, or separately if none follows in time."""
         self._due_here()
         self._messages[self.due_message] = time.monotonic()
         self._set_timer()
 
     async def notify_due(self, due: datetime) -> None:
-        """Announce a job that is due then."""
+        """Notify workers of a job that is due at this time."""
         if not self.is_near(due):
             return
         if self.may_carry():
@@ -124,26 +124,26 @@ class Outbox:
             self.notify_due_later()
 
     def add_due(self) -> None:
-        """Announce a due job, soon."""
+        """Queue a notification of a due job."""
         self._due_here()
         self._add(self.due_message)
 
     async def notify_worker(self, worker_id: str) -> None:
-        """Tell a worker that a job which it runs was changed."""
+        """Notify a worker that one of its running jobs was changed."""
         for message in _checks([worker_id]):
             await self._send(message)
 
     async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
-        """Request heartbeats now: the time in which the workers must answer counts from the return."""
+        """Request heartbeats now. The workers' time to respond starts when this method returns."""
         if messages := _checks(worker_ids):
             await self._store.locks.notify(messages)
 
     async def notify_schedules(self) -> None:
-        """Announce that a schedule was enabled or disabled."""
+        """Notify other nodes that a schedule was enabled or disabled."""
         await self._send(PERIODIC)
 
     def add_schedules(self) -> None:
-        """Announce that a schedule was enabled or disabled, soon."""
+        """Queue a notification that a schedule was enabled or disabled."""
         self._add(PERIODIC)
 
     async def flush(self) -> None:

@@ -128,7 +128,7 @@ class JobPreparer:
         misfire_grace_time: int | Unset | None,
         timeout: float | timedelta | Unset | None,
     ) -> JobDefaults:
-        """Return the validated values. The task, then the Scheduler fills in those that are unset."""
+        """Return the validated values. An unset one defaults to that of the task, then of the Scheduler."""
         if isinstance(misfire_grace_time, Unset) and task is not None:
             misfire_grace_time = task.misfire_grace_time
         if isinstance(timeout, Unset):

@@ -1,4 +1,4 @@
-"""The schedules of one Scheduler: declared in code, stored in the database, switched by calls."""
+"""The schedules of one Scheduler: declared in code, stored in the database, enabled and disabled by calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ScheduleBook:
         self._rows: dict[str, PeriodicRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
-        """Return the configs, each enabled as the latest switch set it."""
+        """Return the configs, each with ``enabled`` as the latest call set it."""
         return {
             key: replace(config, enabled=self._is_enabled(config)) for key, config in self._known().items()
         }
@@ -87,7 +87,7 @@ class ScheduleBook:
         return True
 
     async def write_switches(self) -> bool:
-        """Write the switches of this process to the database; return whether a row changed."""
+        """Write which schedules this process enabled or disabled; return whether a row changed."""
         written = False
         for dedup_key, enabled in dict(self._switches).items():
             if not await self._store.schedules.enable_periodic(dedup_key, enabled):

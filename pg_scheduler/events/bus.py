@@ -21,10 +21,10 @@ Subscriber = Callable[[Event], None]
 
 
 class Sink(Protocol):
-    """Receives every event before the subscribers do. The log is one."""
+    """Receives every event before the subscribers do, as the log does."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """Return whether events of this class have an effect now."""
+        """Return whether the sink handles events of this class now."""
 
     def __call__(self, event: Event) -> None:
         """Receive an event."""
@@ -68,7 +68,7 @@ class EventBus:
         return unsubscribe
 
     def wants(self, kind: type[Event]) -> bool:
-        """Return whether an event of this class would be received, so that it must be created."""
+        """Return whether an event of this class has a receiver. Otherwise it need not be created."""
         return bool(self._route(kind)) or (self._sink is not None and self._sink.wants(kind))
 
     def publish(self, event: Event) -> None:

@@ -158,7 +158,7 @@ class EventLog:
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def wants(self, kind: type[types.Event]) -> bool:
-        """Return whether its level is enabled, or it may end an outage."""
+        """Return whether the level of the event is enabled, or the event may end an outage."""
         return logger.isEnabledFor(LEVELS[kind]) or kind is types.PassFinished
 
     def __call__(self, event: types.Event) -> None:
@@ -221,7 +221,7 @@ def _exception_of(event: types.Event) -> BaseException | None:
 
 
 def _shown(value: Any) -> object:
-    """Return a field's value as a message shows it: on one line, seconds with their unit."""
+    """Return a field's value as text for a message: on one line, seconds with their unit."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     elif isinstance(value, BaseException):

@@ -56,7 +56,7 @@ class WorkerStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Event):
-    """A Scheduler has stopped, with its results written."""
+    """A Scheduler has written its results and stopped."""
 
     worker_id: str
 
@@ -72,7 +72,7 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
-    """An attempt starts. ``execution_time`` is when it was due."""
+    """An attempt started. ``execution_time`` is when it was due."""
 
     execution_time: datetime
 
@@ -148,7 +148,7 @@ class KeeperLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
-    """The event loop runs again after it was blocked for ``seconds``.
+    """The event loop resumed after it was blocked for ``seconds``.
 
     ``job_id`` and ``job_name`` identify the job that blocked it, None if it was not a job. ``stack`` is the
     stack of the event loop's thread when the block was detected.

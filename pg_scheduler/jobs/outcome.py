@@ -1,4 +1,4 @@
-"""Decide what an attempt's end makes of its job: a result becomes an outcome, a row change and an event.
+"""Decide the outcome of an attempt from its result, and derive the row change and the event.
 
 ``decide()`` maps a result (how the attempt ended) to an outcome (what to write). ``row_change()`` maps an
 outcome to the values of the row, ``outcome_event()`` to the event. An attempt that was cancelled by a caller,
@@ -97,7 +97,7 @@ class CompleteOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FailOutcome:
-    """Fail the job for good. ``exception`` goes into the log."""
+    """Fail the job permanently. ``exception`` goes into the log."""
 
     error: str
     exception: BaseException | None = field(default=None, compare=False)
@@ -129,7 +129,7 @@ Outcome = CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SkipOu
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """Values that settle an attempt in its row.
+    """Column values that settle an attempt.
 
     Attributes:
         attempt: The attempt, which is part of the fencing token.
@@ -190,7 +190,7 @@ def row_change(attempt: int, outcome: Outcome) -> RowChange:
 
 
 def release_change(attempt: int) -> RowChange:
-    """Return the row change of an attempt that makes its job pending again and does not count."""
+    """Return the row change that makes a job pending again without counting the attempt."""
     return RowChange(attempt, JobStatus.PENDING)
 
 

@@ -134,7 +134,7 @@ class TaskRegistry:
         return task
 
     def resolve(self, name: str) -> Task | None:
-        """Return the task of a name, or None if the name is unknown, or loose and ambiguous."""
+        """Return the task of a name, or None if the name is unknown or ambiguous."""
         if task := self.find_exact(name):
             return task
         bearers = self.bearers(name)
@@ -187,7 +187,7 @@ catalogue = TaskRegistry()
 
 
 def _captured(func: JobFunction) -> list[object]:
-    """Return the object of a method and the captured values of a closure."""
+    """Return the bound object of a method and the captured values of a closure."""
     values = [getattr(func, "__self__", None)]
     for cell in getattr(func, "__closure__", None) or ():
         try:

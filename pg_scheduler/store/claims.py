@@ -23,7 +23,7 @@ START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 
 
 class ClaimRepository:
-    """Jobs, as their workers see them.
+    """The statements by which workers claim and release jobs.
 
     Args:
         statements: Runs the statements.

@@ -1,4 +1,4 @@
-"""Pack jobs into the rows of a binary COPY, which costs half as much as INSERT, here and in the server.
+"""Encode jobs as binary COPY rows, which cost client and server half as much as INSERT.
 
 COPY has no ON CONFLICT, so it is for jobs with generated ids. asyncpg could pack the bytes too, but the
 pool's owner may have set codecs that COPY cannot use, or that have another format. The formats are those of
@@ -37,7 +37,7 @@ _double = Struct(">id").pack
 
 
 async def packed(jobs: Sequence[NewJob], created_at: datetime | None) -> AsyncIterator[bytes]:
-    """Yield the stream in chunks."""
+    """Yield the COPY stream in chunks."""
     columns = _count(len(COLUMNS) + (created_at is not None))
     end = b"" if created_at is None else _instant(_microseconds(created_at))
     shared: object = None

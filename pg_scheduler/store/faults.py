@@ -69,7 +69,7 @@ def _summarize(error: BaseException) -> str:
 
 
 def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
-    """Return whether a statement ended because of a locked row. Its connection is in order."""
+    """Return whether a statement failed because a row was locked. Its connection stays usable."""
     return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
 
 

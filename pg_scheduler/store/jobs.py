@@ -22,7 +22,7 @@ __all__ = ["JobRepository"]
 
 
 class JobRepository:
-    """Jobs, as their callers see them.
+    """The statements by which callers insert, read and change jobs.
 
     Args:
         statements: Runs the statements.
@@ -36,17 +36,17 @@ class JobRepository:
     async def insert(
         self, jobs: Sequence[NewJob], *, message: str | None = None, connection: Connection | None = None
     ) -> set[str]:
-        """Insert the jobs whose ids are free and send the message if there are any; return their ids."""
+        """Insert the jobs whose ids are new, send the message if there are any, and return their ids."""
         return await self._insert(jobs, message, on=connection)
 
     async def insert_small(self, jobs: Sequence[NewJob], *, message: str | None = None) -> set[str]:
-        """Insert a few jobs, in one of many calls that follow one another and share a connection."""
+        """Insert a few jobs. Consecutive calls reuse one connection."""
         return await self._insert(jobs, message, route=Route.STICKY)
 
     async def copy(
         self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None
     ) -> None:
-        """Insert jobs by COPY, which is the cheapest way, a statement for each batch."""
+        """Insert jobs by COPY, the cheapest way, with one statement per batch."""
         if not jobs:
             return
         schema, now = await self._statements.schema(on=connection), self._statements.now
@@ -112,11 +112,11 @@ class JobRepository:
         return _status_change(await self._statements.fetch("cancel_job", job_id, self._statements.now))
 
     async def retry(self, job_id: str) -> bool:
-        """Make a finished job due now, its retries and crashes unused; False if there is none."""
+        """Make a finished job due now and reset its retries and crashes; return False if there is none."""
         return bool(await self._statements.fetch("retry_job", job_id, self._statements.now))
 
     async def set_status(self, job_id: str, status: JobStatus, lease_s: float) -> StatusChange:
-        """Set a status by hand; ``running`` reserves the job for one lease."""
+        """Set a status manually; ``running`` reserves the job for one lease."""
         now = self._statements.now
         return _status_change(await self._statements.fetch("set_status", job_id, status.value, lease_s, now))
 

@@ -13,7 +13,7 @@ __all__ = ["LockRepository"]
 
 
 class LockRepository:
-    """Advisory locks and notifications: what exists in the server only, not in tables.
+    """Advisory locks and notifications, which the server keeps outside of tables.
 
     Args:
         statements: Runs the statements.
@@ -33,7 +33,7 @@ class LockRepository:
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
-        """Try to hold a lock through the block; yield whether it is held.
+        """Try to take a lock for the block; yield whether it was taken.
 
         If the connection breaks, the lock is lost. The lock keeps attempts from overlapping; the fencing
         token keeps their results apart.

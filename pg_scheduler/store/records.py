@@ -17,7 +17,7 @@ MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 
 
 def job_from(row: Any) -> Job:
-    """Convert a row of get_job or list_jobs. Arguments that this library did not write are left out."""
+    """Convert a row of get_job or list_jobs. Arguments in another format are omitted."""
     values = dict(row)
     try:
         args, kwargs = decode(values.pop("task_data"))

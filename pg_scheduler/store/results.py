@@ -72,7 +72,7 @@ class ResultRepository:
         return {row[0] for row in rows}
 
     async def _replace(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
-        """Give rows their replacements. A job fails if no row can hold its replacement."""
+        """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
         attempts = [change.attempt for change in changes.values()]
         now = self._statements.now
         try:

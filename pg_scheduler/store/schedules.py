@@ -1,4 +1,4 @@
-"""Read, write and advance periodic schedules."""
+"""Read, write and advance schedules."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ScheduleRepository:
             )
 
     async def due_periodic(self, dedup_keys: Sequence[str], *, on: Connection) -> list[PeriodicRow]:
-        """Lock and return those schedules that are due. Other processes may be planning the rest."""
+        """Lock and return the due schedules that no other process has locked."""
         rows = await self._statements.fetch("due_periodic", dedup_keys, self._statements.now, on=on)
         return [periodic_from(row) for row in rows]
 
@@ -97,6 +97,6 @@ class ScheduleRepository:
         await self._statements.fetch("move_periodic", dedup_key, fired_at, next_fire_at, now, on=on)
 
     async def enable_periodic(self, dedup_key: str, enabled: bool) -> bool:
-        """Enable or disable a schedule; False if it has no row."""
+        """Enable or disable a schedule; return False if it has no row."""
         now = self._statements.now
         return bool(await self._statements.fetch("enable_periodic", dedup_key, enabled, now))

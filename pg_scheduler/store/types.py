@@ -40,7 +40,7 @@ NO_IDS: Final = ("",) * len(PRIORITY_LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class ExchangeResult:
-    """Result of an exchange.
+    """The result of ``exchange()``, which writes completions and claims jobs.
 
     Attributes:
         jobs: Claimed jobs, in the order in which they start.
@@ -61,7 +61,7 @@ class ExchangeResult:
 
 @dataclass(frozen=True, slots=True)
 class RenewResult:
-    """Result of a lease renewal.
+    """The result of renewing the leases of a worker and its jobs.
 
     Attributes:
         alive: Whether the worker still has its row.
@@ -76,7 +76,7 @@ class RenewResult:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds until something expires; negative if it has, None if there is nothing.
+    """Seconds until the next expiry; negative if it is overdue, None if nothing will expire.
 
     Attributes:
         lapse_in: Until the first lease expires.
@@ -106,7 +106,7 @@ class Quarantined(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RescueResult:
-    """Result of a rescue.
+    """The workers and jobs that ``rescue()`` changed.
 
     Attributes:
         dead_workers: Workers that were declared dead.

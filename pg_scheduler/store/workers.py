@@ -41,7 +41,7 @@ class WorkerRepository:
         self._server_start_grace_s = server_start_grace_s
 
     async def register(self, worker: Worker, lease_s: float, liveness_key: int | None = None) -> None:
-        """Give the worker a row, a lease, and the key of the liveness lock that it holds."""
+        """Insert or update the worker's row, with a new lease and the key of its liveness lock."""
         await self._statements.fetch(
             "register_worker",
             worker.worker_id,
@@ -105,7 +105,7 @@ class WorkerRepository:
         await self._statements.fetch("restart_leases", self._statements.now, limit)
 
     async def scan_deadlines(self, horizon_s: float, heartbeat_threshold_s: float) -> Deadlines:
-        """Return when something expires next, among all workers and the jobs due within the horizon."""
+        """Return when the next lease expires, and the next of the jobs that are due within the horizon."""
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
@@ -119,7 +119,7 @@ class WorkerRepository:
         suspects: Sequence[str] | None = None,
         max_crashes: int | None = None,
     ) -> RescueResult:
-        """Declare workers dead and release orphaned jobs.
+        """Declare workers dead and reclaim orphaned jobs.
 
         Args:
             heartbeat_threshold_s: Seconds after its last heartbeat in which a job without a lease counts as

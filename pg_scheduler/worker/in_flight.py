@@ -30,7 +30,7 @@ class Revocation(Enum):
 
 
 class Attempt:
-    """One attempt that runs here."""
+    """One attempt that runs in this process."""
 
     __slots__ = ("claim", "has_begun", "has_timed_out", "revocation", "task")
 
@@ -42,7 +42,7 @@ class Attempt:
         self.revocation: Revocation | None = None
 
     def revoke(self, reason: Revocation) -> None:
-        """Cancel the task. The first reason counts."""
+        """Cancel the task. A second call does not change the reason."""
         if self.revocation is None:
             self.revocation = reason
             if self.task and self.has_begun:  # a task cancelled before its first step would not clean up
@@ -50,14 +50,14 @@ class Attempt:
 
 
 class Results(Protocol):
-    """Outcomes that wait to be written."""
+    """Outcomes that are not yet written."""
 
     def unwritten(self) -> dict[str, int]:
         """Return attempt numbers by job id; callable from any thread."""
 
 
 class InFlight:
-    """Attempts that run and results that are not written yet.
+    """Running attempts, and results that are not yet written.
 
     Args:
         results: The outcomes that wait to be written.
@@ -73,11 +73,11 @@ class InFlight:
         return {each.claim.job_id: each.claim.attempt for each in list(self.attempts.values())}
 
     def unwritten(self) -> dict[str, int]:
-        """Return the attempt numbers of all results that are not known to be in the table, by job id."""
+        """Return the attempt numbers of all results whose write is not confirmed, by job id."""
         return self._results.unwritten()
 
     def holds(self, job_id: str, attempt: int) -> bool:
-        """Return whether this very attempt runs here."""
+        """Return whether this attempt runs in this process."""
         running = self.attempts.get(job_id)
         return running is not None and running.claim.attempt == attempt
 

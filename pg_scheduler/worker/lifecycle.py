@@ -1,4 +1,4 @@
-"""Starts and stops a worker once, however many callers ask for it.
+"""Start and stop a worker. Concurrent calls share one start or one shutdown.
 
 A shutdown runs in a task of its own: it completes even if its caller is cancelled, or is a job that the
 shutdown interrupts. An error that ends a part shuts the worker down; ``wait()`` raises it.

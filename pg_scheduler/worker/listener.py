@@ -1,4 +1,4 @@
-"""Receives notifications from other nodes, and checks that they arrive.
+"""Receive notifications from other nodes, and check that they arrive.
 
 A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
 server connection that others use, and a half-open one waits without end. So the listener does not listen
@@ -33,7 +33,7 @@ NOT_RECEIVING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """How the LISTEN connection is checked."""
+    """Delays and timeouts of checking the LISTEN connection."""
 
     check_interval_s: float = 30.0
     """Seconds without an answer after which one is requested; heartbeats get one every 20 seconds."""
@@ -74,7 +74,7 @@ class Listener(Service):
 
     @property
     def is_receiving(self) -> bool:
-        """Whether notifications arrive, as far as is known."""
+        """Whether notifications arrived when they were last checked."""
         is_up = self._signals.notifications_up.is_set
         return is_up and self._subscription is not None and self._subscription.is_open
 

@@ -1,4 +1,4 @@
-"""Sends what the outbox collects, while a worker runs."""
+"""Send the messages of the outbox while a worker runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Notifier(Service):
         self._signals = signals
 
     async def prepare(self) -> None:
-        """Take over from the outbox, which sends by itself otherwise."""
+        """Attach to the outbox, which otherwise sends its messages itself."""
         self._outbox.attach(on_due=self._signals.due, on_message=self.wake)
 
     async def run_once(self) -> float:
-        """Send the messages that gathered, once the gap after the last ones is over."""
+        """Send the collected messages, after the minimum delay since the previous ones."""
         wait = self._outbox.flush_in
         if wait is None:
             return NEVER
@@ -37,6 +37,6 @@ class Notifier(Service):
         return self._outbox.options.gap_s
 
     async def drain(self) -> None:
-        """Send what is left, and return the duty to the outbox."""
+        """Send the remaining messages, and detach from the outbox."""
         self._outbox.detach()
         await self._outbox.flush()

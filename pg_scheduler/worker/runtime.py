@@ -1,4 +1,4 @@
-"""Builds the parts of a worker, and connects them.
+"""Build and connect the parts of a worker.
 
 They are built anew at each start, so settings that were changed in between take effect.
 """
@@ -193,12 +193,12 @@ class Runtime:
             await self._store.connections.release_held()
 
     def runs_the_caller(self) -> bool:
-        """Return whether this call comes from a job that runs here."""
+        """Return whether the caller is a job that this worker runs."""
         job = current.get(None)
         return job is not None and self.in_flight.holds(job[0].job_id, job[0].attempt)
 
     def wake_claimer(self) -> None:
-        """Have the claimer scan for due jobs from the start."""
+        """Make the claimer scan for due jobs from the start of the index."""
         self.signals.due()
 
     async def execute(self, claim: Claim) -> None:

@@ -1,4 +1,4 @@
-"""The lifecycle contract of everything that runs in the background.
+"""The lifecycle of background services.
 
 A service makes bounded passes; ``run_once()`` returns the seconds until the next. This module has the
 only loop: it sleeps between passes unless woken, backs off while the database is unavailable, and stops
@@ -27,7 +27,7 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class BackoffOptions:
-    """How long a service waits while the database is unavailable; each wait is twice the one before."""
+    """Delays between passes while the database is unavailable; each is twice the previous one."""
 
     first_s: float = 0.1
     longest_s: float = 10.0
@@ -54,7 +54,7 @@ class Wakeup:
 
 
 class Service(ABC):
-    """A part of a worker with a loop of its own.
+    """A part of a worker that runs passes in a background task.
 
     Args:
         events: Receives passes and faults.
@@ -106,7 +106,7 @@ class Service(ABC):
             self._backoff_ended.set()
 
     async def start(self) -> None:
-        """Start the loop; return after the first pass that succeeds. Twice is a no-op.
+        """Start the loop; return after the first pass that succeeds. A no-op if it runs.
 
         Raises:
             BaseException: An error other than an unavailable database ended the first pass.
@@ -137,7 +137,7 @@ class Service(ABC):
                 self._task.result()
 
     async def stop(self) -> None:
-        """End the loop after the current pass, and drain. Twice is a no-op."""
+        """End the loop after the current pass, and drain. A no-op if it has ended."""
         async with self._lifecycle:
             if self._task is None:
                 return

@@ -12,7 +12,7 @@ __all__ = ["Condition", "Signal", "Signals"]
 
 
 class Signal:
-    """Something that happened, and the methods to call then, in the event loop's thread.
+    """A signal that calls the connected methods, in the thread of the event loop.
 
     Args:
         meaning: When it is sent, for the documentation.
@@ -25,7 +25,7 @@ class Signal:
         self._receivers: tuple[Callable[[], None], ...] = ()
 
     def connect(self, *receivers: Callable[[], None]) -> None:
-        """Call these methods, too, when the signal is sent."""
+        """Add methods to call when the signal is sent."""
         self._receivers += receivers
 
     def __call__(self) -> None:
@@ -35,7 +35,7 @@ class Signal:
 
 
 class Condition(Signal):
-    """A signal whose meaning holds until it is cleared."""
+    """A signal that remains set until it is cleared."""
 
     __slots__ = ("is_set",)
 
@@ -44,12 +44,12 @@ class Condition(Signal):
         self.is_set = False
 
     def __call__(self) -> None:
-        """Send the signal; it holds from now on."""
+        """Send the signal and set the condition."""
         self.is_set = True
         super().__call__()
 
     def clear(self) -> None:
-        """Record that it no longer holds."""
+        """Clear the condition."""
         self.is_set = False
 
 

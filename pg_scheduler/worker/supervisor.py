@@ -1,4 +1,4 @@
-"""Starts the parts of a worker in order, and stops them in reverse order.
+"""Start the parts of a worker in order, and stop them in reverse order.
 
 There is no leader: every part runs on every node.
 """
@@ -18,10 +18,10 @@ class Part(Protocol):
     """A part that starts and stops."""
 
     async def start(self) -> None:
-        """Start; return when it runs."""
+        """Start the part; return when it runs."""
 
     async def stop(self) -> None:
-        """Stop, with everything it started."""
+        """Stop the part and everything that it started."""
 
 
 class Supervisor:
@@ -35,7 +35,7 @@ class Supervisor:
         self._parts = parts
 
     async def start(self) -> None:
-        """Start all, or none."""
+        """Start all parts. If one fails, stop those that were started."""
         for index, part in enumerate(self._parts):
             try:
                 await part.start()
@@ -50,7 +50,7 @@ class Supervisor:
                 part.retry()
 
     async def stop(self) -> None:
-        """Stop all, in reverse order.
+        """Stop all parts, in reverse order.
 
         Raises:
             DatabaseUnavailableError: The database was unavailable and results could not be written. Every

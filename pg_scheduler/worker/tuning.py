@@ -1,4 +1,4 @@
-"""The internal tuning values of a worker, which users do not set and tests do."""
+"""The internal tuning values of a worker. Only tests change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every access to private attributes of asyncpg. asyncpg has no public way to do either of these."""
+"""Access private attributes of asyncpg, which has no public API for these two operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["connect_as_pool", "open_beside_pool"]
 
 
 async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
-    """Open a connection as the pool opens its own, ``init`` included, without counting it there."""
+    """Open a connection like the pool's own, including ``init``, that the pool does not count."""
     opened: Any = pool
     connection: asyncpg.Connection = await opened._get_new_connection()  # noqa: SLF001
     return connection

@@ -1,4 +1,4 @@
-"""The lease connection: beside the pool, for a thread with an event loop of its own.
+"""The lease connection: outside the pool, for a thread with its own event loop.
 
 It renews a lease while the pool's event loop is blocked, and it holds the worker's liveness lock: an advisory
 lock of its session, whose key is in the worker's row. If another session can take that lock, this session has
@@ -42,7 +42,7 @@ class LeaseConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is open, as far as this end knows."""
+        """Whether the connection is open. A broken one is detected at its next use."""
         return self._connection is not None and is_open(self._connection)
 
     async def open(self) -> None:

@@ -1,9 +1,9 @@
-"""The LISTEN connection, and the messages that travel between processes.
+"""The LISTEN connection, and the messages that it receives from other processes.
 
-Messages are few and short; their subjects are read from the tables:
+Messages are few and short; receivers read the details from the tables:
 
-- ``due <mark>``: a job is due, or will be soon. The mark identifies the sender, who knows already. A message
-  without one was sent in a caller's transaction.
+- ``due <mark>``: a job is due, or will be soon. The mark identifies the sender, which ignores its own
+  message. A message without a mark was sent in a caller's transaction.
 - ``check <worker id>``: a job that this worker runs was cancelled or changed.
 - ``periodic``: a schedule was enabled or disabled.
 """
@@ -49,7 +49,7 @@ class Subscription:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can arrive, as far as this end knows."""
+        """Whether the connection is open. A half-open one is detected by ``check()``."""
         return self._connection is not None and is_open(self._connection)
 
     async def open(self) -> bool:
@@ -71,12 +71,12 @@ class Subscription:
         return True
 
     def lend(self) -> None:
-        """Share the connection. Messages arrive on it, so its session is its own."""
+        """Share the connection with statements. Its session is its own, since it receives messages."""
         if self._connection is not None:
             self._store.shared.lend(self._connection)
 
     async def check(self, silence_s: float) -> float:
-        """Ask the server for an answer if none came for this long. A half-open connection reports no error.
+        """Query the server if it sent nothing for this long. A half-open connection reports no error.
 
         Returns:
             Seconds until the next check.

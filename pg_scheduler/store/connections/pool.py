@@ -1,4 +1,4 @@
-"""Give connections to statements, to transactions and for long use, each wait bounded in time.
+"""Check out connections for statements, transactions and long use, with a limit on each wait.
 
 LISTEN and an advisory lock need a connection for long. It comes from ``direct_dsn`` if that is given (behind
 PgBouncer it must be), else from the pool, if the pool can spare one.
@@ -40,7 +40,7 @@ DEFAULT_OPTIONS: Final = ConnectionOptions()
 
 
 class Connections:
-    """Give out connections.
+    """Check out connections.
 
     Args:
         pool: The user's pool.
@@ -79,7 +79,7 @@ class Connections:
 
     @property
     def can_open_lease_connection(self) -> bool:
-        """Whether to connect beside the pool: a DSN is given, or the pool is not a small one."""
+        """Whether the lease connection may be opened: a DSN is given, or the pool is large enough."""
         return (
             bool(self._keeper_dsn or self._direct_dsn) or self._pool.get_max_size() > MIN_FREE_CONNECTIONS + 1
         )
@@ -91,7 +91,7 @@ class Connections:
 
     @asynccontextmanager
     async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
-        """Yield a connection for a moment, and translate the errors of the block.
+        """Yield a connection for a short use, and translate the errors of the block.
 
         Args:
             reserved: For statements of the scheduler itself. If jobs use up the pool, the statement does not
@@ -144,7 +144,7 @@ class Connections:
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[Connection]:
-        """Yield a connection for long. Errors of the block are not translated: they may be a job's own."""
+        """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated."""
         timeout_s = self.options.call_timeout_s
         with translated():
             if self._direct_dsn is None:
@@ -165,7 +165,7 @@ class Connections:
 
     @asynccontextmanager
     async def checkout_for_lock(self) -> AsyncIterator[Connection]:
-        """Yield a connection for an attempt that holds a lock, and leave the pool enough for everything else.
+        """Yield a connection for an attempt that holds a lock, and keep enough of the pool free for services.
 
         Raises:
             ConfigurationError: The connection goes through a pooler.

@@ -118,5 +118,5 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
 
 
 def ended_connection() -> asyncpg.ConnectionDoesNotExistError:
-    """Make the error for a connection that ended between two steps of a call."""
+    """Return the error for a connection that ended between two steps of a call."""
     return asyncpg.ConnectionDoesNotExistError(ENDED)

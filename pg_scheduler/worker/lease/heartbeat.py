@@ -1,4 +1,4 @@
-"""Renews the worker's lease, and stops the worker's jobs when it is lost."""
+"""Renew the worker's lease, and cancel its jobs when the lease is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ stops within a second all the same."""
 
 
 class Heartbeat(Service):
-    """Renew the lease and learn which jobs this worker has lost.
+    """Renew the lease, and cancel the jobs that this worker has lost.
 
     Args:
         worker: The row to register.
@@ -51,7 +51,7 @@ class Heartbeat(Service):
         self._expiry: asyncio.TimerHandle | None = None
 
     def suspect(self) -> None:
-        """Renew the lease now, unless that was just done.
+        """Renew the lease now, unless it was just renewed.
 
         A job was due and could not be claimed: the lease may be over by the server's clock, which can be set.
         """
@@ -96,7 +96,7 @@ class Heartbeat(Service):
         return interval
 
     async def drain(self) -> None:
-        """Remove the worker's row."""
+        """Delete the worker's row."""
         if self._expiry:
             self._expiry.cancel()
         try:

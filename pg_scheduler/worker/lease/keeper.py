@@ -1,4 +1,4 @@
-"""Keeps the lease while the event loop is blocked: a thread with an event loop and a connection of its own.
+"""Keep the lease while the event loop is blocked, in a thread with its own event loop and connection.
 
 A job that blocks the event loop stops the heartbeats too, and without them another worker would run every
 job of this worker a second time. While the watchdog finds the loop blocked, the keeper renews the lease in
@@ -49,7 +49,7 @@ logger = logging.getLogger("pg_scheduler")
 
 @dataclass(frozen=True, slots=True)
 class KeeperOptions:
-    """How often the lease keeper acts."""
+    """Delays of the lease keeper."""
 
     poll_interval_s: float = 0.25
     """Seconds between two checks of the event loop."""
@@ -98,7 +98,7 @@ class LeaseKeeper:
         self._has_reported_no_lock = False
 
     async def start(self) -> None:
-        """Begin; return when the lock is held, or could not be taken at once. Twice is a no-op."""
+        """Start the thread; return when the lock is held or could not be taken. A no-op if it runs."""
         if self._thread is None:
             self._is_stopping = False
             self._ready, self._ended = asyncio.Event(), asyncio.Event()
@@ -112,7 +112,7 @@ class LeaseKeeper:
         await self._ready.wait()
 
     async def stop(self) -> None:
-        """Interrupt whatever is under way, release the lock and end. Twice is a no-op."""
+        """Interrupt the current operation, release the lock and end the thread. A no-op if it has ended."""
         if self._thread is None:
             return
         if not self._is_stopping:

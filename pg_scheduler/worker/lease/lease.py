@@ -1,4 +1,4 @@
-"""The lease of this worker, as this process knows it.
+"""The lease of this worker, by the clock of this process.
 
 Lease arithmetic as in Gray and Cheriton, "Leases" (SOSP 1989): the holder counts from the moment it asked,
 by its own monotonic clock, and stops trusting the lease a margin before the end; the granter counts by its
@@ -20,7 +20,7 @@ RENEWALS_PER_LEASE: Final = 3
 
 
 class Lease:
-    """Until when this worker may trust that no other worker reclaims its jobs.
+    """The time until which no other worker reclaims this worker's jobs.
 
     The heartbeat and the lease keeper's thread write it; any thread may read it.
 
@@ -46,12 +46,12 @@ class Lease:
 
     @property
     def trusted_until(self) -> float:
-        """When trust ends unless the lease is renewed, by the monotonic clock."""
+        """The monotonic time until which the lease is trusted, unless it is renewed."""
         return self.renewed_at + self.seconds * (1 - UNTRUSTED_SHARE)
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the lease surely runs."""
+        """Whether the lease has certainly not expired."""
         return time.monotonic() < self.trusted_until
 
     def renewed(self, requested_at: float) -> None:

@@ -1,4 +1,4 @@
-"""Calls from the lease keeper's thread to the event loop's, and to the log."""
+"""Call the event loop, and write to the log, from the lease keeper's thread."""
 
 from __future__ import annotations
 

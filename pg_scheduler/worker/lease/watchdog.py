@@ -1,4 +1,4 @@
-"""Detects a blocked event loop from another thread, and names the job that blocks it.
+"""Detect a blocked event loop from another thread, and log the job that blocks it.
 
 The watchdog asks the event loop to run a callback, again and again. While one is unanswered, the loop is
 busy: a job computes for long, or makes a call that blocks.
@@ -24,7 +24,7 @@ __all__ = ["LoopWatchdog", "WatchdogOptions"]
 
 @dataclass(frozen=True, slots=True)
 class WatchdogOptions:
-    """When an event loop counts as blocked."""
+    """Thresholds of a blocked event loop."""
 
     blocked_after_s: float = 1.0
     """Seconds without an answer."""
@@ -69,7 +69,7 @@ class LoopWatchdog:
         return call_in_loop(self.loop, self._answer, self._ping)
 
     def check(self) -> None:
-        """Measure for how long the last ping is unanswered, and log what blocks the event loop."""
+        """Measure how long the last ping has been unanswered, and log the job that blocks the event loop."""
         ping = self._ping
         self._was_blocked = ping.report is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at

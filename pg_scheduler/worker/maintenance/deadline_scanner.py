@@ -1,4 +1,4 @@
-"""Scans for the next lease or misfire grace time that ends, and signals when it does.
+"""Scan for the next lease or misfire grace time to expire, and signal when it does.
 
 One read-only statement scans for both. So an idle worker makes few statements, and the rescuer and the
 expirer act when the time comes. The scan is repeated for rows that were written after it.
@@ -20,7 +20,7 @@ __all__ = ["DeadlineScanner", "ScannerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ScannerOptions:
-    """How often the scan is made."""
+    """The interval and range of the scan."""
 
     interval_s: float = 30.0
     """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""

@@ -1,4 +1,4 @@
-"""Expires jobs that no claim meets, since their function is unknown or no slot is free.
+"""Expire pending jobs that no claim reaches: their function is not registered, or no slot is free.
 
 The deadline scanner wakes it when the misfire grace time of a job is over.
 """
@@ -17,7 +17,7 @@ __all__ = ["Expirer", "ExpirerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ExpirerOptions:
-    """How many jobs one statement expires."""
+    """The batch size of the expirer."""
 
     batch_size: int = 500
 

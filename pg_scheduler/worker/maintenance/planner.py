@@ -1,4 +1,4 @@
-"""Plans periodic jobs: writes the code's schedules to the database, and enqueues jobs at their fire times.
+"""Write the schedules declared in code to the database, and enqueue jobs at their fire times.
 
 Every node runs a planner. One transaction locks a due row, inserts the job of its fire time and sets the next
 fire time; rows that another planner has locked are skipped. The fire time is part of the job's id, so even a
@@ -53,11 +53,11 @@ class Planner(Service):
         self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
-        """Have the first pass write the code's schedules."""
+        """Make the first pass write the schedules declared in code."""
         self.book.forget_sync()
 
     async def run_once(self) -> float:
-        """Write what changed here, then enqueue what is due."""
+        """Write the schedules that this process changed, then enqueue the jobs of due ones."""
         await self.book.sync()
         if await self.book.write_switches():
             self._signals.schedules_switched()
@@ -78,7 +78,7 @@ class Planner(Service):
         return max(min((next_fire - now).total_seconds(), poll), soonest)
 
     async def drain(self) -> None:
-        """Write what was switched during the last pass."""
+        """Write the schedules that were enabled or disabled during the last pass."""
         if await self.book.write_switches():
             self._signals.schedules_switched()
 

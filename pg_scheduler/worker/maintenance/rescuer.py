@@ -1,4 +1,4 @@
-"""Reclaims the jobs of dead workers: those whose lease is over, and those whose process has ended.
+"""Reclaim the jobs of dead workers: those whose lease expired or whose process ended.
 
 The deadline scanner signals when a lease is over. The claimer's polls find a process that has ended by its
 liveness lock, which is free. But a session may also have reconnected, and a clock that is set forward ends
@@ -24,7 +24,7 @@ __all__ = ["Rescuer", "RescuerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class RescuerOptions:
-    """How workers are declared dead."""
+    """Timeouts and batch size of reclaiming jobs."""
 
     answer_timeout_s: float = 1.5
     """Seconds that a suspect worker gets to make a heartbeat."""
@@ -70,13 +70,13 @@ class Rescuer(Service):
         self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
 
     def scan_locks(self) -> None:
-        """Look for free liveness locks: the claimer has found one."""
+        """Scan for free liveness locks, since a claim found one."""
         if not self._scans_locks:
             self._scans_locks = True
             self.wake()
 
     async def run_once(self) -> float:
-        """Reclaim once, unless this worker's own lease is not trusted: its overdue renewal comes first."""
+        """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
         batch_size = self._options.batch_size
         if not self._lease.is_trusted:
             return self._options.untrusted_delay_s
@@ -98,7 +98,7 @@ class Rescuer(Service):
         return self._options.answer_timeout_s if self._suspects else NEVER
 
     async def _find_dead(self) -> list[str]:
-        """Return the suspect workers that did not answer in time, and ask new ones for a heartbeat."""
+        """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
         before, self._suspects = self._suspects, {}
         suspects = await self._workers.suspect_workers(self._worker_id, silence=self._scans_locks)
         new = [each for each, sign in suspects.items() if before.get(each, (None, 0.0))[0] != sign]

@@ -1,4 +1,4 @@
-"""Deletes finished jobs past their retention.
+"""Delete finished jobs past their retention.
 
 It walks over the table in steps of some thousand blocks, each a short transaction. So it needs no index on
 finished jobs, and holds no lock for long.
@@ -24,7 +24,7 @@ __all__ = ["Vacuum", "VacuumOptions"]
 
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
-    """How much one step deletes."""
+    """The size of a step, and the pause after it."""
 
     step_blocks: int = 2000
     """Blocks of the table that one step walks over."""
@@ -69,7 +69,7 @@ class Vacuum(Service):
         }
 
     async def run_once(self) -> float:
-        """Make one step of a walk."""
+        """Make one step of the pass over the table."""
         self._walk = self._walk or self._steps()
         try:
             async for deleted in self._walk:

@@ -1,4 +1,4 @@
-"""Claims due jobs at their time, as many as there are free slots.
+"""Claim jobs when they are due, as many as there are free slots.
 
 It sleeps until the next job is due by the database's clock, until a signal wakes it (a job was scheduled, a
 slot became free, a notification arrived), or until the fallback poll, whichever comes first.
@@ -32,14 +32,14 @@ __all__ = ["Claimer", "ClaimerOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ClaimerOptions:
-    """How claims are made."""
+    """The maximum age of the claim cursor."""
 
     cursor_max_age_s: float = MAX_AGE_S
-    """Seconds for which a job that was not announced may be overlooked under load."""
+    """Seconds for which a job without a notification may be overlooked under load."""
 
 
 class Claimer(Service):
-    """Keep the slots full.
+    """Claim due jobs for free slots.
 
     Args:
         batch: Jobs per claim.
@@ -92,19 +92,19 @@ class Claimer(Service):
             return NEVER if self._has_stopped else await self._claim()
 
     async def drain(self) -> None:
-        """Refuse claims from now on, also those of callers, and have results written without one."""
+        """Refuse all further claims, and make the completer write results without waiting for one."""
         async with self._claiming:
             self._has_stopped = True
             self._results.claims_follow = False
             self._results.request_write()
 
     def rescan(self) -> None:
-        """Claim from the start of the index: a job may be due that lies before the cursor."""
+        """Claim from the start of the index, since a due job may precede the cursor."""
         self._cursor.reset()
         self.wake()
 
     def reconcile_claims(self) -> None:
-        """Release rows under this worker's name that it does not hold, before the next claim."""
+        """Before the next claim, release the rows claimed for this worker that it never received."""
         self._may_have_unacknowledged = True
         self.wake()
 
@@ -160,7 +160,7 @@ class Claimer(Service):
         return self._sleep(sent_at, answer.due_in)
 
     async def _release_unacknowledged(self) -> None:
-        """Release jobs of a claim whose answer was lost; they would wait until the lease is over."""
+        """Release jobs of a claim whose response was lost, before their lease expires."""
         known = self._in_flight.unwritten() | self._in_flight.held()
         self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
         try:

@@ -1,4 +1,4 @@
-"""Writes outcomes in batches, each under its fencing token, until none is left or the time is over.
+"""Write outcomes in batches, each under its fencing token.
 
 A batch is whatever gathered while the one before was being written, so a lone outcome is written at once
 and a flood in large statements. While one claim follows another, the claimer takes completions along, in
@@ -25,7 +25,7 @@ RETRY_DELAY_S: Final = 0.2
 
 
 class Completer(Service):
-    """Write outcomes as they come.
+    """Write outcomes in batches.
 
     Args:
         flush_timeout: Seconds for which outcomes are still written after the last pass.
@@ -68,7 +68,7 @@ class Completer(Service):
         return 0 if results.has_results else NEVER
 
     async def drain(self) -> None:
-        """Write what is left, for as long as the flush timeout allows.
+        """Write the remaining outcomes, within the flush timeout.
 
         Raises:
             DatabaseUnavailableError: The database was unavailable for the whole time. The jobs run again when

@@ -36,13 +36,13 @@ class ClaimCursor:
         self._reset_at: float | None = None
 
     def since(self) -> ClaimPosition:
-        """Return where the next claim starts; ``FROM_THE_START`` itself if it passes nothing over."""
+        """Return where the next claim starts; the object ``FROM_THE_START`` if it skips no job."""
         if self._reset_at is None or time.monotonic() - self._reset_at > self._max_age_s:
             self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
         return self._since
 
     def advance(self, claims: Sequence[Claim]) -> None:
-        """Continue after these claims, which are in the order of time for each priority."""
+        """Continue after these claims, which are sorted by time within each priority."""
         since, after = list(self._since), list(self.after)
         for claim in claims:
             level = PRIORITY_LEVELS[claim.priority]
@@ -50,5 +50,5 @@ class ClaimCursor:
         self._since, self.after = since, after
 
     def reset(self) -> None:
-        """Start from the beginning again, even if a claim that is under way advances the cursor."""
+        """Return to the beginning, even if a claim in progress advances the cursor."""
         self._reset_at = None

@@ -1,4 +1,4 @@
-"""Executes claimed jobs: one asyncio task each, with a slot, a timeout and a context.
+"""Execute claimed jobs: one asyncio task each, with a slot, a timeout and a context.
 
 An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
 or it was lost, its row is no longer this worker's: the task is cancelled and nothing is written.
@@ -53,7 +53,7 @@ _RETURNED: Final = ReturnResult()
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """How jobs are interrupted."""
+    """The timeout of interrupting jobs."""
 
     cleanup_timeout_s: float = 10.0
     """Seconds that cancelled tasks get to clean up before the shutdown continues without them."""
@@ -64,7 +64,7 @@ class Executor:
 
     Args:
         slots: Jobs that may run at once.
-        shutdown_timeout: Seconds that jobs get to end by themselves.
+        shutdown_timeout: Seconds that running jobs get to finish.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -109,7 +109,7 @@ class Executor:
         return self._begin(self._take_slot(claim))
 
     def submit_all(self, claims: Sequence[Claim]) -> None:
-        """Give claimed jobs their slots now, and start them as soon as the caller awaits something."""
+        """Reserve slots for claimed jobs now, and start the jobs as soon as the caller awaits something."""
         if not self._submitted:
             asyncio.get_running_loop().call_soon(self._begin_all)
         self._submitted += [self._take_slot(claim) for claim in claims]

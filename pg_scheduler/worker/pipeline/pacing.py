@@ -1,4 +1,4 @@
-"""How long the claimer sleeps: until the next due time, or until the fallback poll.
+"""Compute how long the claimer sleeps: until the next due time, or until the fallback poll.
 
 A due time is approached in two steps. A long sleep ends shortly before it, with a claim: timer, connection
 and server process are awake then, and the answer is fresh. The timers of an event loop are a millisecond
@@ -42,11 +42,11 @@ class Pacing:
         self._is_approaching = False
 
     def reset_polls(self) -> None:
-        """Start with the shortest poll interval: the last claim found jobs."""
+        """Return to the shortest poll interval, since the last claim found jobs."""
         self._idle_s = self._polling.idle_start_interval
 
     def next_poll(self) -> float:
-        """Return the seconds until the fallback poll, which grow from poll to poll."""
+        """Return the seconds until the fallback poll, more after each poll."""
         polling = self._polling
         poll = min(max(self._idle_s, polling.min_interval), polling.max_interval)
         self._idle_s = min(self._idle_s * polling.backoff_multiplier, polling.max_interval)
@@ -74,6 +74,6 @@ class Pacing:
         return max(left - TIMER_ERROR_S, 0)
 
     async def reach_due_time(self) -> None:
-        """Yield to other tasks until the due time, for the last milliseconds of an approach."""
+        """Wait for a due time that is milliseconds away, yielding to other tasks."""
         while 0 < self._due_at - time.monotonic() < 2 * TIMER_ERROR_S:  # noqa: ASYNC110 - no event comes
             await asyncio.sleep(0)

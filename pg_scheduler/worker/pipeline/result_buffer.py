@@ -42,7 +42,7 @@ class ResultBufferOptions:
 
 
 class ResultBuffer:
-    """Outcomes that wait to be written, completions apart from all others.
+    """Outcomes that are not yet written, with completions kept apart from the others.
 
     Args:
         keeps_completed: Whether the rows of completed jobs are kept, for the vacuum to delete.
@@ -82,7 +82,7 @@ class ResultBuffer:
             self._signals.results_waiting()
 
     def put_completed(self, claim: Claim) -> None:
-        """Add the completion of a job that returned, as nearly all do."""
+        """Add a completion: a fast path, since nearly all jobs complete."""
         self._waiting += 1
         same = self._completed.get(claim.attempt)
         if same is None:
@@ -94,22 +94,22 @@ class ResultBuffer:
 
     @property
     def has_results(self) -> bool:
-        """Whether outcomes wait."""
+        """Whether any outcomes are not yet written."""
         return self._waiting > 0
 
     @property
     def has_completions(self) -> bool:
-        """Whether completions wait."""
+        """Whether any completions are not yet in a batch."""
         return bool(self._completed)
 
     @property
     def has_others(self) -> bool:
-        """Whether outcomes other than completions wait."""
+        """Whether any other outcomes are not yet in a batch."""
         return bool(self._others)
 
     @property
     def is_full(self) -> bool:
-        """Whether too many outcomes wait."""
+        """Whether the buffer has reached its limit."""
         return self._waiting >= self._options.capacity
 
     async def room(self) -> None:
@@ -119,15 +119,15 @@ class ResultBuffer:
         await self._room.wait()
 
     def release_waiters(self) -> None:
-        """End every wait for room: nothing is written any more."""
+        """End every ``room()`` call, since no more outcomes are written."""
         self._room.set()
 
     def request_write(self) -> None:
-        """Have the completer write what waits."""
+        """Make the completer write the outcomes."""
         self._signals.results_waiting()
 
     def unwritten(self) -> dict[str, int]:
-        """Return the attempt numbers of all outcomes that are not known to be in the table, by job id.
+        """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
 
         Any thread may call it. What moves between buffer and batch is in both meanwhile, never in neither.
         """
@@ -137,11 +137,11 @@ class ResultBuffer:
         return {claim.job_id: claim.attempt for claim in (*claims, *others)}
 
     def completions(self) -> CompletionBatch:
-        """Take completions of one attempt number, for the length of a ``with`` block."""
+        """Take completions of one attempt number for a ``with`` block."""
         return CompletionBatch(self)
 
     def others(self) -> OutcomeBatch:
-        """Take other outcomes, for the length of a ``with`` block."""
+        """Take other outcomes for a ``with`` block."""
         return OutcomeBatch(self)
 
     # -- for the batches -------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class ResultBuffer:
         return claims
 
     def settle_completions(self, batch: CompletionBatch) -> None:
-        """Publish that completions are in the database; write those refused once more with the others."""
+        """Publish accepted completions, and move refused ones to the other outcomes."""
         claims, refused = batch.claims, batch.refused
         if not claims:
             return
@@ -201,7 +201,7 @@ class ResultBuffer:
         return list(taken.values())
 
     def settle_others(self, batch: OutcomeBatch) -> None:
-        """Publish what became of the outcomes."""
+        """Publish accepted outcomes, and refused ones as lost."""
         self._end(batch)
         for claim, outcome in batch.outcomes:
             self._events.publish(outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted))

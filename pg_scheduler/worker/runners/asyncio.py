@@ -1,7 +1,7 @@
-"""Starts tasks, eagerly where Python can.
+"""Start tasks, eagerly on Python 3.12 and later.
 
-From Python 3.12 on a task may take its first step within the call that creates it. A job that awaits nothing
-has ended by then, without a turn of the event loop. If the application has set a task factory, the factory
+An eager task runs up to its first suspension within the call that creates it, so a job that never suspends
+ends without an iteration of the event loop. If the application has set a task factory, the factory
 creates the task.
 """
 

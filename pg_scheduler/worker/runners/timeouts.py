@@ -1,4 +1,4 @@
-"""Time limits of attempts, at little cost each.
+"""Time limits of attempts, with few timers.
 
 Nearly all jobs have one of a few timeouts, so the limits of one timeout expire in the order in which they
 were set: a dict per timeout keeps that order, and one timer per timeout watches the first. An
@@ -60,7 +60,7 @@ class TimeoutQueue(Generic[T]):
                 self._timers.pop(timeout).cancel()
 
     def close(self) -> None:
-        """Forget all limits."""
+        """Remove all time limits."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
