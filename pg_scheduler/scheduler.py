@@ -268,7 +268,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         def add(function: F) -> F:
             self._tasks.register(function, name=name, aliases=aliases)
             if self._runtime:
-                self._runtime.wake_claimer()
+                self._runtime.signals.due()
             return function
 
         return add if func is None else add(func)

@@ -221,6 +221,6 @@ class JobMethods(SchedulerParts):
         if worker_id is None:
             return
         if worker_id == self._life.worker_id and self._runtime is not None:
-            self._runtime.heartbeat.wake()
+            self._runtime.signals.heartbeat_requested()
         else:
             await self._outbox.notify_worker(worker_id)

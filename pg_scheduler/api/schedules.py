@@ -64,7 +64,7 @@ class ScheduleMethods(SchedulerParts):
         if not self._periodic.enable(dedup_key, enabled):
             return False
         if self._runtime is not None:
-            self._runtime.planner.wake()
+            self._runtime.signals.schedules_changed()
             return True
         try:
             loop = asyncio.get_running_loop()

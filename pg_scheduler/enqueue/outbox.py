@@ -20,7 +20,7 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC
+from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC
 from pg_scheduler.store.store import Store
 
 __all__ = ["Outbox", "OutboxOptions"]
@@ -205,6 +205,6 @@ class Outbox:
 
 
 def _checks(worker_ids: Collection[str]) -> list[str]:
-    messages = (f"{CHECK} {worker_id}" for worker_id in worker_ids)
+    messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
     # A longer id was written by hand: no worker listens for it.
     return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]

@@ -1,8 +1,11 @@
 """Decide the outcome of an attempt from its result, and derive the row change and the event.
 
 ``decide()`` maps a result (how the attempt ended) to an outcome (what to write). ``row_change()`` maps an
-outcome to the values of the row, ``outcome_event()`` to the event. An attempt that was cancelled by a caller,
-or lost its lease, has no outcome: its row belongs to another attempt by then.
+outcome to the values of the row, ``outcome_event()`` to the event.
+
+An attempt that a caller cancelled, or whose lease was lost, has no outcome but a ``Revocation``
+(worker/in_flight.py): its row belongs to another attempt by then. The executor passes completions on without
+these functions, and ``exchange_jobs`` writes them; ``row_change()`` is for the completions that it refused.
 """
 
 from __future__ import annotations

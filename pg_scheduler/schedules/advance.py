@@ -1,4 +1,4 @@
-"""Advance a due schedule to its next fire time."""
+"""Advance a due schedule to its next fire time. Missed fire times collapse into the latest one."""
 
 from __future__ import annotations
 

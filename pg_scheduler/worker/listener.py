@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import CHECK, DUE, PERIODIC, Subscription
+from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, Subscription
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
@@ -119,7 +119,7 @@ class Listener(Service):
         kind, _, about = message.partition(" ")
         if kind == DUE and about != self._own_mark:
             self._signals.due()
-        elif kind == CHECK and about == self._worker_id:
+        elif kind == HEARTBEAT_REQUEST and about == self._worker_id:
             self._signals.heartbeat_requested()
         elif kind == PERIODIC:
             self._signals.schedules_changed()

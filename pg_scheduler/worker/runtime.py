@@ -197,10 +197,6 @@ class Runtime:
         job = current.get(None)
         return job is not None and self.in_flight.holds(job[0].job_id, job[0].attempt)
 
-    def wake_claimer(self) -> None:
-        """Make the claimer scan for due jobs from the start of the index."""
-        self.signals.due()
-
     async def execute(self, claim: Claim) -> None:
         """Run one claimed job now, even if no slot is free."""
         await self.executor.submit(claim)

@@ -48,7 +48,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.results_waiting, (to.completer.wake,)),
         (signals.jobs_released, (to.outbox.add_due,)),
         (signals.jobs_planned, (to.outbox.add_due,)),
-        (signals.schedules_switched, (to.outbox.add_schedules,)),
+        (signals.switches_written, (to.outbox.add_schedules,)),
         (signals.schedules_changed, (to.planner.wake,)),
         (signals.heartbeat_requested, (to.heartbeat.wake,)),
         (signals.lease_suspect, (to.heartbeat.suspect,)),

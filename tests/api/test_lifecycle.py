@@ -124,7 +124,7 @@ async def test_start_leaves_no_tasks_and_no_worker_row_when_cancelled(make: Make
     assert await scheduler.workers() == []
 
 
-@pytest.mark.parametrize("fails_in", ["_sleep", "start"])
+@pytest.mark.parametrize("fails_in", ["_next_delay", "start"])
 async def test_start_releases_every_connection_when_it_fails(
     dsn: str, monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:

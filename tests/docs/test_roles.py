@@ -193,7 +193,7 @@ async def test_scheduler_stops_with_a_reason_when_a_grant_is_revoked(roles: Role
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)
     await scheduler.start()
     await owner.execute(f"REVOKE UPDATE ON jobs.scheduled_jobs FROM {roles.name(WORKER)}")
-    scheduler._runtime.wake_claimer()  # type: ignore[union-attr]
+    scheduler._runtime.signals.due()  # type: ignore[union-attr]
     async with asyncio.timeout(20):
         with pytest.raises(SchemaForbiddenError, match=r"denied for table scheduled_jobs.* under Roles"):
             await scheduler.wait()

@@ -255,7 +255,7 @@ async def test_planner_does_not_fire_a_disabled_schedule_until_it_is_enabled(
     assert not planner.book.configs()[KEY].enabled
     clock.advance(5 * MINUTE)
     assert await planner.run_once() == POLL_INTERVAL_S
-    assert parts.calls == ["schedules_switched"]
+    assert parts.calls == ["switches_written"]
     assert await jobs(parts.store) == []
     assert planner.book.enable(KEY, True)
     clock.advance(timedelta(seconds=30))

@@ -4,7 +4,8 @@ Messages are few and short; receivers read the details from the tables:
 
 - ``due <mark>``: a job is due, or will be soon. The mark identifies the sender, which ignores its own
   message. A message without a mark was sent in a caller's transaction.
-- ``check <worker id>``: a job that this worker runs was cancelled or changed.
+- ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
+  node suspects the worker.
 - ``periodic``: a schedule was enabled or disabled.
 """
 
@@ -20,10 +21,10 @@ from pg_scheduler.store.connections.session import Connection, is_open, is_own_s
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
 
-__all__ = ["CHECK", "DUE", "PERIODIC", "Subscription"]
+__all__ = ["DUE", "HEARTBEAT_REQUEST", "PERIODIC", "Subscription"]
 
 DUE: Final = "due"
-CHECK: Final = "check"
+HEARTBEAT_REQUEST: Final = "check"
 PERIODIC: Final = "periodic"
 
 

@@ -1,4 +1,4 @@
-"""Renew the worker's lease, and cancel its jobs when the lease is lost."""
+"""Renew the worker's lease, and detect jobs that were cancelled elsewhere or lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.events import EventBus, LeaseLost
+from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.model import JobStatus, Worker
+from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.store import Store
-from pg_scheduler.worker.in_flight import InFlight, Revocation
+from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.lease.revoker import Revoker
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -47,7 +48,7 @@ class Heartbeat(Service):
         self._worker = worker
         self._lease = lease
         self._signals = signals
-        self._reported_loss: int | None = None  # the number of renewals at that time
+        self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
         self._expiry: asyncio.TimerHandle | None = None
 
     def suspect(self) -> None:
@@ -81,16 +82,16 @@ class Heartbeat(Service):
             )
         except DatabaseUnavailableError:
             if held and not self._lease.is_trusted:
-                self._give_up()
+                self._revoker.revoke_all()
             raise
         interval = self._lease.renewal_interval
         if not answer.alive:
-            self._give_up()
+            self._revoker.revoke_all()
             await self._register()
             return interval
         self._renewed(requested_at)
         if lost := {job_id: held[job_id] for job_id in answer.lost if job_id in held}:
-            await self._revoke(lost)
+            await self._revoker.revoke(lost)
         if answer.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval
@@ -131,17 +132,4 @@ class Heartbeat(Service):
         if self._lease.is_trusted:  # renewed in the keeper's thread
             self._set_timer()
         elif self._in_flight.held():
-            self._give_up()
-
-    def _give_up(self) -> None:
-        if self._reported_loss != self._lease.renewals:  # the timer and each heartbeat may find it lost
-            self._reported_loss = self._lease.renewals
-            self._events.publish(LeaseLost(self._worker.worker_id))
-        self._in_flight.revoke_all(Revocation.LOST)
-
-    async def _revoke(self, lost: dict[str, int]) -> None:
-        statuses = await self._store.jobs.statuses_of(list(lost))
-        for job_id, attempt in lost.items():
-            is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED
-            reason = Revocation.CANCELLED if is_cancelled else Revocation.LOST
-            self._in_flight.revoke(job_id, attempt, reason)
+            self._revoker.revoke_all()

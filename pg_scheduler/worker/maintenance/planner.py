@@ -60,7 +60,7 @@ class Planner(Service):
         """Write the schedules that this process changed, then enqueue the jobs of due ones."""
         await self.book.sync()
         if await self.book.write_switches():
-            self._signals.schedules_switched()
+            self._signals.switches_written()
         rows, now = await self.book.refresh()
         if now is None:
             return POLL_INTERVAL_S
@@ -80,7 +80,7 @@ class Planner(Service):
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
         if await self.book.write_switches():
-            self._signals.schedules_switched()
+            self._signals.switches_written()
 
     async def _plan(self, dedup_keys: list[str]) -> bool:
         async with self._store.connections.transaction(reserved=True) as connection:

@@ -157,7 +157,7 @@ class Claimer(Service):
         if since is not FROM_THE_START:
             self._cursor.reset()
             return 0  # jobs may lie before the cursor: scan for them before sleeping
-        return self._sleep(sent_at, answer.due_in)
+        return self._next_delay(sent_at, answer.due_in)
 
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
@@ -180,11 +180,11 @@ class Claimer(Service):
                 self._executor.submit(job)
         self._signals.jobs_claimed()
 
-    def _sleep(self, sent_at: float, due_in: float | None) -> float:
+    def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         poll = self._pacing.next_poll()
         if due_in is None:
             return poll
         if due_in <= 0:  # another session has locked the row, or this worker's lease is over
             self._signals.lease_suspect()
             return self._polling.min_interval
-        return self._pacing.sleep_until(sent_at + due_in, poll)
+        return self._pacing.seconds_until(sent_at + due_in, poll)

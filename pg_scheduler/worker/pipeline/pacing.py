@@ -55,7 +55,7 @@ class Pacing:
             poll = min(moved, polling.max_interval)
         return poll
 
-    def sleep_until(self, due_at: float, poll: float) -> float:
+    def seconds_until(self, due_at: float, poll: float) -> float:
         """Return the seconds to sleep until a due time.
 
         Args:

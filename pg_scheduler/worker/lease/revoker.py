@@ -1,0 +1,47 @@
+"""Stop attempts that this worker must not continue: cancelled on any node, lost, or without a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pg_scheduler.events import EventBus, LeaseLost
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.store.jobs import JobRepository
+from pg_scheduler.worker.in_flight import InFlight, Revocation
+from pg_scheduler.worker.lease.lease import Lease
+
+__all__ = ["Revoker"]
+
+
+class Revoker:
+    """Cancel the tasks of attempts whose rows this worker no longer holds.
+
+    Args:
+        jobs: Reads why a job is no longer held.
+        worker_id: The worker, for the event of a lost lease.
+    """
+
+    def __init__(
+        self, jobs: JobRepository, events: EventBus, in_flight: InFlight, lease: Lease, worker_id: str
+    ) -> None:
+        self._jobs = jobs
+        self._events = events
+        self._in_flight = in_flight
+        self._lease = lease
+        self._worker_id = worker_id
+        self._reported_at_renewal: int | None = None
+
+    async def revoke(self, lost: Mapping[str, int]) -> None:
+        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such."""
+        statuses = await self._jobs.statuses_of(list(lost))
+        for job_id, attempt in lost.items():
+            is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED
+            reason = Revocation.CANCELLED if is_cancelled else Revocation.LOST
+            self._in_flight.revoke(job_id, attempt, reason)
+
+    def revoke_all(self) -> None:
+        """Stop every attempt, because the lease is lost; publish that once for each lost lease."""
+        if self._reported_at_renewal != self._lease.renewals:  # the timer and each heartbeat may detect it
+            self._reported_at_renewal = self._lease.renewals
+            self._events.publish(LeaseLost(self._worker_id))
+        self._in_flight.revoke_all(Revocation.LOST)
