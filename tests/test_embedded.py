@@ -61,7 +61,7 @@ def home_of(postgres: EmbeddedPostgres) -> Path:
 
 
 class TestLifecycle:
-    async def test_server_accepts_connections_and_removes_its_files_when_closed(self) -> None:
+    async def test_embedded_server_accepts_connections_and_removes_its_files_when_closed(self) -> None:
         started = time.monotonic()
         with EmbeddedPostgres(settings={"work_mem": "5MB"}) as postgres:
             assert time.monotonic() - started < 10
@@ -72,7 +72,9 @@ class TestLifecycle:
         assert pid is not None
         assert not is_alive(pid)
 
-    async def test_servers_are_independent_when_two_run_at_once(self, postgres: EmbeddedPostgres) -> None:
+    async def test_embedded_servers_are_independent_when_two_run_at_once(
+        self, postgres: EmbeddedPostgres
+    ) -> None:
         with EmbeddedPostgres(settings=FAST) as other:
             assert other.dsn() != postgres.dsn()
             await fetch_value(other.dsn(), "create database only_here")
@@ -90,7 +92,7 @@ class TestLifecycle:
         postgres.close()
 
     @ON_LINUX
-    def test_server_inherits_the_given_environment(self, scratch: Path | None) -> None:
+    def test_embedded_server_inherits_the_given_environment(self, scratch: Path | None) -> None:
         variables = {"PG_SCHEDULER_TEST": "here"}
         with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=variables) as postgres:
             found = Path(f"/proc/{postgres.pid}/environ").read_bytes().split(b"\0")
@@ -101,7 +103,7 @@ class TestLifecycle:
         postgres.start()
         assert postgres.pid == pid
 
-    async def test_server_keeps_its_data_when_a_folder_is_given(self, tmp_path: Path) -> None:
+    async def test_embedded_server_keeps_its_data_when_a_folder_is_given(self, tmp_path: Path) -> None:
         # the user of root's server cannot enter pytest's temporary folders
         folder = Path("/var/tmp" if os.geteuid() == 0 else tmp_path) / f"pgs-test-{os.getpid()}" / "data"
         try:
@@ -115,7 +117,9 @@ class TestLifecycle:
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
-    def test_server_removes_its_files_from_the_scratch_folder_when_closed(self, tmp_path: Path) -> None:
+    def test_embedded_server_removes_its_files_from_the_scratch_folder_when_closed(
+        self, tmp_path: Path
+    ) -> None:
         scratch = tmp_path
         if os.geteuid() == 0:
             scratch = Path("/var/tmp") / f"pgs-scratch-{os.getpid()}"
@@ -146,7 +150,7 @@ class TestLifecycle:
 
 class TestOutages:
     @pytest.mark.parametrize("mode", ["fast", "immediate"])
-    async def test_restart_keeps_the_address_and_the_data(
+    async def test_restart_keeps_the_server_address_and_the_data(
         self, postgres: EmbeddedPostgres, mode: embedded.StopMode
     ) -> None:
         address, pid = postgres.dsn(), postgres.pid
@@ -156,7 +160,7 @@ class TestOutages:
         assert postgres.pid != pid
         assert await fetch_value(postgres.dsn("kept"), "select 1") == 1
 
-    async def test_server_is_down_between_kill_and_start(self, postgres: EmbeddedPostgres) -> None:
+    async def test_embedded_server_is_down_between_kill_and_start(self, postgres: EmbeddedPostgres) -> None:
         await fetch_value(postgres.dsn(), "create database kept")
         postgres.kill()
         with pytest.raises(OSError):  # noqa: PT011 - the subclass depends on the timing
@@ -164,7 +168,9 @@ class TestOutages:
         postgres.start()
         assert await fetch_value(postgres.dsn("kept"), "select 1") == 1
 
-    async def test_server_does_not_respond_between_freeze_and_thaw(self, postgres: EmbeddedPostgres) -> None:
+    async def test_embedded_server_does_not_respond_between_freeze_and_thaw(
+        self, postgres: EmbeddedPostgres
+    ) -> None:
         connection = await asyncpg.connect(postgres.dsn())
         postgres.freeze()
         with pytest.raises(TimeoutError):
@@ -173,7 +179,9 @@ class TestOutages:
         assert await fetch_value(postgres.dsn(), "select 2") == 2
         connection.terminate()
 
-    def test_close_removes_the_files_when_the_server_is_frozen(self, postgres: EmbeddedPostgres) -> None:
+    def test_close_removes_the_server_files_when_the_server_is_frozen(
+        self, postgres: EmbeddedPostgres
+    ) -> None:
         postgres.freeze()
         home = home_of(postgres)
         postgres.close()
@@ -214,7 +222,7 @@ def start_parent(*options: str) -> tuple[subprocess.Popen[str], list[str]]:
 
 class TestEndOfTheParent:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-    def test_server_ends_when_the_parent_is_killed(self, number: signal.Signals) -> None:
+    def test_embedded_server_ends_when_the_parent_is_killed(self, number: signal.Signals) -> None:
         parent, (pid, supervisor, home) = start_parent()
         with parent:
             parent.send_signal(number)
@@ -222,7 +230,7 @@ class TestEndOfTheParent:
             lambda: not is_alive(int(pid)) and not is_alive(int(supervisor)) and not Path(home).exists()
         )
 
-    def test_server_ends_when_a_forked_child_still_holds_the_pipe(self) -> None:
+    def test_embedded_server_ends_when_a_forked_child_still_holds_the_pipe(self) -> None:
         parent, (child, pid, _, home) = start_parent("fork")
         try:
             with parent:
@@ -233,7 +241,7 @@ class TestEndOfTheParent:
             os.kill(int(child), signal.SIGKILL)
 
     @ON_LINUX
-    def test_when_the_supervisor_is_killed(self) -> None:
+    def test_embedded_server_ends_when_its_supervisor_is_killed(self) -> None:
         parent, (pid, supervisor, home) = start_parent()
         with parent:
             os.kill(int(supervisor), signal.SIGKILL)
@@ -291,7 +299,7 @@ class TestBinaries:
             assert part in str(caught.value)
 
     @AS_ROOT
-    async def test_binaries_are_copied_when_the_server_user_cannot_enter_their_folder(
+    async def test_server_binaries_are_copied_when_the_server_user_cannot_enter_their_folder(
         self, tmp_path: Path
     ) -> None:
         installed = embedded.find_binaries().resolve().parent
@@ -316,14 +324,16 @@ class TestBinaries:
 
 
 class TestServerFunction:
-    async def test_server_is_embedded_without_a_dsn_in_the_environment(
+    async def test_server_function_starts_an_embedded_server_without_a_dsn_in_the_environment(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("PG_SCHEDULER_TEST_DSN", raising=False)
         with embedded.server(settings=FAST) as running:
             assert await fetch_value(running.dsn(), "select 1") == 1
 
-    def test_server_is_external_with_a_dsn_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_server_function_returns_the_external_server_of_a_dsn_in_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", "postgresql://me:secret@db:5433/mine?sslmode=require")
         with embedded.server() as running:
             assert isinstance(running, ExternalPostgres)

@@ -30,7 +30,7 @@ def words(path: Path, text: str) -> list[tuple[int, str]]:
         ("```text\na beat\n```\n", [(2, "beat")]),
     ],
 )
-def test_markdown_is_checked_without_inline_code(
+def test_language_check_ignores_inline_code_in_markdown(
     tmp_path: Path, text: str, found: list[tuple[int, str]]
 ) -> None:
     assert words(tmp_path / "page.md", text) == found
@@ -48,18 +48,18 @@ def test_markdown_is_checked_without_inline_code(
         ('QUERY = "next_beat"\n', []),
     ],
 )
-def test_python_is_checked_without_identifiers(
+def test_language_check_ignores_identifiers_in_python(
     tmp_path: Path, text: str, found: list[tuple[int, str]]
 ) -> None:
     assert words(tmp_path / "module.py", text) == found
 
 
-def test_sql_is_checked_in_comments_only(tmp_path: Path) -> None:
+def test_language_check_reads_only_comments_in_sql(tmp_path: Path) -> None:
     text = "-- name: beat\n-- Wait for\n-- ever.\nSELECT beat FROM heart  -- the beat\n"
     assert words(tmp_path / "query.sql", text) == [(2, "for ever"), (4, "beat")]
 
 
-def test_an_allowed_use_covers_one_word_in_one_file(tmp_path: Path) -> None:
+def test_language_check_allows_a_listed_word_in_its_file_only(tmp_path: Path) -> None:
     first, second = tmp_path / "first.md", tmp_path / "second.md"
     first.write_text("beat, given back\n")
     second.write_text("beat\n")
@@ -70,14 +70,14 @@ def test_an_allowed_use_covers_one_word_in_one_file(tmp_path: Path) -> None:
     ]
 
 
-def test_an_allowed_use_that_covers_nothing_is_reported(tmp_path: Path) -> None:
+def test_language_check_reports_an_allowed_use_that_does_not_occur(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("heartbeat\n")
     complaints = language.check(tmp_path, [page], PATTERN, [Use("beat", "page.md", "music")])
     assert complaints == ["page.md: the allowed word 'beat' does not occur"]
 
 
-def test_the_glossary_has_rejected_words_that_its_definitions_avoid() -> None:
+def test_glossary_definitions_contain_no_rejected_word() -> None:
     glossary = language.GLOSSARY.read_text(encoding="utf-8")
     rejected = language.read_rejected(glossary)
     assert {"for ever", "beat", "windows"} <= set(rejected)

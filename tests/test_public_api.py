@@ -113,7 +113,7 @@ PLAIN_METHODS = [
 ]
 
 
-def test_the_package_exports_the_public_names_only() -> None:
+def test_package_exports_the_public_names_only() -> None:
     assert pg_scheduler.__all__ == NAMES == sorted(NAMES)
     assert all(hasattr(pg_scheduler, name) for name in NAMES)
     modules = {name for name, value in vars(pg_scheduler).items() if inspect.ismodule(value)}
@@ -150,7 +150,7 @@ def test_every_error_is_a_scheduler_error_and_in_the_class_tree(error: type[Exce
     assert error.__name__ in (errors.__doc__ or "")
 
 
-def test_the_scheduler_has_the_public_methods_with_docstrings() -> None:
+def test_scheduler_has_the_public_methods_with_docstrings() -> None:
     public = {name for name, _ in inspect.getmembers(Scheduler, callable) if not name.startswith("_")}
     assert public == set(METHODS)
     for name in METHODS:
@@ -225,7 +225,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
     ],
     ids=lambda each: getattr(each, "__qualname__", ""),
 )
-def test_a_public_function_has_its_documented_signature(function: Callable[..., Any], expected: str) -> None:
+def test_public_function_has_its_documented_signature(function: Callable[..., Any], expected: str) -> None:
     assert parameters(function) == expected
 
 
@@ -238,7 +238,7 @@ def test_a_public_function_has_its_documented_signature(function: Callable[..., 
         (PollingConfig, "min_interval max_interval backoff_multiplier idle_start_interval semaphore_full"),
     ],
 )
-def test_a_public_value_has_its_fields_in_the_documented_order(value: type, first_fields: str) -> None:
+def test_public_value_has_its_fields_in_the_documented_order(value: type, first_fields: str) -> None:
     assert " ".join(inspect.signature(value).parameters).startswith(first_fields)
 
 
@@ -275,14 +275,14 @@ def test_every_module_of_the_package_is_public_or_private() -> None:
     assert not public & (PRIVATE_PACKAGES | PRIVATE_MODULES)
 
 
-def test_the_documentation_lists_the_public_modules() -> None:
+def test_documentation_lists_the_public_modules() -> None:
     page = (ROOT / "docs" / "operations" / "upgrading.md").read_text(encoding="utf-8")
     section = page.partition("## Public modules\n")[2].partition("\n## ")[0]
     assert tuple(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == PUBLIC_MODULES
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)
-def test_a_public_class_reports_a_public_module(name: str) -> None:
+def test_public_class_reports_a_public_module(name: str) -> None:
     module = importlib.import_module(name)
     for each in module.__all__:
         value = getattr(module, each)
@@ -291,17 +291,17 @@ def test_a_public_class_reports_a_public_module(name: str) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_an_example_imports_public_modules_only(program: Path) -> None:
+def test_example_imports_public_modules_only(program: Path) -> None:
     assert imported_modules(program.read_text(encoding="utf-8")) <= set(PUBLIC_MODULES)
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=str)
-def test_a_snippet_of_the_documentation_imports_public_modules_only(snippet: Snippet) -> None:
+def test_snippet_of_the_documentation_imports_public_modules_only(snippet: Snippet) -> None:
     wrapped = f"async def page() -> None:\n{textwrap.indent(snippet.code, '    ')}\n    ..."
     assert imported_modules(wrapped) <= set(PUBLIC_MODULES)
 
 
-def test_the_scheduler_has_the_class_attributes_of_0_2() -> None:
+def test_scheduler_has_the_class_attributes_of_0_2() -> None:
     assert (Scheduler.HEARTBEAT_THRESHOLD, Scheduler.LEASE_DURATION, Scheduler.WORKER_ID_LENGTH) == (
         120,
         60,
@@ -319,7 +319,7 @@ def never_connected() -> asyncpg.Pool:
     return asyncio.run(idle_pool())
 
 
-def test_a_scheduler_can_be_constructed_when_no_event_loop_runs(never_connected: asyncpg.Pool) -> None:
+def test_scheduler_can_be_constructed_when_no_event_loop_runs(never_connected: asyncpg.Pool) -> None:
     scheduler = Scheduler(never_connected)
     assert scheduler.db_pool is never_connected
     assert len(scheduler.worker_id) == 8
@@ -328,7 +328,7 @@ def test_a_scheduler_can_be_constructed_when_no_event_loop_runs(never_connected:
     assert asyncio.run(scheduler.shutdown()) is None, "one that never started has nothing to stop"
 
 
-def test_a_subclass_can_override_the_class_attributes(never_connected: asyncpg.Pool) -> None:
+def test_subclass_can_override_the_class_attributes(never_connected: asyncpg.Pool) -> None:
     class Ours(Scheduler):
         WORKER_ID_LENGTH = 12
 
@@ -367,7 +367,7 @@ def test_importing_the_package_and_constructing_a_scheduler_has_no_global_effect
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_the_version_equals_the_installed_one() -> None:
+def test_version_equals_the_installed_one() -> None:
     from importlib.metadata import version
 
     assert pg_scheduler.__version__ == version("pg-scheduler")

@@ -104,7 +104,7 @@ def test_ci_matrix_equals_the_local_matrix() -> None:
     assert covered == list(COMBINATIONS)
 
 
-def test_release_publishes_what_ci_passed_and_build_attested() -> None:
+def test_release_workflow_publishes_only_after_ci_and_attested_builds() -> None:
     jobs = workflow("release")["jobs"]
     assert jobs["ci"] == {"uses": "./.github/workflows/ci.yml"}
     assert jobs["publish"]["needs"] == ["ci", "build"]

@@ -107,7 +107,7 @@ async def test_cancel_job_cancels_a_running_job_within_a_second_from_any_process
     assert not seen.of(JobLost)
 
 
-async def test_cancel_job_works_when_a_job_cancels_itself(scheduler: Scheduler, seen: Recorder) -> None:
+async def test_cancel_job_cancels_the_job_that_calls_it(scheduler: Scheduler, seen: Recorder) -> None:
     async def mine() -> None:
         assert await scheduler.cancel_job("mine")
         await asyncio.Event().wait()
@@ -117,7 +117,7 @@ async def test_cancel_job_works_when_a_job_cancels_itself(scheduler: Scheduler, 
 
 
 @pytest.mark.parametrize("invalid", ["", "a\x00", 7, None])
-async def test_calls_reject_an_invalid_job_id(make: Make, invalid: Any) -> None:
+async def test_job_methods_reject_an_invalid_job_id(make: Make, invalid: Any) -> None:
     scheduler = make()
     for call in (scheduler.cancel_job, scheduler.get_job, lambda x: scheduler.update_job_status(x, "failed")):
         with pytest.raises((TypeError, ValueError)):
@@ -156,7 +156,7 @@ async def test_update_job_status_returns_false_for_an_unknown_id(make: Make) -> 
     assert await make().update_job_status("unknown", JobStatus.FAILED) is False
 
 
-async def test_finished_job_runs_again_when_set_to_pending(
+async def test_update_job_status_runs_a_finished_job_again_when_set_to_pending(
     scheduler: Scheduler, seen: Recorder, open_gate: Gate
 ) -> None:
     job_id = await scheduler.schedule(open_gate.job, execution_time=now())
@@ -166,7 +166,7 @@ async def test_finished_job_runs_again_when_set_to_pending(
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "expired", "running"])
-async def test_running_job_is_cancelled_when_its_status_is_set_by_hand(
+async def test_update_job_status_cancels_the_task_of_a_running_job(
     scheduler: Scheduler, seen: Recorder, gate: Gate, status: str
 ) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
@@ -177,7 +177,7 @@ async def test_running_job_is_cancelled_when_its_status_is_set_by_hand(
     assert await status_of(scheduler, job_id) == status
 
 
-async def test_running_job_starts_a_new_attempt_when_set_to_pending(
+async def test_update_job_status_starts_a_new_attempt_when_a_running_job_is_set_to_pending(
     scheduler: Scheduler, seen: Recorder, gate: Gate
 ) -> None:
     job_id = await scheduler.schedule(gate.job, execution_time=now())
@@ -190,7 +190,9 @@ async def test_running_job_starts_a_new_attempt_when_set_to_pending(
     assert gate.cancelled == 1
 
 
-async def test_job_set_to_running_becomes_pending_when_the_lease_expires(make: Make, open_gate: Gate) -> None:
+async def test_update_job_status_reserves_a_job_set_to_running_until_the_lease_expires(
+    make: Make, open_gate: Gate
+) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     seen = Recorder(scheduler)
@@ -306,7 +308,7 @@ async def test_list_jobs_includes_worker_and_lease_of_a_running_job(scheduler: S
     gate.open.set()
 
 
-async def test_workers_reports_a_worker_as_dead_when_its_lease_is_over(make: Make) -> None:
+async def test_workers_reports_a_worker_as_not_alive_when_its_lease_expired(make: Make) -> None:
     clock = FakeClock(now())
     scheduler = make(clock=clock)
     await scheduler.start()

@@ -66,7 +66,7 @@ UPKEEP = 12
 
 
 @pytest.mark.parametrize(("slots", "batch", "jobs"), [(1000, 500, 10_000), (25, 10, 1_500), (1, 10, 50)])
-async def test_backlog_takes_one_transaction_per_claim(
+async def test_scheduler_uses_one_transaction_per_claim_of_a_backlog(
     make: Make, sent: Statements, slots: int, batch: int, jobs: int
 ) -> None:
     """Each claim is full and carries completions. Nothing else is sent for a job."""

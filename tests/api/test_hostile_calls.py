@@ -95,7 +95,7 @@ CALLS: list[Call] = [
 
 @EXAMPLES
 @given(anything | times)
-async def test_calls_accept_any_value_or_raise_type_or_value_errors(
+async def test_public_calls_accept_any_value_or_raise_type_or_value_error(
     pool: asyncpg.Pool, value: object
 ) -> None:
     scheduler = Scheduler(pool)

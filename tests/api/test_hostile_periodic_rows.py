@@ -196,7 +196,7 @@ async def test_schedules_with_extreme_instants_are_not_reported_as_broken(pool: 
             assert not harness.seen.of(PeriodicJobBroken)
 
 
-async def test_schedule_is_due_when_its_next_fire_time_is_in_the_past_only(pool: asyncpg.Pool) -> None:
+async def test_schedule_is_due_only_when_its_next_fire_time_is_in_the_past(pool: asyncpg.Pool) -> None:
     anchor = datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC)
     async with running_harness(pool) as harness:
         for instant, due in (("-infinity", True), (EARLIEST, True), ("infinity", False), (LATEST, False)):
@@ -241,7 +241,7 @@ async def test_infinite_interval_is_reported_as_broken(pool: asyncpg.Pool) -> No
         assert len(harness.seen.of(PeriodicJobBroken)) == 1
 
 
-async def test_valid_schedule_fires_behind_two_hundred_broken_ones(pool: asyncpg.Pool) -> None:
+async def test_valid_schedule_fires_when_two_hundred_broken_ones_precede_it(pool: asyncpg.Pool) -> None:
     for number in range(200):
         periodic(every=HOUR, dedup_key=f"{number}")(work)
     scheduler = Scheduler(pool, shutdown_timeout=0.05)

@@ -228,7 +228,7 @@ async def test_orphaned_job_fails_when_its_replacement_is_invalid(harness: Harne
     assert (await harness.row(no_arguments))["error_message"].startswith("PayloadError")
 
 
-async def test_attempt_restarts_at_one_when_it_is_the_largest_integer(harness: Harness) -> None:
+async def test_attempt_number_restarts_at_one_after_the_largest_integer(harness: Harness) -> None:
     assert await write_job(harness.pool, "largest", DUE | {"attempt": MAX_INTEGER})
     assert await write_job(harness.pool, "second largest", DUE | {"attempt": "2147483646"})
     await harness.check_survival()
@@ -248,7 +248,7 @@ async def test_job_completes_when_its_timeout_is_huge_or_not_a_number(harness: H
         assert (await harness.row(timeout))["status"] == "completed"
 
 
-async def test_job_stays_pending_when_its_time_is_outside_the_calendar(harness: Harness) -> None:
+async def test_job_stays_pending_when_its_time_is_out_of_range(harness: Harness) -> None:
     outside = [EARLIEST, LATEST, "0001-01-01 00:00:00Z"]
     for instant in outside:
         assert await write_job(harness.pool, instant, DUE | {"execution_time": instant})

@@ -93,7 +93,7 @@ async def test_scheduler_survives_any_rows_of_workers(
     assert scheduler._life.fault is None
 
 
-async def test_heartbeat_repairs_the_workers_own_row_after_a_change_by_hand(pool: asyncpg.Pool) -> None:
+async def test_heartbeat_repairs_its_worker_row_after_a_manual_change(pool: asyncpg.Pool) -> None:
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
     scheduler.register(work, name=JOB_NAME)
     async with scheduler:

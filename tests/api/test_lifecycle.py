@@ -322,7 +322,7 @@ async def test_async_with_block_starts_and_shuts_down(pool: asyncpg.Pool) -> Non
     await scheduler.wait()  # at once
 
 
-async def test_two_schedulers_in_one_process_share_the_jobs(make: Make, gate: Gate) -> None:
+async def test_two_schedulers_in_one_process_each_run_some_jobs(make: Make, gate: Gate) -> None:
     first, second = make(max_concurrent_jobs=1), make(max_concurrent_jobs=1)
     started = Recorder(first), Recorder(second)
     assert first.worker_id != second.worker_id
@@ -494,7 +494,7 @@ async def test_jobs_with_advisory_locks_leave_a_pool_connection_free(make: Make,
     "call",
     ["recover_orphaned_jobs", "periodic_orphan_recovery", "monitor_heartbeats", "listen_for_jobs"],
 )
-async def test_building_blocks_raise_before_the_start(make: Make, call: str) -> None:
+async def test_legacy_methods_raise_before_the_start(make: Make, call: str) -> None:
     with pytest.raises(NotRunningError, match="start"):
         await getattr(make(), call)()
 

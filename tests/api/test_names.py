@@ -159,7 +159,7 @@ async def test_job_decorator_registers_with_every_scheduler(make: Make) -> None:
     assert done == ["everywhere", "formerly"]
 
 
-async def test_job_name_in_a_row_never_causes_an_import(scheduler: Scheduler) -> None:
+async def test_worker_never_imports_a_module_named_in_a_row(scheduler: Scheduler) -> None:
     import sys
 
     sys.modules.pop("this", None)

@@ -46,7 +46,7 @@ async def row(pool: asyncpg.Pool, key: str = KEY) -> asyncpg.Record:
     return found
 
 
-async def test_interval_fires_without_drift(make: Make) -> None:
+async def test_interval_schedule_fires_without_drift(make: Make) -> None:
     """Real time: four fire times, a tenth of a second apart."""
     periodic(every=timedelta(seconds=0.1))(work)
     scheduler = make()
@@ -58,7 +58,7 @@ async def test_interval_fires_without_drift(make: Make) -> None:
     assert {(time - times[0]) % timedelta(seconds=0.1) for time in times} == {timedelta(0)}
 
 
-async def test_cron_with_seconds_fires_on_whole_seconds(make: Make) -> None:
+async def test_cron_schedule_with_seconds_fires_on_whole_seconds(make: Make) -> None:
     """Real time: up to a second until the first fire time."""
     periodic(cron="* * * * * *")(work)
     scheduler = make()

@@ -555,7 +555,7 @@ async def test_callers_transaction_stays_usable_after_a_conflict(make: Make, poo
     assert await scheduler.get_job("mine") is not None
 
 
-async def test_a_connection_without_a_transaction_commits_at_once(make: Make, pool: asyncpg.Pool) -> None:
+async def test_connection_without_a_transaction_commits_at_once(make: Make, pool: asyncpg.Pool) -> None:
     scheduler = make()
     async with pool.acquire() as connection:
         await scheduler.schedule(work, execution_time=now(), job_id="mine", connection=connection)

@@ -42,7 +42,7 @@ def test_chaos_run_keeps_every_guarantee_under_faults() -> None:
     assert done.stdout.endswith("all guarantees kept\n")
 
 
-def test_reliability_page_shows_the_rows_that_the_report_has() -> None:
+def test_reliability_page_has_the_rows_of_the_chaos_report() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     shown = page[page.index("| dev.py chaos --seed") :].partition("\n\n")[0].splitlines()[2:]
     rows = table(judge(sound()), "sound").splitlines()[2:]
@@ -53,7 +53,7 @@ def test_reliability_page_shows_the_rows_that_the_report_has() -> None:
     assert names(shown) == names(rows)
 
 
-def test_plan_is_the_same_for_the_same_seed() -> None:
+def test_fault_plan_is_the_same_for_the_same_seed() -> None:
     def faults(seed: int) -> list[object]:
         return [
             each
@@ -65,7 +65,7 @@ def test_plan_is_the_same_for_the_same_seed() -> None:
     assert faults(1) != faults(2)
 
 
-def test_ledger_returns_written_lines_and_drops_an_incomplete_one(tmp_path: Path) -> None:
+def test_attempt_ledger_reads_complete_lines_and_drops_an_incomplete_one(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, "worker-1", "abc")
     ledger.start("job", 2, 7)
     ledger.write("JobLost", "job", 2)
@@ -176,14 +176,14 @@ def test_checker_ignores_the_order_of_claims_dated_by_a_stepped_clock(moved: boo
     assert broken(evidence) == ([] if moved else ["claimed out of order"])
 
 
-def test_checker_accepts_sound_evidence() -> None:
+def test_checker_passes_when_every_guarantee_held() -> None:
     verdict = judge(sound())
     assert verdict.holds, verdict.problems
     assert verdict.figures["fenced"] == 1
     assert verdict.figures["finished twice"] == 1
 
 
-def test_checker_judges_a_merged_fire_time_as_lateness() -> None:
+def test_checker_treats_a_merged_fire_time_as_lateness() -> None:
     evidence = sound()
     without(evidence, "chaos.tock 1")
     assert not judge(evidence).holds
@@ -285,7 +285,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
 
 
 @pytest.mark.parametrize("case", TAMPERED)
-def test_checker_reports_the_broken_guarantee(case: str) -> None:
+def test_checker_reports_each_broken_guarantee(case: str) -> None:
     guarantee, tamper = TAMPERED[case]
     evidence = sound()
     tamper(evidence)

@@ -84,7 +84,7 @@ async def wait_for_renewed_leases(pool: asyncpg.Pool, workers: int) -> None:
 
 
 @both_ways
-async def test_server_clock_step_costs_no_worker_its_jobs(
+async def test_workers_keep_their_jobs_when_the_server_clock_steps(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, server_clock: Clock, step: float
 ) -> None:
     nodes = [await fleet.start(*LEASE), await fleet.start(*LEASE)]
@@ -178,7 +178,7 @@ async def test_jobs_are_reclaimed_when_a_dead_worker_has_a_lease_in_the_future(
 
 
 @both_ways
-async def test_worker_clock_step_has_no_effect(
+async def test_worker_keeps_its_lease_and_runs_jobs_when_its_own_clock_steps(
     fleet: Fleet, client: Scheduler, pool: asyncpg.Pool, clock: Clock, step: float
 ) -> None:
     node = await fleet.start(*LEASE, "--tick", "1", variables=clock.environment)

@@ -77,18 +77,18 @@ def report(attempts: list[Attempt]) -> Report:
     return build_report(expected, attempts, ["node-1", "node-2"], "node-1", NOW + timedelta(seconds=5))
 
 
-def test_report_passes_when_the_ledger_is_complete() -> None:
+def test_demo_report_passes_when_the_ledger_is_complete() -> None:
     assert report(COMPLETE).passed
 
 
 @pytest.mark.parametrize(
     "missing", [each for each in COMPLETE if each.outcome and each.job_id != "interval 0"]
 )
-def test_report_fails_when_an_attempt_is_missing(missing: Attempt) -> None:
+def test_demo_report_fails_when_an_attempt_is_missing(missing: Attempt) -> None:
     edges = {"cron 0", "cron 2", "interval 2"}  # a missing first or last fire time is not a gap
     assert report([each for each in COMPLETE if each != missing]).passed is (missing.job_id in edges)
 
 
 @pytest.mark.parametrize("twice", [each for each in COMPLETE if each.outcome])
-def test_report_fails_when_an_attempt_finished_twice(twice: Attempt) -> None:
+def test_demo_report_fails_when_an_attempt_finished_twice(twice: Attempt) -> None:
     assert not report([*COMPLETE, twice]).passed

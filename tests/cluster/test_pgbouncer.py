@@ -209,7 +209,7 @@ async def test_advisory_lock_job_fails_without_a_direct_dsn(
 
 
 @pytest.mark.parametrize("suite", [NEW], indirect=True)
-async def test_prepared_statements_work_through_a_newer_pgbouncer(
+async def test_scheduler_uses_prepared_statements_through_a_newer_pgbouncer(
     pgbouncer_dsn: str, pool: asyncpg.Pool
 ) -> None:
     @periodic(every=timedelta(hours=1), dedup_key="often")

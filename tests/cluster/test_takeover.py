@@ -58,7 +58,7 @@ async def test_jobs_of_a_killed_node_are_reclaimed_once_by_two_other_nodes(
     assert Counter(reclaimed) == Counter(held)  # no job is reclaimed by both
 
 
-async def test_stopped_node_can_neither_complete_nor_continue_the_jobs_it_lost(
+async def test_resumed_node_can_neither_complete_nor_continue_the_jobs_it_lost(
     fleet: Fleet, client: Scheduler
 ) -> None:
     stopped = await fleet.start(*LEASE)

@@ -151,7 +151,7 @@ async def test_shutdown_worker_exits_with_zero_on_signals(
         assert await process.wait() == 0
 
 
-async def test_testing_guide_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
+async def test_testing_guide_example_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
     snippet = FILES["docs/guides/testing.md test_reminders.py"]
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"

@@ -17,7 +17,7 @@ def test_links_of_top_level_pages_lead_to_files(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_block_has_a_known_language_and_fits_the_page(page: Path) -> None:
+def test_code_block_has_a_known_language_and_fits_the_page(page: Path) -> None:
     for snippet in snippets_of(page):
         assert snippet.code.strip(), f"{snippet}: empty"
         width = 120 if snippet.kind in ("sql", "text") else 110
@@ -25,7 +25,7 @@ def test_every_block_has_a_known_language_and_fits_the_page(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_python_code_is_in_python_blocks(page: Path) -> None:
+def test_python_code_is_only_in_python_blocks(page: Path) -> None:
     """Code that imports something must not avoid the tests by another language."""
     for snippet in snippets_of(page):
         if snippet.kind != "python":
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_markers_set_the_exception_or_the_file_of_a_block(folder: Path) -> None:
+def test_snippet_markers_set_the_exception_or_the_file_of_a_block(folder: Path) -> None:
     text = """\
 ```python
 one
@@ -77,6 +77,6 @@ three
         "<!-- snippet: raises ValueError -->\n```console\n1\n```\n",
     ],
 )
-def test_blocks_are_rejected_when_no_test_would_run_them(text: str, folder: Path) -> None:
+def test_code_block_is_rejected_when_no_test_would_run_it(text: str, folder: Path) -> None:
     with pytest.raises(ValueError, match=r"page\.md"):
         snippets_from(text, folder)

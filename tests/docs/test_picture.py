@@ -37,12 +37,12 @@ def test_terminal_scrolls_when_the_screen_is_full() -> None:
 
 
 @pytest.mark.parametrize("text", ["\x1b[5;5Hmoved", "\x1b]0;title\x07", "old\rnew"])
-def test_terminal_refuses_what_it_cannot_draw(text: str) -> None:
+def test_terminal_raises_when_an_escape_sequence_is_not_supported(text: str) -> None:
     with pytest.raises(ValueError, match="supported"):
         Terminal(lines=2).feed(text)
 
 
-def test_frames_are_the_screens_at_regular_times() -> None:
+def test_frames_show_the_screen_at_regular_times() -> None:
     outputs = [
         Output(0.0, "a"),
         Output(2.0, "\r\n\r\n\r\n"),
@@ -65,7 +65,7 @@ def test_picture_shows_the_frames_in_turn_and_the_last_one_longer() -> None:
     assert "40.0000%{visibility:visible}" in picture
 
 
-def test_picture_is_small_and_shows_the_demo_as_it_is() -> None:
+def test_committed_picture_is_small_and_shows_the_current_demo() -> None:
     text = PICTURE.read_text(encoding="utf-8")
     words = " ".join(ET.fromstring(text).itertext())
     assert len(text) < 150_000

@@ -99,7 +99,7 @@ def test_recipe_has_at_most_25_lines_of_code(name: str) -> None:
     assert len(code) <= 25, len(code)
 
 
-def test_questions_link_every_recipe() -> None:
+def test_recipe_index_links_every_recipe() -> None:
     """Compare the links of the table of questions with the headings of the pages."""
     index = (ROOT / "docs" / "how-do-i.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\(how-do-i/(\w+)\.md#([\w-]+)\)", index))
@@ -341,7 +341,7 @@ async def test_chain_schedules_b_once_when_a_is_repeated(
 
 
 @recipe("coordinating.md account_rows.py")
-async def test_account_row_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
+async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
     module = await load("coordinating.md account_rows.py")
     gate = Gate()
     module.fetch_transactions = gate.job
@@ -358,7 +358,7 @@ async def test_account_row_merges_requests_while_its_job_runs(load: Load, pool: 
 
 
 @recipe("coordinating.md account_locks.py")
-async def test_account_lock_keeps_jobs_of_one_account_apart(load: Load, pool: Pool) -> None:
+async def test_account_lock_recipe_runs_one_job_per_account_at_a_time(load: Load, pool: Pool) -> None:
     module = await load("coordinating.md account_locks.py")
     entered: asyncio.Queue[str] = asyncio.Queue()
     go_on = asyncio.Event()
@@ -435,7 +435,7 @@ async def test_sqlalchemy_outbox_commits_the_job_with_the_order(
     assert capsys.readouterr().out == "invoice for order 1\n"
 
 
-async def test_inserted_row_has_the_defaults_of_the_page(pool: Pool) -> None:
+async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> None:
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data) "
         "VALUES ('x', 'x', now(), '{\"args\": [], \"kwargs\": {}}')"
@@ -480,7 +480,7 @@ async def test_worker_finishes_its_running_job_after_sigterm(dsn: str, pool: Poo
     assert (job.status, job.attempt) == (JobStatus.COMPLETED, 1)
 
 
-def test_containers_run_the_worker_of_the_page() -> None:
+def test_container_recipe_runs_the_documented_worker() -> None:
     dockerfile = block("deploying.md", "dockerfile")
     command = json.loads(re.findall(r"^CMD (.+)$", dockerfile, re.MULTILINE)[0])
     assert command == ["python", "worker.py"]
@@ -489,7 +489,7 @@ def test_containers_run_the_worker_of_the_page() -> None:
     assert f"command: {json.dumps(command)}" in block("deploying.md", "yaml")
 
 
-def test_containers_have_fifteen_seconds_beyond_the_shutdown_timeout() -> None:
+def test_container_recipe_stop_timeout_exceeds_the_shutdown_timeout_by_15_seconds() -> None:
     worker = code_of("deploying.md worker.py")
     (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
     (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("deploying.md", "yaml"))

@@ -67,7 +67,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-async def test_example_without_a_prompt_runs(
+async def test_reference_example_without_a_prompt_runs(
     name: str, dsn: str, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The jobs of the examples are due at once, and shut their Scheduler down."""
@@ -95,12 +95,12 @@ async def test_example_without_a_prompt_runs(
     await run_python(Snippet(Path(f"example of {name}"), 1, "python", EXAMPLES[name]), module)
 
 
-def test_examples_without_a_prompt_are_found() -> None:
+def test_reference_finds_examples_without_a_prompt() -> None:
     assert {"Scheduler", "register()", "schedule()", "list_jobs()"} <= EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_page_has_no_directive_that_hides_content_in_the_file(page: Path) -> None:
+def test_reference_page_has_no_directive_that_hides_content(page: Path) -> None:
     directives = re.findall(r"^(?:`{3,}|:{3,})\{(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     allowed = {
         "docs/changelog.md": {"include"},
@@ -111,7 +111,7 @@ def test_page_has_no_directive_that_hides_content_in_the_file(page: Path) -> Non
     assert set(directives) <= allowed.get(page_id(page), set())
 
 
-def test_generated_parts_have_no_markup_of_docstrings_left() -> None:
+def test_reference_contains_no_unconverted_docstring_markup() -> None:
     for page, text in REFERENCE.items():
         for part in PART.finditer(text):
             prose = re.sub(r"^```.*?^```$", "", part["text"], flags=re.MULTILINE | re.DOTALL)
@@ -137,11 +137,11 @@ def test_generated_parts_have_no_markup_of_docstrings_left() -> None:
         ("values.md", '    CRITICAL = "critical"\n'),
     ],
 )
-def test_reference_renders_declarations_as_users_need_them(page: str, text: str) -> None:
+def test_reference_renders_signatures_defaults_and_attributes(page: str, text: str) -> None:
     assert text in REFERENCE[command.PAGES / page]
 
 
-def test_check_reports_a_stale_page_and_writing_renews_it(
+def test_reference_check_reports_a_stale_page_until_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.md"
@@ -159,7 +159,7 @@ def test_check_reports_a_stale_page_and_writing_renews_it(
     assert command.main(["--check"]) == 0
 
 
-def test_docstring_is_split_into_text_items_and_blocks() -> None:
+def test_docstring_parser_splits_text_items_and_blocks() -> None:
     found = parse_docstring(
         """Summary line
         in two parts.
@@ -187,11 +187,11 @@ def test_docstring_is_split_into_text_items_and_blocks() -> None:
     assert found.blocks == {"Returns": "A value.", "Example": "call(1)"}
 
 
-def test_docstring_is_rejected_when_a_parameter_has_no_description() -> None:
+def test_docstring_parser_raises_when_a_parameter_has_no_description() -> None:
     with pytest.raises(ValueError, match="'no colon' in a docstring is not of the form"):
         parse_docstring("Summary.\n\n    Args:\n        no colon\n    ")
 
 
-def test_name_is_rejected_when_its_module_does_not_define_it() -> None:
+def test_reference_raises_when_a_module_does_not_define_the_name() -> None:
     with pytest.raises(LookupError, match="pg_scheduler does not define 'Nothing'"):
         rendered({Path("page.md"): "<!-- reference: pg_scheduler Nothing -->\n<!-- end -->\n"})

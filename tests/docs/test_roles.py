@@ -164,7 +164,7 @@ async def test_worker_role_cannot_create_the_tables(roles: Roles) -> None:
     assert str(caught.value).count("initialize_db()") == 1, "the call that failed is not the remedy"
 
 
-async def test_worker_role_gets_the_missing_migrations_on_an_older_schema(roles: Roles) -> None:
+async def test_worker_role_gets_an_error_with_the_missing_migrations_on_an_older_schema(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     async with owner.acquire() as connection:
         await migrate(connection, schema="jobs", target=5)
@@ -174,7 +174,7 @@ async def test_worker_role_gets_the_missing_migrations_on_an_older_schema(roles:
             await call(Scheduler(pool, schema="jobs"))
 
 
-async def test_role_without_grants_gets_an_error_that_names_the_page(roles: Roles) -> None:
+async def test_role_without_grants_gets_an_error_that_names_the_documentation(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     await owner.execute(
         f"REVOKE ALL ON jobs.scheduled_jobs, jobs.scheduler_migrations FROM {roles.name(WORKER)}"
@@ -187,7 +187,7 @@ async def test_role_without_grants_gets_an_error_that_names_the_page(roles: Role
         await scheduler.schedule(work, execution_time=now())
 
 
-async def test_scheduler_stops_with_a_reason_when_a_grant_is_revoked(roles: Roles) -> None:
+async def test_scheduler_stops_with_schema_forbidden_when_a_grant_is_revoked(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     pool = await roles.connect(WORKER)
     scheduler = Scheduler(pool, schema="jobs", shutdown_timeout=0.1)

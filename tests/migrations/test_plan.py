@@ -62,7 +62,7 @@ def test_plan_is_empty_when_newer_migrations_support_this_release() -> None:
             steps(newer | {4: late})
 
 
-def test_needs_is_read_from_the_first_line() -> None:
+def test_migration_kind_is_read_from_the_first_line() -> None:
     def needs(up: str) -> int | None:
         return Migration(7, "name", up, "").needs
 

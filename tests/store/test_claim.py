@@ -86,7 +86,7 @@ async def test_exchange_claims_jobs_of_one_instant_by_id_when_inserted_in_anothe
     assert taken == sorted(names)
 
 
-async def test_exchange_leaves_jobs_that_are_not_due(store: Store, clock: FakeClock) -> None:
+async def test_exchange_claims_no_job_before_it_is_due(store: Store, clock: FakeClock) -> None:
     await store.jobs.insert([new_job(execution_time=NOW + SECOND)])
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
     assert await due_in(store, [NAME]) == 1
@@ -96,7 +96,7 @@ async def test_exchange_leaves_jobs_that_are_not_due(store: Store, clock: FakeCl
     assert await due_in(store, [NAME]) is None
 
 
-async def test_due_in_is_the_earliest_of_known_names_and_negative_when_overdue(store: Store) -> None:
+async def test_exchange_returns_seconds_until_the_next_known_job_is_due(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("unknown", job_name="other", execution_time=NOW - 99 * SECOND),
@@ -108,7 +108,7 @@ async def test_due_in_is_the_earliest_of_known_names_and_negative_when_overdue(s
     assert await due_in(store, []) is None
 
 
-async def test_due_in_ignores_jobs_that_were_claimed(store: Store) -> None:
+async def test_exchange_returns_no_due_time_for_jobs_it_claimed(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
@@ -124,7 +124,9 @@ async def test_due_in_ignores_jobs_that_were_claimed(store: Store) -> None:
     assert (await store.claims.exchange("w1", [NAME], 2)).due_in == 5
 
 
-async def test_due_in_is_negative_when_a_due_job_is_locked(store: Store, pool: Pool) -> None:
+async def test_exchange_returns_a_negative_due_time_when_a_due_job_is_locked(
+    store: Store, pool: Pool
+) -> None:
     await store.jobs.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
@@ -134,7 +136,7 @@ async def test_due_in_is_negative_when_a_due_job_is_locked(store: Store, pool: P
     assert (ids(claimed.jobs), claimed.due_in) == (["b"], None)
 
 
-async def test_exchange_leaves_jobs_of_unknown_names(store: Store, pool: Pool) -> None:
+async def test_exchange_claims_no_job_of_an_unregistered_name(store: Store, pool: Pool) -> None:
     await store.jobs.insert(
         [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
     )
@@ -171,7 +173,7 @@ async def test_exchange_claims_a_job_when_its_grace_time_ends_at_this_instant(st
     assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
-async def test_each_claim_gets_a_new_attempt_number(store: Store) -> None:
+async def test_exchange_gives_each_claim_a_new_attempt_number(store: Store) -> None:
     (first,) = await running(store, new_job())
     await store.workers.rescue(120)
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [], "it is held"

@@ -64,7 +64,7 @@ async def test_copy_writes_the_same_rows_as_insert(store: Store, pool: Pool) -> 
     assert len(inserted) == len(KINDS)
 
 
-async def test_other_inserts_write_the_same_rows(store: Store, pool: Pool) -> None:
+async def test_every_insert_method_writes_the_same_rows(store: Store, pool: Pool) -> None:
     await store.jobs.insert([NewJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")

@@ -87,11 +87,11 @@ BY_STATE = {
 @pytest.mark.parametrize(
     ("state", "passes"), [(state, passes) for states, passes in BY_STATE.items() for state in states.split()]
 )
-def test_sqlstate_decides_whether_an_error_is_transient(state: str, passes: bool) -> None:
+def test_is_transient_depends_on_the_sqlstate(state: str, passes: bool) -> None:
     assert is_transient(asyncpg.PostgresError.new({"C": state, "M": "whatever it says"})) is passes
 
 
-async def test_transaction_ended_by_the_server_while_idle_is_transient(pool: asyncpg.Pool) -> None:
+async def test_transaction_raises_unavailable_when_the_server_ended_it_while_idle(pool: asyncpg.Pool) -> None:
     """asyncpg raises 25P03, the end of the connection or an InternalClientError, by chance."""
     connections = Connections(pool)
 

@@ -185,7 +185,7 @@ async def test_concurrent_replacements_of_the_same_jobs_succeed(store: Store) ->
 # -- cancel --------------------------------------------------------------------------------------------
 
 
-async def test_cancel_ends_pending_and_running_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_cancel_cancels_pending_and_running_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job("running"))
     await store.jobs.insert([new_job("pending")])
     await store.jobs.replace([new_job("running", priority=1)])
@@ -201,7 +201,7 @@ async def test_cancel_ends_pending_and_running_jobs(store: Store, pool: Pool, cl
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status.is_finished])
-async def test_cancel_leaves_a_finished_job(store: Store, pool: Pool, status: JobStatus) -> None:
+async def test_cancel_does_not_change_a_finished_job(store: Store, pool: Pool, status: JobStatus) -> None:
     await store.jobs.insert([new_job()])
     await store.jobs.set_status("job", status, LEASE)
     before = await row(pool)
@@ -210,7 +210,9 @@ async def test_cancel_leaves_a_finished_job(store: Store, pool: Pool, status: Jo
 
 
 @pytest.mark.parametrize("verb", ["cancel", "set_status"])
-async def test_change_waits_for_a_claim_in_progress(store: Store, pool: Pool, verb: str) -> None:
+async def test_cancel_and_set_status_wait_for_a_claim_in_progress(
+    store: Store, pool: Pool, verb: str
+) -> None:
     """It returns the worker that has just claimed the job, although its own snapshot is older."""
     await store.jobs.insert([new_job()])
     await store.workers.register(worker(), LEASE)
@@ -272,7 +274,7 @@ async def test_set_status_moves_a_job_between_any_two_statuses(
         assert (found["worker_id"], found["started_at"]) == ("set by hand", later)
 
 
-async def test_set_status_reports_a_missing_job(store: Store) -> None:
+async def test_set_status_returns_not_changed_for_a_missing_job(store: Store) -> None:
     assert await store.jobs.set_status("missing", JobStatus.PENDING, LEASE) == StatusChange(False, None)
 
 
@@ -323,9 +325,7 @@ async def test_get_job_returns_every_column(store: Store, clock: FakeClock) -> N
 
 
 @pytest.mark.parametrize("task_data", ["[1]", "null", '{"args": 5}', '"text"'])
-async def test_get_job_leaves_out_arguments_of_another_format(
-    store: Store, pool: Pool, task_data: str
-) -> None:
+async def test_get_job_omits_arguments_in_another_format(store: Store, pool: Pool, task_data: str) -> None:
     await store.jobs.insert([new_job(timeout_seconds=None)])
     await pool.execute("UPDATE scheduled_jobs SET task_data = $1", task_data)
     job = await store.jobs.get_job("job")

@@ -179,7 +179,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_plan_uses_indexes_when_it_was_made_on_an_empty_table(
+async def test_query_plan_uses_indexes_when_it_was_made_on_an_empty_table(
     session: Connection, store: Store, name: str
 ) -> None:
     await fill(session, store)
@@ -187,7 +187,7 @@ async def test_plan_uses_indexes_when_it_was_made_on_an_empty_table(
 
 
 @pytest.mark.parametrize("name", HELD_THERE)
-async def test_plan_uses_indexes_on_a_held_connection_when_it_was_made_on_an_empty_table(
+async def test_query_plan_on_a_held_connection_uses_indexes_when_it_was_made_on_an_empty_table(
     dedicated: Connection, store: Store, name: str
 ) -> None:
     await fill(dedicated, store)
@@ -195,7 +195,7 @@ async def test_plan_uses_indexes_on_a_held_connection_when_it_was_made_on_an_emp
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_plan_uses_indexes_when_it_was_made_with_statistics(
+async def test_query_plan_uses_indexes_when_it_was_made_with_statistics(
     session: Connection, store: Store, name: str
 ) -> None:
     await fill(session, store)

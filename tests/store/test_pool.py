@@ -293,7 +293,7 @@ async def test_reserved_statements_run_when_jobs_use_up_the_pool(
         assert await pid_of(connection) != pid, "the hot path has it to itself again"
 
 
-async def test_cancelled_user_leaves_no_transaction_on_the_dedicated_connection(
+async def test_dedicated_connection_has_no_open_transaction_after_its_user_was_cancelled(
     connections: Connections, pool: Pool
 ) -> None:
     await pool.execute("CREATE TABLE mark (id int)")
@@ -530,7 +530,7 @@ async def test_subscription_reopens_after_its_connection_ended(pool: Pool) -> No
     await subscription.close()
 
 
-async def test_check_does_nothing_when_the_subscription_is_closed(pool: Pool) -> None:
+async def test_subscription_check_does_nothing_when_it_is_closed(pool: Pool) -> None:
     await Inbox().subscription(Store(Connections(pool))).check(0)
 
 

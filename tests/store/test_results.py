@@ -137,7 +137,9 @@ async def test_settle_writes_a_mixed_batch(store: Store, pool: Pool) -> None:
 
 
 @ALL_OUTCOMES
-async def test_settle_refuses_another_worker_or_attempt(store: Store, pool: Pool, outcome: Outcome) -> None:
+async def test_settle_refuses_an_outcome_of_another_worker_or_attempt(
+    store: Store, pool: Pool, outcome: Outcome
+) -> None:
     (claim,) = await running(store, new_job())
     before = await row(pool)
     assert await store.results.settle("w2", [(claim, outcome)]) == set()
@@ -206,7 +208,7 @@ async def test_settle_writes_the_other_outcomes_when_one_is_refused(store: Store
 
 
 @pytest.mark.parametrize("late", [CompleteOutcome(), FailOutcome("late")])
-async def test_settle_writes_the_held_attempt_when_a_late_one_follows(
+async def test_settle_writes_the_current_attempt_when_an_old_one_follows(
     store: Store, pool: Pool, late: Outcome
 ) -> None:
     """A worker lost a job and claimed it again, and both attempts ended before the batch was written."""
@@ -294,7 +296,7 @@ async def test_settle_counts_the_grace_time_of_a_replacement_from_its_earliest_s
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
 
 
-async def test_settle_keeps_a_replacement_when_the_attempt_is_fenced_off(store: Store, pool: Pool) -> None:
+async def test_settle_keeps_a_replacement_when_it_refuses_the_outcome(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
     await store.jobs.replace([REPLACEMENT])
     before = await row(pool)

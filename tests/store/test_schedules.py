@@ -150,7 +150,7 @@ async def test_now_follows_the_test_clock_or_the_database(
     assert found == now if now else found >= before
 
 
-async def test_chained_runs_finds_the_last_pending_job_of_a_0_2_chain(store: Store) -> None:
+async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: Store) -> None:
     await store.jobs.insert(
         [
             new_job("periodic:key:1", execution_time=NOW + SECOND),

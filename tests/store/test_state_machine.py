@@ -46,7 +46,7 @@ async def test_minimal_row_is_a_pending_job(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("status", JobStatus)
-async def test_table_accepts_every_status_in_its_shape(pool: Pool, status: JobStatus) -> None:
+async def test_table_accepts_a_consistent_row_of_every_status(pool: Pool, status: JobStatus) -> None:
     shape = RUNNING if status is JobStatus.RUNNING else {"finished_at": NOW if status.is_finished else None}
     await insert(pool, "scheduled_jobs", {**JOB, **shape, "status": status.value})
 

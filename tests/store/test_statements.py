@@ -53,24 +53,24 @@ SOURCES = "\n".join(
 
 
 @pytest.mark.parametrize("name", QUERIES)
-async def test_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
+async def test_every_statement_can_be_prepared(name: str, pool: asyncpg.Pool) -> None:
     async with pool.acquire() as connection:
         await connection.prepare(QUERIES[name].text)
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_statement_is_used(name: str) -> None:
+def test_every_statement_is_used_by_the_store(name: str) -> None:
     assert f'"{name}"' in SOURCES
 
 
-def test_store_asks_only_for_statements_that_exist() -> None:
+def test_store_uses_only_statements_that_exist() -> None:
     asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
     assert len(set(asked)) >= len(QUERIES) - 4, "all but the four inserts, whose names are computed"
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_statement_begins_with_a_comment_and_qualifies_its_tables(name: str) -> None:
+def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: str) -> None:
     text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
@@ -95,7 +95,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     load_queries.cache_clear()
 
 
-def test_load_queries_rejects_two_statements_of_one_name(written: Callable[..., None]) -> None:
+def test_load_queries_rejects_two_statements_with_the_same_name(written: Callable[..., None]) -> None:
     written(*["-- name: same\n-- route: pool\nSELECT 1;\n"] * 2)
     with pytest.raises(LookupError, match="two statements are named 'same'"):
         load_queries("x")
@@ -142,7 +142,7 @@ def test_load_queries_rejects_an_unknown_fragment(written: Callable[..., None]) 
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_statement_declares_a_route_that_its_text_fits(name: str) -> None:
+def test_every_statement_declares_a_valid_route_and_timeout(name: str) -> None:
     query = QUERIES[name]
     assert query.routes
     assert (query.timeout is Timeout.HOT) is (query.routes == (Route.DEDICATED,)), (
@@ -313,7 +313,7 @@ async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: a
     await connections.release_held()
 
 
-def test_every_store_method_is_used_with_codecs_or_tested_elsewhere() -> None:
+def test_codec_test_covers_every_store_method_that_has_no_other_test() -> None:
     here = inspect.getsource(inspect.getmodule(use_path) or pytest)
     elsewhere = {
         "schema",

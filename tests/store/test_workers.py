@@ -130,7 +130,7 @@ async def test_rescue_releases_the_jobs_of_a_dead_worker(store: Store, pool: Poo
     assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
-async def test_rescue_leaves_live_workers(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_rescue_does_not_change_live_workers(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(LEASE * SECOND)
     before = await row(pool)
@@ -153,7 +153,7 @@ async def test_rescue_releases_a_job_that_its_live_worker_does_not_renew(
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 
-async def test_release_unacknowledged_releases_jobs_that_the_worker_does_not_know(
+async def test_release_unacknowledged_releases_claims_that_the_worker_never_received(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job("lost"), new_job("held"), new_job("of an earlier attempt"))
@@ -186,7 +186,7 @@ async def test_rescue_uses_the_last_heartbeat_when_a_row_has_no_lease(
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"] if orphaned else [])
 
 
-async def test_rescue_leaves_a_claim_in_flight_when_the_clock_was_set_forward(
+async def test_rescue_skips_a_claim_in_progress_when_the_clock_was_set_forward(
     store: Store, clock: FakeClock
 ) -> None:
     """Its worker renews the expired lease at once, and has not received the claim yet."""
@@ -255,7 +255,7 @@ async def test_rescue_skips_a_worker_that_is_claiming(store: Store, pool: Pool, 
     assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
 
 
-async def test_exchange_claims_nothing_after_the_worker_was_declared_dead(
+async def test_exchange_claims_nothing_when_the_worker_was_declared_dead(
     store: Store, clock: FakeClock
 ) -> None:
     await store.jobs.insert([new_job()])

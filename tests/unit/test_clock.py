@@ -9,12 +9,12 @@ from pg_scheduler.clock import Clock, FakeClock, SystemClock
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def test_the_system_clock_leaves_the_time_to_the_database() -> None:
+def test_system_clock_uses_the_time_of_the_database() -> None:
     clock: Clock = SystemClock()
     assert clock.override() is None
 
 
-def test_a_fake_clock_moves_only_when_it_is_advanced() -> None:
+def test_fake_clock_moves_only_when_it_is_advanced() -> None:
     clock = FakeClock(NOW)
     clock.advance(timedelta(hours=1))
     clock.advance(-timedelta(minutes=1))

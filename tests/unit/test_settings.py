@@ -134,7 +134,7 @@ def test_scheduler_accepts_an_int_for_seconds(never_connected: asyncpg.Pool) -> 
     assert (config.shutdown_timeout, config.misfire_grace_time) == (0, None)
 
 
-def test_the_password_of_a_dsn_is_hidden_in_repr_and_errors(never_connected: asyncpg.Pool) -> None:
+def test_password_of_a_dsn_is_hidden_in_repr_and_errors(never_connected: asyncpg.Pool) -> None:
     config = Scheduler(never_connected, direct_dsn="postgresql://me:secret@db/x")._config
     assert "secret" not in repr(config)
     with pytest.raises(ConfigurationError) as caught:

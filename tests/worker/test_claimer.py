@@ -82,7 +82,7 @@ async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: 
     await finish(known, gate, executor)
 
 
-async def test_claimer_releases_unacknowledged_claims_after_a_lost_answer(
+async def test_claimer_releases_unacknowledged_claims_after_a_lost_response(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str, gate: Gate
 ) -> None:
     """It does not wait until the lease of the row is over."""
@@ -114,7 +114,7 @@ async def test_claimer_releases_unacknowledged_claims_after_a_lost_answer(
     await finish(parts, gate, executor)
 
 
-async def test_claimer_reconciles_again_when_an_attempt_is_lost_meanwhile(
+async def test_claimer_reconciles_again_when_an_attempt_is_lost_during_a_reconciliation(
     known: Parts, seen: Recorder, dsn: str, gate: Gate
 ) -> None:
     (held,) = await claim(known.store, new_job("a"))
@@ -227,7 +227,7 @@ async def test_claimer_polls_less_often_while_idle_and_starts_over_after_a_job(
 
 
 @pytest.mark.parametrize("chance", [-1.0, 1.0])
-async def test_claimer_moves_a_poll_by_a_tenth_at_most(
+async def test_claimer_applies_at_most_ten_percent_jitter_to_a_poll(
     known: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch, chance: float
 ) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: high if chance > 0 else low)
@@ -249,7 +249,7 @@ async def test_claimer_does_not_spin_when_a_due_job_is_locked(known: Parts, dsn:
     await other.close()
 
 
-async def test_claimer_claims_nothing_and_does_not_spin_when_its_worker_row_is_gone(
+async def test_claimer_claims_nothing_and_does_not_spin_when_its_worker_row_is_missing(
     parts: Parts, gate: Gate
 ) -> None:
     parts.tasks.register(gate.job, name="test.job")
@@ -402,7 +402,7 @@ async def test_completer_writes_completions_while_claims_fail(
     await line.stop()
 
 
-async def test_completer_writes_completions_that_come_during_the_last_claim(
+async def test_completer_writes_completions_that_arrive_during_the_last_claim(
     known: Parts, seen: Recorder, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They waited for a next claim, and the last claim was not full, so none came."""
@@ -526,7 +526,7 @@ async def test_claimer_claims_a_late_insert_next_after_a_rescan(busy: Parts, gat
     await finish(busy, gate, executor)
 
 
-async def test_claimer_claims_a_late_insert_next_when_the_rescan_comes_during_a_claim(
+async def test_claimer_claims_a_late_insert_next_when_rescan_is_called_during_a_claim(
     busy: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchange = busy.store.claims.exchange
@@ -584,7 +584,7 @@ async def test_claimer_claims_a_more_urgent_late_insert_next(busy: Parts, gate: 
     await finish(busy, gate, executor)
 
 
-async def test_claimer_releases_jobs_when_it_reads_the_answer_after_the_lease(
+async def test_claimer_releases_jobs_when_the_response_arrives_after_the_lease_expired(
     known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop was blocked. The keeper renewed the lease, but not these rows: they may be lost."""

@@ -109,7 +109,7 @@ async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, 
     assert len(seen.events) == 4
 
 
-async def test_executors_wait_for_room_when_the_buffer_is_full(parts: Parts) -> None:
+async def test_executor_waits_when_the_result_buffer_is_full(parts: Parts) -> None:
     parts.use_results(batch_size=2, capacity=4)
     held = await claim(parts.store, *(new_job(str(n)) for n in range(6)))
     completer = parts.completer()
@@ -229,7 +229,7 @@ async def test_completer_retries_until_the_database_is_available(
         await pool.close()
 
 
-async def test_drain_retries_and_loses_nothing_while_the_database_is_unavailable(
+async def test_completer_drain_retries_until_the_database_is_available(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
@@ -248,7 +248,7 @@ async def test_drain_retries_and_loses_nothing_while_the_database_is_unavailable
     assert len(seen.of(JobCompleted)) == 700
 
 
-async def test_drain_names_the_jobs_whose_results_it_could_not_write(
+async def test_completer_drain_raises_with_the_jobs_whose_results_were_not_written(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)
@@ -261,7 +261,7 @@ async def test_drain_names_the_jobs_whose_results_it_could_not_write(
     assert isinstance(raised.value.__cause__, DatabaseUnavailableError)
 
 
-async def test_drain_ends_waits_for_room_when_its_time_is_over(
+async def test_completer_drain_unblocks_waiting_executors_when_the_flush_timeout_expires(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     parts = Parts(touchy, bus)

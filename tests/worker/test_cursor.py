@@ -53,7 +53,7 @@ def test_cursor_continues_after_the_last_id_of_an_instant(seconds: list[float]) 
     assert cursor.after is NO_IDS
 
 
-def test_reset_starts_once_from_the_beginning(seconds: list[float]) -> None:
+def test_cursor_starts_one_claim_from_the_beginning_after_a_reset(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.advance([claimed(1, NOON)])
@@ -63,7 +63,7 @@ def test_reset_starts_once_from_the_beginning(seconds: list[float]) -> None:
     assert cursor.since() == [None, NOON, None, None]
 
 
-def test_reset_takes_effect_when_a_claim_under_way_advances_after_it(seconds: list[float]) -> None:
+def test_cursor_reset_takes_effect_when_a_claim_in_progress_advances_after_it(seconds: list[float]) -> None:
     cursor = ClaimCursor()
     cursor.since()
     cursor.reset()
@@ -94,7 +94,7 @@ def test_cursor_starts_from_the_beginning_when_it_is_too_old(seconds: list[float
     assert MAX_AGE_S <= 2.0
 
 
-def test_cursor_is_no_older_than_a_poll_interval(seconds: list[float]) -> None:
+def test_cursor_maximum_age_does_not_exceed_a_poll_interval(seconds: list[float]) -> None:
     cursor = ClaimCursor(0.5)
     cursor.since()
     cursor.advance([claimed(1, NOON)])

@@ -103,7 +103,9 @@ async def test_current_job_is_set_in_a_job_and_in_tasks_that_it_starts(bench: Be
 
 
 @pytest.mark.parametrize("seconds", [None, 1e300])
-async def test_deadline_is_none_only_without_a_timeout(bench: Bench, seconds: float | None) -> None:
+async def test_current_job_deadline_is_none_only_without_a_timeout(
+    bench: Bench, seconds: float | None
+) -> None:
     async def job() -> None:
         assert (current_job().deadline is None) == (seconds is None)
 
@@ -135,7 +137,7 @@ async def test_executor_fails_a_job_that_exceeds_its_timeout(bench: Bench) -> No
     assert gate.cancelled == 1
 
 
-async def test_executor_reports_a_timeout_that_the_job_raised_as_its_exception(bench: Bench) -> None:
+async def test_executor_reports_a_timeout_error_raised_by_the_job_as_its_exception(bench: Bench) -> None:
     async def job() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
@@ -181,7 +183,9 @@ async def test_executor_fails_only_the_job_that_raises_a_base_exception(
 
 
 @pytest.mark.parametrize("max_retries", [0, 3])
-async def test_executor_fails_a_job_of_unknown_name_without_retries(bench: Bench, max_retries: int) -> None:
+async def test_executor_fails_a_job_without_retries_when_its_name_is_not_registered(
+    bench: Bench, max_retries: int
+) -> None:
     (held,) = await claim(bench.parts.store, new_job("a", "nobody.knows", max_retries=max_retries))
     await bench.executor.submit(held)
     event = await bench.written()
@@ -190,7 +194,7 @@ async def test_executor_fails_a_job_of_unknown_name_without_retries(bench: Bench
 
 
 @pytest.mark.parametrize("task_data", ["[]", "3", '{"args": 1}', '{"kwargs": []}'])
-async def test_executor_fails_a_job_of_unreadable_arguments_without_retries(
+async def test_executor_fails_a_job_without_retries_when_its_arguments_cannot_be_decoded(
     bench: Bench, task_data: str
 ) -> None:
     gate = Gate()
@@ -211,7 +215,7 @@ async def test_executor_fails_a_job_whose_arguments_do_not_fit_its_function(benc
 # -- stopping ------------------------------------------------------------------------------------------
 
 
-async def test_stop_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
+async def test_executor_stop_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
     gate = Gate()
     await bench.submit(gate.job)
     await gate.wait_begun()
@@ -223,7 +227,9 @@ async def test_stop_waits_for_jobs_that_end_in_time(bench: Bench) -> None:
     assert isinstance(await bench.written(), JobCompleted)
 
 
-async def test_stop_cancels_and_releases_a_job_without_counting_a_retry(parts: Parts, seen: Recorder) -> None:
+async def test_executor_stop_cancels_and_releases_a_job_without_counting_a_retry(
+    parts: Parts, seen: Recorder
+) -> None:
     bench, gate = Bench(parts, seen, shutdown_timeout=0.01), Gate()
     await bench.submit(gate.job, max_retries=1)
     await gate.wait_begun()
@@ -235,7 +241,9 @@ async def test_stop_cancels_and_releases_a_job_without_counting_a_retry(parts: P
     assert gate.cancelled == 1
 
 
-async def test_stop_releases_a_job_that_raises_when_it_is_cancelled(parts: Parts, seen: Recorder) -> None:
+async def test_executor_stop_releases_a_job_that_raises_when_it_is_cancelled(
+    parts: Parts, seen: Recorder
+) -> None:
     async def job() -> None:
         began.set()
         try:
@@ -251,7 +259,9 @@ async def test_stop_releases_a_job_that_raises_when_it_is_cancelled(parts: Parts
     assert isinstance(await bench.written(), JobReleased)
 
 
-async def test_stop_completes_a_job_that_returns_when_it_is_cancelled(parts: Parts, seen: Recorder) -> None:
+async def test_executor_stop_completes_a_job_that_returns_when_it_is_cancelled(
+    parts: Parts, seen: Recorder
+) -> None:
     async def job() -> None:
         began.set()
         try:
@@ -267,7 +277,7 @@ async def test_stop_completes_a_job_that_returns_when_it_is_cancelled(parts: Par
     assert isinstance(await bench.written(), JobCompleted)
 
 
-async def test_stop_releases_a_job_that_ignores_its_cancellation(
+async def test_executor_stop_releases_a_job_that_ignores_its_cancellation(
     parts: Parts, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def job() -> None:
@@ -343,7 +353,7 @@ async def test_executor_publishes_job_lost_for_every_attempt_when_the_lease_is_l
 
 
 @pytest.mark.parametrize("why", ["cancelled", "shut down"])
-async def test_executor_frees_the_slot_of_an_attempt_that_never_began(
+async def test_executor_frees_the_slot_of_an_attempt_that_is_cancelled_before_it_begins(
     parts: Parts, seen: Recorder, why: str
 ) -> None:
     bench, gate = Bench(parts, seen, shutdown_timeout=0), Gate()

@@ -34,7 +34,7 @@ async def running(parts: Parts, gate: Gate, *job_ids: str) -> Executor:
     return executor
 
 
-async def test_heartbeat_stops_when_the_database_is_unavailable(
+async def test_heartbeat_stop_succeeds_when_the_database_is_unavailable(
     touchy: Store, bus: EventBus, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is lost: another worker deletes the row."""
@@ -145,7 +145,7 @@ async def test_heartbeat_revokes_a_job_that_was_changed_elsewhere(
     await parts.ended(executor)
 
 
-async def test_heartbeat_revokes_all_and_registers_again_when_the_worker_row_is_gone(
+async def test_heartbeat_revokes_all_and_registers_again_when_the_worker_row_is_missing(
     parts: Parts, seen: Recorder, gate: Gate
 ) -> None:
     executor = await running(parts, gate, "a", "b")
@@ -262,7 +262,7 @@ async def test_heartbeat_publishes_lease_lost_once_for_each_loss(
     await parts.ended(executor)
 
 
-async def test_lease_counts_from_the_request_when_the_answer_is_slow(
+async def test_lease_counts_from_the_request_when_the_response_is_slow(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow answer brings a lease that has aged as much."""

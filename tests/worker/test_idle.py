@@ -70,7 +70,7 @@ def in_a_transaction(statement: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-async def test_idle_services_make_one_transaction_per_pass_at_most(parts: Parts, log: Log, size: int) -> None:
+async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, log: Log, size: int) -> None:
     listener, heartbeat = parts.listener(), parts.heartbeat()
     scanner, planner, claimer = parts.scanner(), parts.planner(), parts.claimer()
     await heartbeat.prepare()
@@ -90,7 +90,7 @@ async def test_idle_services_make_one_transaction_per_pass_at_most(parts: Parts,
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
     periodic(every=timedelta(hours=1), dedup_key="key")(
-        test_idle_services_make_one_transaction_per_pass_at_most
+        test_idle_services_use_at_most_one_transaction_per_pass
     )
     await planner.run_once()
     await log.take()

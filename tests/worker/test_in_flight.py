@@ -20,7 +20,7 @@ def attempt_of(job_id: str, number: int = 1) -> Attempt:
     return Attempt(Claim(job_id, "test.job", "test.job", number, now(), "{}", 5, 0, 0, None, None))
 
 
-def test_in_flight_reports_attempts_and_unwritten_results_apart() -> None:
+def test_in_flight_reports_attempts_and_unwritten_results_separately() -> None:
     in_flight = InFlight(Waiting(b=3))
     in_flight.attempts["a"] = attempt_of("a", 2)
     assert (in_flight.held(), in_flight.unwritten()) == ({"a": 2}, {"b": 3})
@@ -29,7 +29,7 @@ def test_in_flight_reports_attempts_and_unwritten_results_apart() -> None:
     assert not in_flight.holds("b", 3)
 
 
-async def test_revoke_cancels_the_task_once_and_keeps_the_first_reason() -> None:
+async def test_in_flight_revoke_cancels_the_task_once_and_keeps_the_first_reason() -> None:
     in_flight = InFlight(Waiting())
     running = in_flight.attempts["a"] = attempt_of("a")
     running.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type] # any task will do
@@ -44,7 +44,7 @@ async def test_revoke_cancels_the_task_once_and_keeps_the_first_reason() -> None
     await asyncio.wait([running.task])
 
 
-async def test_revoke_leaves_a_task_to_begin_when_it_has_not() -> None:
+async def test_attempt_revoke_does_not_cancel_a_task_that_has_not_begun() -> None:
     running = attempt_of("a")
     running.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type] # any task will do
     running.revoke(Revocation.SHUTDOWN)
@@ -53,7 +53,7 @@ async def test_revoke_leaves_a_task_to_begin_when_it_has_not() -> None:
     await asyncio.wait([running.task])
 
 
-async def test_claim_of_names_the_job_of_a_task_by_its_name() -> None:
+async def test_in_flight_claim_of_finds_the_claim_by_the_task_name() -> None:
     in_flight = InFlight(Waiting())
     running = in_flight.attempts["job 1"] = attempt_of("job 1")
 

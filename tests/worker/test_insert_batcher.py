@@ -35,7 +35,7 @@ def counting(store: Store) -> Counting:
     return Counting(store)
 
 
-async def test_a_single_call_is_inserted_at_once(counting: Counting) -> None:
+async def test_insert_batcher_inserts_a_single_call_at_once(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     assert await batcher.insert(new_job("a"))
     assert await batcher.insert(new_job("b"))
@@ -43,7 +43,7 @@ async def test_a_single_call_is_inserted_at_once(counting: Counting) -> None:
     assert counting.statements == [["a"], ["b"], ["a"]]
 
 
-async def test_concurrent_calls_share_the_next_statement(counting: Counting) -> None:
+async def test_insert_batcher_inserts_concurrent_calls_with_the_next_statement(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     names = [f"{n:02}" for n in range(50)]
     assert all(await asyncio.gather(*(batcher.insert(new_job(name)) for name in names)))
@@ -51,7 +51,7 @@ async def test_concurrent_calls_share_the_next_statement(counting: Counting) -> 
     assert await batcher.insert(new_job("later"))
 
 
-async def test_callers_that_call_again_together_share_every_statement(counting: Counting) -> None:
+async def test_insert_batcher_shares_every_statement_between_callers_in_a_loop(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
 
     async def caller(name: str) -> None:
@@ -65,19 +65,19 @@ async def test_callers_that_call_again_together_share_every_statement(counting: 
     assert counting.statements[-2:] == [["alone"], ["again"]]
 
 
-async def test_a_statement_inserts_a_limited_number_of_jobs(counting: Counting) -> None:
+async def test_insert_batcher_limits_the_jobs_per_statement(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     await asyncio.gather(*(batcher.insert(new_job(f"{n:05}")) for n in range(MAX_JOBS + 3)))
     assert [len(each) for each in counting.statements] == [1, MAX_JOBS, 2]
 
 
-async def test_one_of_two_concurrent_jobs_with_the_same_id_is_inserted(counting: Counting) -> None:
+async def test_insert_batcher_inserts_one_of_two_concurrent_jobs_with_the_same_id(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "xaabab"))
     assert results == [True, True, False, True, False, False]
 
 
-async def test_only_the_caller_of_a_rejected_job_gets_the_error(counting: Counting) -> None:
+async def test_insert_batcher_raises_only_for_the_caller_of_a_rejected_job(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     wrong = new_job("wrong", priority=2)  # which the table rejects
     results = await asyncio.gather(
@@ -88,7 +88,9 @@ async def test_only_the_caller_of_a_rejected_job_gets_the_error(counting: Counti
     assert isinstance(results[2], asyncpg.CheckViolationError)
 
 
-async def test_every_caller_gets_the_error_when_the_database_is_unavailable(counting: Counting) -> None:
+async def test_insert_batcher_raises_for_every_caller_when_the_database_is_unavailable(
+    counting: Counting,
+) -> None:
     batcher = InsertBatcher(counting.insert)
     counting.fault = DatabaseUnavailableError("unreachable")
     results = await asyncio.gather(*(batcher.insert(new_job(each)) for each in "abc"), return_exceptions=True)
@@ -97,7 +99,7 @@ async def test_every_caller_gets_the_error_when_the_database_is_unavailable(coun
     assert await batcher.insert(new_job("a"))
 
 
-async def test_the_other_callers_get_their_results_when_one_is_cancelled(counting: Counting) -> None:
+async def test_insert_batcher_serves_the_other_callers_when_one_is_cancelled(counting: Counting) -> None:
     batcher = InsertBatcher(counting.insert)
     calls = [asyncio.create_task(batcher.insert(new_job(each))) for each in "abcd"]
     await asyncio.sleep(0)

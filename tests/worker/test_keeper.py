@@ -357,7 +357,7 @@ async def test_worker_runs_without_a_keeper_when_the_pool_connects_in_one_loop_o
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, False), (3, False), (4, True)])
-async def test_keeper_does_not_start_beside_a_small_pool_without_a_dsn(
+async def test_keeper_does_not_start_with_a_small_pool_and_no_dsn(
     dsn: str, size: int, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:

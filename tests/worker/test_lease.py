@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moment
 
 
-def test_lease_is_not_trusted_before_its_first_renewal_even_after_a_boot() -> None:
+def test_lease_is_not_trusted_before_its_first_renewal_when_the_machine_just_booted() -> None:
     assert Lease(time.monotonic() * 10).trusted_until == float("-inf")
 
 
@@ -38,7 +38,7 @@ def test_lease_keeps_the_latest_renewal_when_answers_arrive_out_of_order(clock: 
     assert lease.renewed_at == 999.0
 
 
-def test_lease_counts_renewals_that_arrive_in_time(clock: list[float]) -> None:
+def test_lease_counts_only_renewals_that_arrive_in_time(clock: list[float]) -> None:
     lease = Lease(60)
     lease.renewed(clock[0] - 55)
     assert (lease.renewals, lease.is_trusted) == (0, False)

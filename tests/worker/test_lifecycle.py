@@ -33,7 +33,7 @@ CALLS = 500
 CALLERS = 10
 
 
-def test_stress_test_covers_every_service() -> None:
+def test_lifecycle_stress_test_covers_every_service() -> None:
     built = {kind.name for kind in Service.__subclasses__() if kind.__module__.startswith("pg_scheduler.")}
     assert built == set(BUILDERS)
 

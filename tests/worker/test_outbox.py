@@ -69,7 +69,7 @@ async def spent(parts: Parts, ear: Ear, options: OutboxOptions = NEVER_AGAIN) ->
 # -- with a notifier -----------------------------------------------------------------------------------
 
 
-async def test_notifier_sends_each_message_once_when_many_gather(parts: Parts, ear: Ear) -> None:
+async def test_notifier_sends_each_message_once_when_it_was_added_many_times(parts: Parts, ear: Ear) -> None:
     outbox = parts.outbox()
     notifier = parts.notifier(outbox)
     await notifier.prepare()
@@ -83,7 +83,7 @@ async def test_notifier_sends_each_message_once_when_many_gather(parts: Parts, e
     assert parts.calls == ["due"] * 50, "this process is woken every time, and at once"
 
 
-async def test_notifier_waits_for_the_gap_between_two_notifications(parts: Parts, ear: Ear) -> None:
+async def test_notifier_waits_for_the_minimum_delay_between_two_notifications(parts: Parts, ear: Ear) -> None:
     outbox = await spent(parts, ear, OutboxOptions(gap_s=60))
     notifier = parts.notifier(outbox)
     await notifier.prepare()
@@ -92,7 +92,7 @@ async def test_notifier_waits_for_the_gap_between_two_notifications(parts: Parts
     assert ear.heard == []
 
 
-async def test_outbox_announces_only_jobs_within_its_horizon(parts: Parts) -> None:
+async def test_outbox_sends_notifications_only_for_jobs_within_its_horizon(parts: Parts) -> None:
     outbox = parts.outbox(horizon_s=4)
     notifier = parts.notifier(outbox)
     await notifier.start()
@@ -104,7 +104,7 @@ async def test_outbox_announces_only_jobs_within_its_horizon(parts: Parts) -> No
     await notifier.stop()
 
 
-async def test_notifier_sends_by_itself_and_the_rest_when_it_stops(parts: Parts, ear: Ear) -> None:
+async def test_notifier_sends_the_remaining_messages_when_it_stops(parts: Parts, ear: Ear) -> None:
     outbox = parts.outbox(options=NEVER_AGAIN)
     notifier = parts.notifier(outbox)
     await notifier.start()
@@ -141,7 +141,7 @@ async def test_notifier_keeps_a_message_that_it_could_not_send(
     assert await ear.until(2) == ["due", "periodic"]
 
 
-async def test_notifier_sends_a_message_that_comes_while_its_like_is_being_sent(
+async def test_notifier_sends_a_message_again_when_it_is_added_during_its_send(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other nodes may have acted on the first one before the second one's cause was committed."""
@@ -182,7 +182,7 @@ async def test_outbox_sends_at_once_when_no_notifier_runs(parts: Parts, ear: Ear
     assert await ear.until(3) == ["due", "check other", "periodic"]
 
 
-async def test_outbox_sends_what_was_added_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
+async def test_outbox_sends_added_messages_when_no_notifier_runs(parts: Parts, ear: Ear) -> None:
     """It used to wait for the pass of a service that was never started."""
     outbox = parts.outbox()
     outbox.add_due()
@@ -191,7 +191,7 @@ async def test_outbox_sends_what_was_added_when_no_notifier_runs(parts: Parts, e
     assert outbox.flush_in is None
 
 
-async def test_outbox_sends_what_is_added_after_its_notifier_stopped(parts: Parts, ear: Ear) -> None:
+async def test_outbox_sends_added_messages_after_its_notifier_stopped(parts: Parts, ear: Ear) -> None:
     outbox = parts.outbox()
     notifier = parts.notifier(outbox)
     await notifier.start()
@@ -201,7 +201,7 @@ async def test_outbox_sends_what_is_added_after_its_notifier_stopped(parts: Part
     assert parts.calls == [], "the claimer has stopped before the notifier"
 
 
-async def test_retry_job_is_announced_when_the_scheduler_was_not_started(
+async def test_retry_job_sends_a_notification_when_the_scheduler_was_not_started(
     pool: asyncpg.Pool, store: Store, ear: Ear
 ) -> None:
     await store.jobs.insert([new_job("a")])
@@ -211,7 +211,7 @@ async def test_retry_job_is_announced_when_the_scheduler_was_not_started(
     assert message.startswith("due ")
 
 
-async def test_outbox_reports_no_error_when_only_the_notification_failed(
+async def test_outbox_raises_no_error_to_the_caller_when_only_the_notification_failed(
     parts: Parts, seen: Recorder, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that got an error for a committed job would schedule it again."""
@@ -258,7 +258,7 @@ async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
     await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
 
 
-async def test_insert_carries_the_notification(
+async def test_insert_statement_sends_the_notification(
     parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox = parts.outbox(options=OutboxOptions(gap_s=0))
@@ -272,7 +272,7 @@ async def test_insert_carries_the_notification(
     assert await ear.until(2) == ["due"] * 2
 
 
-async def test_insert_carries_no_notification_when_it_inserts_nothing_that_is_due_soon(
+async def test_insert_statement_sends_no_notification_when_it_inserts_no_job_that_is_due_soon(
     parts: Parts, ear: Ear
 ) -> None:
     outbox = parts.outbox()
@@ -285,7 +285,9 @@ async def test_insert_carries_no_notification_when_it_inserts_nothing_that_is_du
     assert parts.calls == []
 
 
-async def test_insert_carries_what_gathered(parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_insert_statement_sends_the_pending_notification_of_earlier_inserts(
+    parts: Parts, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outbox = await spent(parts, ear)
     await insert(parts, outbox, generated(), generated())
     assert outbox.flush_in is not None
@@ -298,7 +300,7 @@ async def test_insert_carries_what_gathered(parts: Parts, ear: Ear, monkeypatch:
     assert await ear.until(1) == ["due"]
 
 
-async def test_outbox_sends_what_was_committed_while_an_insert_carried_the_notification(
+async def test_outbox_sends_a_notification_for_jobs_committed_after_the_one_of_an_insert(
     parts: Parts, ear: Ear
 ) -> None:
     """Other nodes may have acted on the insert's notification before that."""
@@ -309,7 +311,7 @@ async def test_outbox_sends_what_was_committed_while_an_insert_carried_the_notif
     assert await ear.until(1) == ["due"]
 
 
-async def test_outbox_sends_what_no_insert_carries(parts: Parts, ear: Ear) -> None:
+async def test_outbox_sends_a_pending_notification_when_no_insert_follows(parts: Parts, ear: Ear) -> None:
     outbox = parts.outbox()
     notifier = parts.notifier(outbox)
     await insert(parts, outbox, generated())

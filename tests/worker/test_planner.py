@@ -147,9 +147,7 @@ async def test_planner_enqueues_only_the_latest_of_missed_fire_times(parts: Part
     assert (await windows(parts.store))[1:] == [NOON + timedelta(hours=5, minutes=10)]
 
 
-async def test_misfire_grace_time_counts_from_when_the_job_was_enqueued(
-    parts: Parts, clock: FakeClock
-) -> None:
+async def test_planner_counts_the_misfire_grace_time_from_the_enqueue(parts: Parts, clock: FakeClock) -> None:
     periodic(every=10 * MINUTE, dedup_key=KEY)(work)
     planner = parts.planner(grace=60)
     await planner.run_once()
@@ -199,7 +197,7 @@ async def test_planners_enqueue_each_fire_time_once_when_they_race(
         await pool.close()
 
 
-async def test_planner_enqueues_nothing_twice_when_a_row_is_set_back(
+async def test_planner_enqueues_no_fire_time_twice_when_next_fire_at_is_moved_back(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -284,7 +282,7 @@ async def test_planner_keeps_a_disabled_schedule_disabled_on_other_nodes_and_aft
     assert await jobs(parts.store) == []
 
 
-async def test_planner_writes_a_switch_of_the_last_pass_when_it_stops(parts: Parts) -> None:
+async def test_planner_writes_a_schedule_disabled_during_the_last_pass_when_it_stops(parts: Parts) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.start()
@@ -309,7 +307,7 @@ async def test_planner_writes_a_schedule_disabled_when_the_code_disables_it(
     assert len(await jobs(parts.store)) == 1
 
 
-async def test_planner_writes_a_switch_that_was_made_before_the_row_existed(
+async def test_planner_writes_a_schedule_disabled_before_its_row_existed(
     parts: Parts, clock: FakeClock
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -323,7 +321,7 @@ async def test_planner_writes_a_switch_that_was_made_before_the_row_existed(
     assert not planner.book.configs()[KEY].enabled
 
 
-async def test_planner_writes_a_switch_that_was_made_while_another_was_written(
+async def test_planner_writes_a_schedule_switched_while_another_switch_was_written(
     parts: Parts, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     periodic(every=MINUTE, dedup_key=KEY)(work)
@@ -435,7 +433,7 @@ async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clo
     assert set(planner.book.configs()) == {"ours"}
 
 
-async def test_status_shows_the_row_of_a_schedule(parts: Parts, clock: FakeClock) -> None:
+async def test_schedule_book_status_describes_the_row_of_a_schedule(parts: Parts, clock: FakeClock) -> None:
     periodic(cron="*/10 * * * *", timezone="Europe/Berlin", dedup_key=KEY)(work)
     planner = parts.planner()
     status = planner.book.status(KEY)
@@ -451,14 +449,14 @@ async def test_status_shows_the_row_of_a_schedule(parts: Parts, clock: FakeClock
     assert planner.book.status("another") is None
 
 
-async def test_configs_are_those_of_the_code(parts: Parts) -> None:
+async def test_schedule_book_configs_match_the_code(parts: Parts) -> None:
     periodic(every=MINUTE)(work)
     (config,) = parts.planner().book.configs().values()
     assert config == PeriodicJobConfig(work, interval=MINUTE)
 
 
 @pytest.mark.parametrize("broken", ["timezone = 'Mars/Olympus'", "cron = 'bogus'"])
-async def test_planner_plans_the_other_schedules_when_one_row_is_unusable(
+async def test_planner_enqueues_the_other_schedules_when_one_row_is_invalid(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: str
 ) -> None:
     """Changed by hand, or written by a node that knows more than this one."""

@@ -32,7 +32,7 @@ def take(results: ResultBuffer) -> list[Claim]:
         return batch.claims
 
 
-async def test_batch_has_completions_in_order_and_of_one_attempt_number(parts: Parts) -> None:
+async def test_result_buffer_batches_completions_in_order_by_attempt_number(parts: Parts) -> None:
     (a, b), (c, d) = await mixed(parts)
     for each in (a, c, b, d):
         parts.results.put(each, CompleteOutcome())
@@ -40,7 +40,9 @@ async def test_batch_has_completions_in_order_and_of_one_attempt_number(parts: P
     assert await parts.completer().run_once() == NEVER, "they belong to the batches"
 
 
-async def test_batch_is_back_in_front_when_its_block_raised(parts: Parts, seen: Recorder) -> None:
+async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
+    parts: Parts, seen: Recorder
+) -> None:
     (a, b), (c, d) = await mixed(parts)
     results = parts.results
     results.put(a, CompleteOutcome())
@@ -60,7 +62,7 @@ async def test_batch_is_back_in_front_when_its_block_raised(parts: Parts, seen: 
     assert await statuses(parts.store, *"abcd") == ["completed"] * 3 + ["failed"]
 
 
-async def test_batch_has_its_bounds_and_every_attempt_number_its_turn(parts: Parts) -> None:
+async def test_result_buffer_limits_batches_and_alternates_between_attempt_numbers(parts: Parts) -> None:
     parts.use_results(batch_size=2)
     first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
     other = first[4]._replace(attempt=2)
@@ -69,7 +71,9 @@ async def test_batch_has_its_bounds_and_every_attempt_number_its_turn(parts: Par
     assert [take(parts.results) for _ in range(4)] == [first[:2], [other], first[2:4], []]
 
 
-async def test_buffer_lets_only_completions_wait_for_a_claim(parts: Parts, seen: Recorder) -> None:
+async def test_result_buffer_delays_only_completions_until_the_next_claim(
+    parts: Parts, seen: Recorder
+) -> None:
     """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
@@ -86,7 +90,9 @@ async def test_buffer_lets_only_completions_wait_for_a_claim(parts: Parts, seen:
     await completer.stop()
 
 
-async def test_batch_leaves_out_what_another_batch_is_writing(parts: Parts, seen: Recorder, dsn: str) -> None:
+async def test_result_buffer_excludes_outcomes_that_another_batch_is_writing(
+    parts: Parts, seen: Recorder, dsn: str
+) -> None:
     """A claim in the middle of a slow write takes what came since, and nothing is lost."""
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
     completer, results = parts.completer(), parts.results
@@ -107,7 +113,9 @@ async def test_batch_leaves_out_what_another_batch_is_writing(parts: Parts, seen
     assert await statuses(parts.store, *"abc") == ["completed", "failed", "completed"]
 
 
-async def test_refused_completion_is_written_again_or_lost(parts: Parts, seen: Recorder) -> None:
+async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_as_lost(
+    parts: Parts, seen: Recorder
+) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
     await parts.store.jobs.cancel("a")
     await parts.store.jobs.replace([new_job("b", priority=8)])
@@ -125,7 +133,7 @@ async def test_refused_completion_is_written_again_or_lost(parts: Parts, seen: R
 
 
 @pytest.mark.parametrize("keeps_completed", [True, False])
-async def test_buffer_counts_completions_whose_rows_are_not_kept(
+async def test_result_buffer_counts_completions_whose_rows_are_not_kept(
     store: Store, bus: EventBus, keeps_completed: bool
 ) -> None:
     parts = Parts(store, bus)
@@ -138,7 +146,9 @@ async def test_buffer_counts_completions_whose_rows_are_not_kept(
     assert parts.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
 
 
-async def test_unwritten_has_every_outcome_until_its_batch_is_settled(parts: Parts) -> None:
+async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is_settled(
+    parts: Parts,
+) -> None:
     parts.use_results(batch_size=1)
     a, b, c, d = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
     results = parts.results

@@ -65,7 +65,7 @@ async def test_wakeup_ends_one_sleep_only() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 0.001])
-async def test_wakeup_ends_by_itself_when_the_time_is_over(seconds: float) -> None:
+async def test_wakeup_wait_returns_when_the_timeout_expires(seconds: float) -> None:
     async with asyncio.timeout(PATIENCE):
         await Wakeup().wait(seconds)
 
@@ -84,7 +84,7 @@ async def test_service_makes_another_pass_when_it_is_woken_during_one(bus: Event
     assert service.passes == 3
 
 
-async def test_start_returns_after_the_first_pass(bus: EventBus) -> None:
+async def test_service_start_returns_after_the_first_pass(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -114,7 +114,7 @@ async def test_service_publishes_passes_with_their_delays(bus: EventBus, seen: R
     await service.stop()
 
 
-async def test_service_moves_the_delay_by_its_jitter_at_most(bus: EventBus, seen: Recorder) -> None:
+async def test_service_varies_the_delay_by_at_most_its_jitter(bus: EventBus, seen: Recorder) -> None:
     class Jittery(Idle):
         jitter: ClassVar[float] = 0.5
 
@@ -152,7 +152,9 @@ async def test_service_backs_off_longer_until_a_pass_succeeds(
     assert all(isinstance(each.error, DatabaseUnavailableError) for each in retries)
 
 
-async def test_retry_ends_the_backoff(bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_service_retry_ends_the_backoff(
+    bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     async def work() -> float:
         if service.passes in {1, 3}:
@@ -194,7 +196,7 @@ async def test_service_publishes_a_fault_and_ends_when_a_pass_raises(bus: EventB
     assert service.drained == 1
 
 
-async def test_start_raises_the_error_of_the_first_pass(bus: EventBus, seen: Recorder) -> None:
+async def test_service_start_raises_the_error_of_the_first_pass(bus: EventBus, seen: Recorder) -> None:
     async def work() -> float:
         raise KeyError("a mistake")
 
@@ -206,7 +208,7 @@ async def test_start_raises_the_error_of_the_first_pass(bus: EventBus, seen: Rec
     assert not seen.of(ServiceFaulted)
 
 
-async def test_start_raises_the_error_of_prepare_and_succeeds_later(bus: EventBus) -> None:
+async def test_service_start_raises_the_error_of_prepare_and_succeeds_later(bus: EventBus) -> None:
     class Picky(Idle):
         async def prepare(self) -> None:
             await super().prepare()
@@ -223,7 +225,7 @@ async def test_start_raises_the_error_of_prepare_and_succeeds_later(bus: EventBu
     await service.stop()
 
 
-async def test_stop_waits_for_the_current_pass(bus: EventBus) -> None:
+async def test_service_stop_waits_for_the_current_pass(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
     ended = asyncio.Event()
 
@@ -249,7 +251,7 @@ async def test_stop_waits_for_the_current_pass(bus: EventBus) -> None:
     assert (service.passes, service.drained) == (2, 1)
 
 
-async def test_start_and_stop_are_idempotent(bus: EventBus) -> None:
+async def test_service_start_and_stop_are_idempotent(bus: EventBus) -> None:
     service = Idle(bus)
     await service.stop()
     await service.start()
@@ -263,7 +265,7 @@ async def test_start_and_stop_are_idempotent(bus: EventBus) -> None:
     await service.stop()
 
 
-async def test_stop_ends_the_loop_after_a_cancelled_start(bus: EventBus) -> None:
+async def test_service_stop_ends_the_loop_after_a_cancelled_start(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -302,7 +304,7 @@ async def test_service_publishes_a_fault_after_a_cancelled_start(bus: EventBus, 
     await service.stop()
 
 
-async def test_stop_ends_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
+async def test_service_stop_ends_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -325,7 +327,7 @@ async def test_stop_ends_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
     assert (service.passes, service.drained) == (2, 1)
 
 
-async def test_start_runs_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
+async def test_service_start_runs_the_loop_after_a_cancelled_stop(bus: EventBus) -> None:
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     async def work() -> float:
@@ -351,7 +353,9 @@ async def test_start_runs_the_loop_after_a_cancelled_stop(bus: EventBus) -> None
     await service.stop()
 
 
-async def test_stop_drains_after_the_loop_was_cancelled_from_outside(bus: EventBus, seen: Recorder) -> None:
+async def test_service_stop_drains_after_the_loop_was_cancelled_from_outside(
+    bus: EventBus, seen: Recorder
+) -> None:
     service = Idle(bus)
     await service.start()
     (loop,) = [task for task in asyncio.all_tasks() if task.get_name() == "pg_scheduler idle"]
@@ -362,7 +366,7 @@ async def test_stop_drains_after_the_loop_was_cancelled_from_outside(bus: EventB
     assert not seen.of(ServiceFaulted)
 
 
-async def test_wake_does_not_shorten_the_backoff(
+async def test_service_wake_does_not_shorten_the_backoff(
     bus: EventBus, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work that comes in while the database is away must not make it be asked without a pause."""
@@ -385,7 +389,9 @@ async def test_wake_does_not_shorten_the_backoff(
         await service.stop()
 
 
-async def test_start_waits_for_a_pass_that_succeeds(bus: EventBus, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_service_start_waits_for_a_pass_that_succeeds(
+    bus: EventBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     async def work() -> float:
         if service.passes < 3:

@@ -87,7 +87,7 @@ async def test_scheduler_starts_the_claimer_last_and_stops_the_heartbeat_last(po
     assert type(seen.events[-1]) is WorkerStopped
 
 
-async def test_wait_raises_the_error_that_ended_a_part(
+async def test_scheduler_wait_raises_the_error_that_ended_a_part(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = Scheduler(pool)
@@ -115,7 +115,7 @@ async def test_wait_raises_the_error_that_ended_a_part(
     await scheduler.wait()
 
 
-async def test_async_with_raises_the_error_that_ended_a_part(
+async def test_scheduler_async_with_raises_the_error_that_ended_a_part(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> float:
@@ -132,14 +132,14 @@ async def test_async_with_raises_the_error_that_ended_a_part(
         await live()
 
 
-async def test_async_with_raises_the_error_of_its_block(pool: asyncpg.Pool) -> None:
+async def test_scheduler_async_with_raises_the_error_of_its_block(pool: asyncpg.Pool) -> None:
     with pytest.raises(LookupError):
         async with Scheduler(pool) as scheduler:
             raise LookupError
     assert not holds(scheduler.is_running)
 
 
-async def test_start_raises_the_error_of_a_part_that_ends_while_others_start(
+async def test_supervisor_start_raises_the_error_of_a_part_that_ends_while_others_start(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Heartbeat.run_once
@@ -180,7 +180,9 @@ async def test_scheduler_stops_with_schema_missing_when_a_table_is_gone(dsn: str
     assert not holds(scheduler.is_running)
 
 
-async def test_shutdown_stops_every_part_when_the_pool_is_terminated(dsn: str, pool: asyncpg.Pool) -> None:
+async def test_scheduler_shutdown_stops_every_part_when_the_pool_is_terminated(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
     before = asyncio.all_tasks()
     await scheduler.start()

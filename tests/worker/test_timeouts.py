@@ -31,7 +31,7 @@ class Expired(list[str]):
                 await self._changed.wait()
 
 
-async def test_timeouts_expire_in_their_order() -> None:
+async def test_timeouts_expire_in_order() -> None:
     expired = Expired()
     timeouts = TimeoutQueue(expired.note)
     timeouts.add("third", 0.03)
@@ -136,7 +136,7 @@ async def test_timeouts_keep_few_timers_for_many_items(timeout: float | None) ->
     timeouts.close()
 
 
-async def test_timers_are_removed_when_they_end_without_items() -> None:
+async def test_timeouts_remove_a_timer_that_ends_without_items() -> None:
     marker = Expired()
     timeouts: TimeoutQueue[str] = TimeoutQueue(marker.note)
     for n in range(5):
@@ -147,7 +147,7 @@ async def test_timers_are_removed_when_they_end_without_items() -> None:
     assert (timeouts._timers, timeouts._by_timeout) == ({}, {})
 
 
-async def test_timeout_takes_the_longest_time_that_a_job_may_have() -> None:
+async def test_timeout_accepts_the_longest_timeout_of_a_job() -> None:
     timeouts: TimeoutQueue[str] = TimeoutQueue(lambda _item: None)
     timeouts.add("a", 999_999_999)
     await asyncio.sleep(0)

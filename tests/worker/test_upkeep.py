@@ -113,7 +113,7 @@ async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_thresh
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-async def test_rescuer_reclaims_a_job_that_was_set_to_running_by_hand_after_one_lease(
+async def test_rescuer_reclaims_a_job_that_was_manually_set_to_running_after_one_lease(
     parts: Parts, clock: FakeClock
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
@@ -228,7 +228,7 @@ async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
 
 
 @pytest.mark.parametrize("sign", ["a heartbeat", "a new lock", "no lock any more"])
-async def test_rescuer_spares_a_suspect_worker_that_gives_a_sign_of_life(
+async def test_rescuer_does_not_declare_a_worker_dead_that_responded(
     locks: Locks, time: FakeTime, clock: FakeClock, seen: Recorder, sign: str
 ) -> None:
     parts = locks.parts
@@ -251,7 +251,9 @@ async def test_rescuer_spares_a_suspect_worker_that_gives_a_sign_of_life(
     assert seen.events == []
 
 
-async def test_rescue_spares_a_suspect_worker_whose_lock_is_held_again(parts: Parts, locks: Locks) -> None:
+async def test_rescue_does_not_declare_a_worker_dead_whose_lock_is_held_again(
+    parts: Parts, locks: Locks
+) -> None:
     await locks.register("back", 1)
     assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult([], [])
     await locks.drop(1)
@@ -259,7 +261,7 @@ async def test_rescue_spares_a_suspect_worker_whose_lock_is_held_again(parts: Pa
     assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
 
 
-async def test_rescuer_gives_each_suspect_worker_its_own_time(
+async def test_rescuer_gives_each_suspect_worker_its_own_deadline(
     parts: Parts, locks: Locks, time: FakeTime, seen: Recorder
 ) -> None:
     for key, worker_id in enumerate(("me", "one", "two", "three"), 1):
@@ -280,7 +282,7 @@ async def test_rescuer_gives_each_suspect_worker_its_own_time(
     assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
 
 
-async def test_rescuer_counts_the_answer_time_from_the_end_of_the_request(
+async def test_rescuer_counts_the_response_time_from_the_end_of_the_request(
     parts: Parts, clock: FakeClock, time: FakeTime, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await parts.store.workers.register(new_worker("slow"), LEASE)
@@ -347,7 +349,7 @@ async def die(parts: Parts, clock: FakeClock) -> None:
     await rescue(parts)
 
 
-async def test_rescuer_quarantines_a_job_whose_workers_die(
+async def test_rescuer_quarantines_a_job_when_too_many_workers_died(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
     await parts.store.jobs.insert([new_job("a", max_retries=9)])
@@ -419,7 +421,9 @@ async def test_rescuer_counts_no_crash_when_no_worker_died(
     assert await crashes(pool) == 0
 
 
-async def test_release_counts_no_crash(parts: Parts, clock: FakeClock, pool: asyncpg.Pool) -> None:
+async def test_releasing_a_job_does_not_increment_its_crash_count(
+    parts: Parts, clock: FakeClock, pool: asyncpg.Pool
+) -> None:
     await parts.store.jobs.insert([new_job("a")])
     await die(parts, clock)
     (held,) = await claim(
@@ -468,7 +472,7 @@ async def test_expirer_expires_only_pending_jobs_past_their_misfire_grace_time(
     assert row.finished_at == clock.now
 
 
-async def test_expirer_continues_at_once_after_a_full_batch(
+async def test_expirer_runs_another_pass_at_once_after_a_full_batch(
     parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.tune(expirer=ExpirerOptions(batch_size=2))
@@ -494,7 +498,7 @@ async def test_scanner_scans_at_its_interval_when_no_deadline_is_near(parts: Par
     assert parts.calls == []
 
 
-async def test_scanner_signals_a_lease_that_is_over(parts: Parts, clock: FakeClock) -> None:
+async def test_scanner_signals_an_expired_lease(parts: Parts, clock: FakeClock) -> None:
     await parts.store.workers.register(new_worker("me"), 600)
     await claim(parts.store, new_job("a"), worker_id="dead")
     scanner = parts.scanner()
@@ -540,7 +544,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     assert parts.calls == ["lease_expired"]
 
 
-async def test_scanner_signals_a_job_whose_misfire_grace_time_is_over(parts: Parts, clock: FakeClock) -> None:
+async def test_scanner_signals_a_job_past_its_misfire_grace_time(parts: Parts, clock: FakeClock) -> None:
     soon = clock.now + timedelta(seconds=5)
     await parts.store.jobs.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
     scanner, expirer = parts.scanner(), parts.expirer()

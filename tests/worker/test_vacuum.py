@@ -45,7 +45,7 @@ def only(policy: VacuumPolicy, **rest: object) -> VacuumConfig:
     return VacuumConfig(policy, policy, policy, expired=policy, **rest)  # type: ignore[arg-type]
 
 
-async def test_vacuum_deletes_by_age_since_the_end_with_the_default_policies(
+async def test_vacuum_deletes_by_age_since_the_job_finished_with_the_default_policies(
     parts: Parts, clock: FakeClock
 ) -> None:
     for status in ALL:
@@ -100,7 +100,7 @@ async def test_vacuum_deletes_no_running_job(parts: Parts, clock: FakeClock) -> 
     assert await left(parts) == {"a"}
 
 
-async def test_vacuum_makes_one_step_per_pass(
+async def test_vacuum_deletes_one_range_of_blocks_per_pass(
     parts: Parts, clock: FakeClock, seen: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts.tune(vacuum=VacuumOptions(step_blocks=1))
@@ -116,7 +116,7 @@ async def test_vacuum_makes_one_step_per_pass(
     assert await left(parts) == set()
 
 
-async def test_vacuum_counts_deletions_by_day_with_metrics(parts: Parts, clock: FakeClock) -> None:
+async def test_vacuum_records_deletions_by_day_with_track_metrics(parts: Parts, clock: FakeClock) -> None:
     vacuum = parts.vacuum(only(VacuumPolicy.immediate(), track_metrics=True))
     await vacuum.run()
     assert await parts.store.retention.vacuum_stats(7) == []
@@ -138,13 +138,13 @@ async def test_vacuum_counts_deletions_by_day_with_metrics(parts: Parts, clock: 
     assert total.last_vacuum_run == clock.now
 
 
-async def test_vacuum_counts_nothing_without_metrics(parts: Parts) -> None:
+async def test_vacuum_records_nothing_without_track_metrics(parts: Parts) -> None:
     await ended(parts, JobStatus.COMPLETED, "a")
     await parts.vacuum(only(VacuumPolicy.immediate())).run()
     assert await parts.store.retention.vacuum_stats(7) == []
 
 
-async def test_vacuum_starts_a_new_walk_after_a_fault(
+async def test_vacuum_restarts_at_the_first_block_after_a_database_error(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
@@ -157,7 +157,7 @@ async def test_vacuum_starts_a_new_walk_after_a_fault(
     assert seen.of(JobsVacuumed) == [JobsVacuumed(completed=1, failed=0, cancelled=0, expired=0)]
 
 
-async def test_vacuum_keeps_its_counts_when_they_cannot_be_written(
+async def test_vacuum_keeps_its_counts_for_the_next_write_when_a_write_fails(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
     await touchy.jobs.insert([new_job("a")])
@@ -172,7 +172,7 @@ async def test_vacuum_keeps_its_counts_when_they_cannot_be_written(
     assert (await touchy.retention.total_vacuum_stats()).total_completed == 1
 
 
-async def test_vacuum_walks_over_the_table_of_another_schema(pool: asyncpg.Pool, bus: EventBus) -> None:
+async def test_vacuum_deletes_jobs_in_another_schema(pool: asyncpg.Pool, bus: EventBus) -> None:
     store = Store(Connections(pool), schema='Odd "one"')
     await store.migrate()
     await store.jobs.insert([new_job("a")])

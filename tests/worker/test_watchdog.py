@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moment
 
 
-async def test_watchdog_finds_nothing_when_the_loop_answers(
+async def test_watchdog_reports_nothing_when_the_loop_responds(
     bus: EventBus, seen: Recorder, clock: list[float]
 ) -> None:
     watchdog = LoopWatchdog(bus, Parts.in_flight_of_nothing())
@@ -41,7 +41,7 @@ async def test_watchdog_finds_nothing_when_the_loop_answers(
     assert seen.events == []
 
 
-async def test_watchdog_waits_for_a_second_check_before_it_calls_the_loop_hung(
+async def test_watchdog_waits_for_a_second_check_before_it_reports_a_blocked_loop(
     bus: EventBus, clock: list[float]
 ) -> None:
     """A process that was suspended for minutes answers as soon as it runs again."""

@@ -24,7 +24,7 @@ def test_signal_calls_its_receivers_in_the_order_of_the_table() -> None:
     assert called == [1, 2, 3]
 
 
-def test_condition_holds_before_its_receivers_are_called_until_it_is_cleared() -> None:
+def test_condition_is_set_before_its_receivers_are_called_and_until_it_is_cleared() -> None:
     seen: list[bool] = []
     condition = Condition("up")
     condition.connect(lambda: seen.append(condition.is_set))
@@ -52,5 +52,5 @@ async def test_architecture_page_prints_the_wiring(pool: asyncpg.Pool) -> None:
         assert markdown(runtime.signals, runtime.receivers) in PAGE.read_text(encoding="utf-8")
 
 
-def test_signals_of_two_workers_are_apart() -> None:
+def test_signals_of_two_workers_are_independent() -> None:
     assert not {signal for _, signal in Signals()} & {signal for _, signal in Signals()}

@@ -93,7 +93,7 @@ def test_prepare_uses_the_defaults_of_the_function_before_those_of_the_scheduler
         {"job_id": "mine"},
     ],
 )
-def test_prepare_applies_a_value_when_it_differs_from_the_spec_before(
+def test_prepare_applies_a_value_that_differs_from_the_previous_spec(
     preparer: JobPreparer, change: dict[str, Any]
 ) -> None:
     first = JobSpec(work, DUE)

@@ -19,7 +19,7 @@ def bus() -> EventBus:
     return EventBus()
 
 
-def test_the_bus_passes_each_event_to_the_subscribers_of_its_class(bus: EventBus) -> None:
+def test_bus_passes_each_event_to_the_subscribers_of_its_class(bus: EventBus) -> None:
     everything: list[Event] = []
     ends: list[Event] = []
     jobs: list[Event] = []
@@ -47,7 +47,7 @@ def test_unsubscribing_ends_one_subscription_when_it_is_called_twice(bus: EventB
     assert (one, two) == ([COMPLETED], [COMPLETED, FAILED])
 
 
-def test_a_subscriber_receives_an_event_twice_when_it_subscribed_twice(bus: EventBus) -> None:
+def test_subscriber_receives_an_event_twice_when_it_subscribed_twice(bus: EventBus) -> None:
     seen: list[Event] = []
     unsubscribe = bus.subscribe(seen.append)
     bus.subscribe(seen.append)
@@ -57,7 +57,7 @@ def test_a_subscriber_receives_an_event_twice_when_it_subscribed_twice(bus: Even
     assert seen == [COMPLETED, COMPLETED, FAILED]
 
 
-def test_the_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
+def test_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus = EventBus(worker_id=lambda: "w1")
@@ -73,14 +73,14 @@ def test_the_bus_logs_the_error_and_calls_the_others_when_a_subscriber_raises(
     (record,) = caplog.records
     assert record.exc_info
     assert isinstance(record.exc_info[1], LookupError)
-    assert record.getMessage().startswith("event subscriber test_the_bus_logs")
+    assert record.getMessage().startswith("event subscriber test_bus_logs")
     assert record.getMessage().endswith(
         "fail raised an exception on: job app.work (id id, attempt 1) completed"
     )
     assert (vars(record)["event"], vars(record)["worker_id"]) == ("JobCompleted", "w1")
 
 
-def test_the_bus_names_the_class_of_a_subscriber_that_raises_when_it_has_no_name(
+def test_bus_names_the_class_of_a_subscriber_that_raises_when_it_has_no_name(
     bus: EventBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Subscriber:
@@ -92,7 +92,7 @@ def test_the_bus_names_the_class_of_a_subscriber_that_raises_when_it_has_no_name
     assert caplog.records[0].getMessage().startswith("event subscriber Subscriber raised")
 
 
-def test_subscriptions_change_with_the_next_event_when_a_subscriber_changes_them(bus: EventBus) -> None:
+def test_bus_applies_a_subscription_change_made_by_a_subscriber_at_the_next_event(bus: EventBus) -> None:
     seen: list[Event] = []
 
     def once(event: Event) -> None:
@@ -106,7 +106,7 @@ def test_subscriptions_change_with_the_next_event_when_a_subscriber_changes_them
     assert seen == [COMPLETED, FAILED]
 
 
-def test_the_bus_wants_only_events_that_a_subscriber_receives(bus: EventBus) -> None:
+def test_bus_wants_only_events_that_a_subscriber_receives(bus: EventBus) -> None:
     assert not bus.wants(JobCompleted)
     unsubscribe = bus.subscribe(lambda _event: None, events.JobEvent)
     assert (bus.wants(JobCompleted), bus.wants(WorkerStarted)) == (True, False)
@@ -131,7 +131,7 @@ class RecordingSink:
         self.order.append(f"sink {type(event).__name__}")
 
 
-def test_the_sink_is_asked_each_time_and_called_before_the_subscribers() -> None:
+def test_bus_calls_the_sink_before_the_subscribers_if_it_wants_the_event() -> None:
     order: list[str] = []
     sink = RecordingSink(order)
     bus = EventBus(sink)

@@ -162,7 +162,7 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("event", "level", "message", "fields"), RECORDS)
-def test_an_event_is_one_record_with_its_level_message_and_fields(
+def test_log_writes_one_record_per_event_with_level_message_and_fields(
     event: Event, level: str, message: str, fields: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pg_scheduler")
@@ -191,7 +191,7 @@ def test_every_public_event_has_a_level_and_a_tested_message() -> None:
         (logging.ERROR, {JobFailed}),
     ],
 )
-def test_the_log_wants_an_event_only_when_its_level_is_enabled(
+def test_log_wants_an_event_only_when_its_level_is_enabled(
     level: int, wanted: set[type[Event]], caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus(EventLog())
@@ -200,15 +200,13 @@ def test_the_log_wants_an_event_only_when_its_level_is_enabled(
 
 
 @pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
-def test_the_log_writes_nothing_when_the_level_is_disabled(
-    level: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_writes_nothing_when_the_level_is_disabled(level: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(level, "pg_scheduler")
     EventLog()(JobCompleted(*ATTEMPT))
     assert caplog.records == []
 
 
-def test_a_message_stays_on_one_line_when_a_value_has_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_message_stays_on_one_line_when_a_value_has_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
     EventLog()(JobFailed("a\nb", "größe", 1, error="ValueError: 1\n2\ud800"))
     (record,) = caplog.records
     assert (
@@ -217,21 +215,21 @@ def test_a_message_stays_on_one_line_when_a_value_has_line_breaks(caplog: pytest
     assert vars(record)["job_id"] == "a\nb"
 
 
-def test_a_message_shows_percent_signs_of_its_values(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_message_shows_percent_signs_in_values_unchanged(caplog: pytest.LogCaptureFixture) -> None:
     EventLog()(JobFailed("100%(x)s", "%d", 1, error="50 %"))
     assert caplog.records[0].getMessage() == "job %d (id 100%(x)s, attempt 1) failed, no retry: 50 %"
 
 
-def test_a_job_that_raised_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_includes_the_traceback_of_a_job_that_raised(caplog: pytest.LogCaptureFixture) -> None:
     try:
         int("deep down")
     except ValueError as error:
         EventLog()(JobFailed(*ATTEMPT, error="ValueError: no", exception=error))
     (record,) = caplog.records
-    assert "in test_a_job_that_raised" in (record.exc_text or "")
+    assert "in test_log_includes_the_traceback" in (record.exc_text or "")
 
 
-def test_an_exception_whose_text_cannot_be_made_is_logged_by_the_recorded_error(
+def test_log_writes_the_recorded_error_when_str_of_the_exception_raises(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Unprintable(Exception):
@@ -242,7 +240,7 @@ def test_an_exception_whose_text_cannot_be_made_is_logged_by_the_recorded_error(
     assert caplog.records[0].getMessage() == f"{JOB} failed, no retry: Unprintable"
 
 
-def test_an_error_of_a_service_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_includes_the_traceback_of_a_service_error(caplog: pytest.LogCaptureFixture) -> None:
     error = OSError("gone")
     EventLog()(ServiceFaulted("claimer", error))
     EventLog()(ServiceRetrying("claimer", error, next_in=1.0))
@@ -250,7 +248,7 @@ def test_an_error_of_a_service_is_logged_with_its_traceback(caplog: pytest.LogCa
     assert all(record.exc_info and record.exc_info[1] is error for record in caplog.records)
 
 
-def test_an_error_that_stops_all_services_is_logged_once_until_the_worker_stops(
+def test_log_reports_an_error_of_all_services_once_until_the_worker_stops(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     write = EventLog()
@@ -276,7 +274,7 @@ def logger_calls(module: Path) -> Iterator[ast.Call]:
                 yield node
 
 
-def test_every_record_of_the_package_has_the_fields() -> None:
+def test_every_log_record_of_the_package_has_the_fields() -> None:
     package = Path(log.__file__).parents[1]
     calls = [(module.name, call) for module in package.rglob("*.py") for call in logger_calls(module)]
     assert len(calls) >= 7
@@ -311,7 +309,7 @@ def passed(service: str) -> PassFinished:
     return PassFinished(service, 0.1, 1.0)
 
 
-def test_an_outage_is_logged_once_per_service_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_reports_an_outage_once_per_service_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
     write = EventLog(lambda: "w1", clock)
     caplog.set_level(logging.INFO, "pg_scheduler")
@@ -335,7 +333,7 @@ def test_an_outage_is_logged_once_per_service_and_at_its_end(caplog: pytest.LogC
     assert caplog.records[-1].exc_info
 
 
-def test_one_retry_is_logged_every_ten_seconds_when_an_outage_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_reports_one_retry_every_ten_seconds_during_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     clock = Seconds()
     write = log_with(clock)
     caplog.set_level(logging.INFO, "pg_scheduler")
@@ -347,7 +345,7 @@ def test_one_retry_is_logged_every_ten_seconds_when_an_outage_lasts(caplog: pyte
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
-def test_the_other_retries_of_an_outage_are_debug_records(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_writes_the_other_retries_of_an_outage_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     write = log_with(Seconds())
     caplog.set_level(logging.DEBUG, "pg_scheduler")
     write(retrying("claimer"))
@@ -355,7 +353,7 @@ def test_the_other_retries_of_an_outage_are_debug_records(caplog: pytest.LogCapt
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
 
 
-def test_the_end_of_an_outage_is_not_logged_when_the_worker_has_stopped(
+def test_log_does_not_report_the_end_of_an_outage_after_the_worker_stopped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     write = log_with(Seconds())
@@ -365,6 +363,6 @@ def test_the_end_of_an_outage_is_not_logged_when_the_worker_has_stopped(
     assert len(caplog.records) == 1
 
 
-def test_a_started_worker_reports_its_host_and_process() -> None:
+def test_worker_started_record_contains_host_and_process() -> None:
     event = WorkerStarted("w")
     assert (event.hostname, event.pid) == (platform.node(), os.getpid())

@@ -38,7 +38,7 @@ async def test_current_job_is_the_same_in_coroutines_and_tasks_of_the_job() -> N
     ("seconds", "left"),
     [(None, None), (90.5, timedelta(seconds=90.5)), (0.0, timedelta(0)), (1e300, timedelta(seconds=1e9))],
 )
-async def test_the_deadline_is_the_start_of_the_attempt_plus_the_timeout(
+async def test_current_job_deadline_is_the_start_of_the_attempt_plus_the_timeout(
     seconds: float | None, left: timedelta | None
 ) -> None:
     began = DUE + timedelta(hours=1)

@@ -11,13 +11,13 @@ from pg_scheduler.jobs import ids
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 
 
-def test_ids_are_unique_and_sort_by_creation() -> None:
+def test_job_ids_are_unique_and_sort_by_creation() -> None:
     made = [new_job_id() for _ in range(20_000)]
     assert len(set(made)) == len(made)
     assert made == sorted(made)
 
 
-def test_ids_are_unique_and_sort_by_creation_when_made_in_one_call() -> None:
+def test_job_ids_are_unique_and_sort_by_creation_when_made_in_one_call() -> None:
     before = new_job_id()
     many = new_job_ids(3)
     made = [before, next(many), new_job_id(), *many, new_job_id()]
@@ -29,7 +29,7 @@ def test_ids_are_unique_and_sort_by_creation_when_made_in_one_call() -> None:
     assert list(new_job_ids(0)) == []
 
 
-def test_an_id_is_a_uuid_of_version_7_with_the_current_time() -> None:
+def test_job_id_is_a_uuid_of_version_7_with_the_current_time() -> None:
     before = time.time_ns() // 1_000_000
     text = new_job_id()
     after = time.time_ns() // 1_000_000
@@ -40,14 +40,16 @@ def test_an_id_is_a_uuid_of_version_7_with_the_current_time() -> None:
     assert before <= parsed.int >> 80 <= after + 20  # a flood of ids runs ahead of the clock a little
 
 
-def test_ids_keep_their_order_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_ids_keep_their_order_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     first = new_job_id()
     monkeypatch.setattr(time, "time_ns", lambda: 1)
     second, third = new_job_id(), new_job_id()
     assert first < second < third
 
 
-def test_ids_of_two_processes_differ_when_made_at_the_same_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_ids_of_two_processes_differ_when_made_at_the_same_instant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 10**18)
     made = set()
     for _ in range(100):

@@ -63,9 +63,7 @@ def test_is_finished_is_false_for_pending_and_running_only() -> None:
         (JobPriority.LOW, "low", 8),
     ],
 )
-def test_a_priority_converts_to_its_number_text_and_repr(
-    priority: JobPriority, text: str, number: int
-) -> None:
+def test_priority_converts_to_its_number_text_and_repr(priority: JobPriority, text: str, number: int) -> None:
     assert (priority.value, str(priority), priority.db_value) == (text, text, number)
     assert JobPriority(text) is JobPriority.from_db_value(number) is priority
     assert repr(priority) == f"<JobPriority.{priority.name}: {text} (db_value={number})>"
@@ -84,7 +82,7 @@ def test_conflict_resolutions_have_the_values_of_0_2() -> None:
     }
 
 
-def test_the_total_of_job_counts_is_the_sum_of_all_statuses() -> None:
+def test_total_of_job_counts_is_the_sum_of_all_statuses() -> None:
     assert JobCounts().total == 0
     assert JobCounts(1, 2, 4, 8, 16, 32).total == 63
 

@@ -65,7 +65,7 @@ def test_decide_returns_the_outcome_of_a_result(
     assert decide(claim, result, POLICY, spread=0.0) == outcome
 
 
-def test_the_spread_varies_the_delay_of_a_retry() -> None:
+def test_decide_applies_jitter_to_the_delay_of_a_retry() -> None:
     claim = CLAIM._replace(max_retries=1)
     assert decide(claim, ErrorResult(OSError()), POLICY, spread=1.0) == RetryOutcome(
         timedelta(seconds=90), "OSError"

@@ -152,7 +152,7 @@ anything = st.recursive(
 
 
 @given(st.lists(anything, max_size=3), st.dictionaries(st.text(st.characters()) | st.integers(), anything))
-def test_the_fast_path_accepts_only_values_that_the_full_check_accepts(
+def test_encode_fast_path_accepts_only_values_that_the_full_check_accepts(
     args: list[Any], kwargs: dict[Any, Any]
 ) -> None:
     """The fast path must never accept a value that the full check rejects."""

@@ -61,7 +61,7 @@ async def generator() -> Any:
 # -- names ---------------------------------------------------------------------------------------------
 
 
-def test_a_function_resolves_by_module_and_qualname_and_by_its_bare_name(registry: TaskRegistry) -> None:
+def test_function_resolves_by_module_and_qualname_and_by_its_bare_name(registry: TaskRegistry) -> None:
     send = make("Mail.send")
     task = registry.register(send)
     assert (task.name, task.identity, task.func) == ("app.Mail.send", "app.Mail.send", send)
@@ -71,7 +71,7 @@ def test_a_function_resolves_by_module_and_qualname_and_by_its_bare_name(registr
     assert registry.task_of(send) is task
 
 
-def test_a_function_resolves_by_its_given_name_and_aliases(registry: TaskRegistry) -> None:
+def test_function_resolves_by_its_given_name_and_aliases(registry: TaskRegistry) -> None:
     task = registry.register(make("send"), name="mail.send", aliases=["old.send", "older"])
     assert task.name == "mail.send"
     assert registry.names() == ["app.send", "mail.send", "old.send", "older", "send"]
@@ -88,7 +88,7 @@ def test_registering_a_function_twice_changes_nothing(registry: TaskRegistry) ->
     assert registry.names() is names
 
 
-def test_a_later_registration_adds_names_and_defaults(registry: TaskRegistry) -> None:
+def test_later_registration_adds_names_and_defaults(registry: TaskRegistry) -> None:
     send = make("send")
     registry.register(send)
     version = registry.version
@@ -100,7 +100,7 @@ def test_a_later_registration_adds_names_and_defaults(registry: TaskRegistry) ->
     assert (again.name, again.timeout, again.misfire_grace_time) == ("mail.send", 5.0, None)
 
 
-def test_a_task_has_the_default_timeout_and_no_grace_of_its_own(registry: TaskRegistry) -> None:
+def test_task_has_the_default_timeout_and_no_grace_of_its_own(registry: TaskRegistry) -> None:
     task = registry.register(make("send"))
     assert (task.timeout, task.misfire_grace_time) == (3600.0, UNSET)
     assert registry.register(make("other"), timeout=None).timeout is None
@@ -118,13 +118,13 @@ def test_functions_of_the_same_name_in_two_modules_resolve_separately(registry: 
     assert registry.version > version, "names() has changed"
 
 
-def test_an_exact_name_precedes_a_loose_one(registry: TaskRegistry) -> None:
+def test_exact_name_takes_precedence_over_a_loose_name(registry: TaskRegistry) -> None:
     registry.register(make("tick", "a"), loose=["periodic_tick"])
     owner = registry.register(make("other"), name="periodic_tick")
     assert registry.resolve("periodic_tick") is owner
 
 
-def test_a_loose_name_resolves_while_one_function_has_it(registry: TaskRegistry) -> None:
+def test_loose_name_resolves_only_while_one_function_has_it(registry: TaskRegistry) -> None:
     one = registry.register(make("tick", "a"), loose=["periodic_tick"])
     assert registry.resolve("periodic_tick") is one
     registry.register(make("tick", "b"), loose=["periodic_tick"])
@@ -160,7 +160,7 @@ def test_register_raises_when_the_qualified_name_is_an_alias_of_another_function
         registry.register(make("send"))
 
 
-def test_a_reloaded_function_replaces_the_old_one(registry: TaskRegistry) -> None:
+def test_reloaded_function_replaces_the_old_one(registry: TaskRegistry) -> None:
     registry.register(make("send"), name="mail.send", aliases=["old"], timeout=5)
     version = registry.version
     fresh = make("send")
@@ -178,7 +178,7 @@ def closure(number: int) -> JobFunction:
     return inner
 
 
-async def test_the_last_registered_closure_of_a_name_resolves(registry: TaskRegistry) -> None:
+async def test_last_registered_closure_of_a_name_resolves(registry: TaskRegistry) -> None:
     registry.register(closure(1))
     task = registry.register(closure(2))
     assert task.name.endswith("closure.<locals>.inner")
@@ -250,7 +250,7 @@ def test_register_raises_with_the_remedy_when_the_object_is_a_partial(registry: 
         (SimpleNamespace(), "__main__"),
     ],
 )
-def test_a_function_of_main_has_the_name_under_which_main_is_imported(
+def test_function_of_main_has_the_name_under_which_main_is_imported(
     monkeypatch: pytest.MonkeyPatch, main: ModuleType, expected: str
 ) -> None:
     send = make("send", "__main__")
@@ -262,7 +262,7 @@ def test_a_function_of_main_has_the_name_under_which_main_is_imported(
 # -- a registry over another ---------------------------------------------------------------------------
 
 
-def test_a_name_of_the_parent_registry_resolves(registry: TaskRegistry) -> None:
+def test_name_of_the_parent_registry_resolves(registry: TaskRegistry) -> None:
     grandchild = TaskRegistry(TaskRegistry(registry))
     send = make("send")
     task = registry.register(send, name="mail.send")
@@ -272,7 +272,7 @@ def test_a_name_of_the_parent_registry_resolves(registry: TaskRegistry) -> None:
     assert "late" in grandchild.names(), "the parent's growth is noticed"
 
 
-def test_a_name_of_the_child_registry_does_not_resolve_in_the_parent(registry: TaskRegistry) -> None:
+def test_name_of_the_child_registry_does_not_resolve_in_the_parent(registry: TaskRegistry) -> None:
     child, sibling = TaskRegistry(registry), TaskRegistry(registry)
     child.register(make("send"))
     assert registry.names() == sibling.names() == []
@@ -280,7 +280,7 @@ def test_a_name_of_the_child_registry_does_not_resolve_in_the_parent(registry: T
     assert child.resolve("app.send.v2") is None
 
 
-def test_a_bare_name_is_ambiguous_when_parent_and_child_have_it(registry: TaskRegistry) -> None:
+def test_bare_name_is_ambiguous_when_parent_and_child_have_it(registry: TaskRegistry) -> None:
     child = TaskRegistry(registry)
     one = registry.register(make("send", "a"))
     child.register(make("send", "b"))
@@ -329,7 +329,7 @@ def test_job_raises_type_error_when_it_decorates_a_plain_function(own_catalogue:
         job()(len)  # type: ignore[type-var]
 
 
-def test_the_catalogue_is_shared_by_the_process() -> None:
+def test_task_catalogue_is_shared_by_the_process() -> None:
     assert tasks.catalogue is catalogue
 
 

@@ -56,7 +56,7 @@ OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
 
 
 @pytest.mark.parametrize(("outcome", "change", "event"), OUTCOMES, ids=lambda each: type(each).__name__)
-def test_outcome_has_its_row_change_and_its_event(
+def test_every_outcome_has_the_expected_row_change_and_event(
     outcome: Outcome, change: RowChange, event: JobEvent
 ) -> None:
     assert row_change(7, outcome) == change

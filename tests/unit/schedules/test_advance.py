@@ -111,7 +111,7 @@ def test_advance_never_fires_early_and_always_moves_forward(every: int, later: i
     assert (due.fire_time - ANCHOR) % trigger.every == timedelta(0)
 
 
-def test_the_job_id_of_a_fire_time_is_the_same_on_every_node() -> None:
+def test_job_id_of_a_fire_time_is_the_same_on_every_node() -> None:
     fire_time = datetime(2030, 6, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))
     assert fire_time_job_id("key", fire_time) == "periodic:key:2030-06-01T12:00:00+00:00"
     assert fire_time_job_id("key", fire_time.astimezone(UTC)) == fire_time_job_id("key", fire_time)

@@ -108,7 +108,7 @@ def test_cron_uses_utc_when_no_time_zone_is_given(schedules: PeriodicCatalogue) 
     assert only(schedules).schedule == (None, "0 3 * * *", "UTC")
 
 
-def test_a_config_is_frozen(schedules: PeriodicCatalogue) -> None:
+def test_periodic_config_is_frozen(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR)(make())
     with pytest.raises(FrozenInstanceError):
         only(schedules).enabled = False  # type: ignore[misc]
@@ -186,7 +186,7 @@ def test_derived_keys_differ_between_functions_and_schedules(schedules: Periodic
     assert all(len(key) == 16 and set(key) <= set("0123456789abcdef") for key in keys)
 
 
-def test_a_derived_key_depends_on_function_and_schedule_only() -> None:
+def test_derived_key_depends_on_function_and_schedule_only() -> None:
     plain = PeriodicJobConfig(make(), HOUR)
     same = PeriodicJobConfig(
         make(),
@@ -220,7 +220,7 @@ def test_derived_keys_are_the_same_in_every_process() -> None:
     assert printed == [key, str(advisory_lock_key(key))]
 
 
-def test_an_advisory_lock_key_is_a_signed_64_bit_integer() -> None:
+def test_advisory_lock_key_is_a_signed_64_bit_integer() -> None:
     keys = [advisory_lock_key(f"key {n}") for n in range(200)]
     assert len(set(keys)) == 200
     assert all(-(2**63) <= key < 2**63 for key in keys)
@@ -245,21 +245,21 @@ def test_one_function_can_have_several_schedules(schedules: PeriodicCatalogue) -
     assert len(schedules.configs()) == 2
 
 
-def test_a_dedup_key_is_rejected_when_another_function_has_it(schedules: PeriodicCatalogue) -> None:
+def test_dedup_key_is_rejected_when_another_function_has_it(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR, dedup_key="key")(make("one"))
     with pytest.raises(ValueError, match=r"'key' already belongs to app\.jobs\.one; .* for app\.jobs\.two"):
         periodic(HOUR, dedup_key="key")(make("two"))
     assert only(schedules).function == "app.jobs.one"
 
 
-def test_a_given_job_name_is_rejected_when_another_function_has_it(schedules: PeriodicCatalogue) -> None:
+def test_given_job_name_is_rejected_when_another_function_has_it(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR, job_name="nightly")(make("one"))
     with pytest.raises(NameConflictError, match="'nightly'"):
         periodic(HOUR, job_name="nightly")(make("two"))
     assert only(schedules).function == "app.jobs.one"
 
 
-def test_a_reloaded_module_replaces_its_schedule(schedules: PeriodicCatalogue) -> None:
+def test_reloaded_module_replaces_its_schedule(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR, dedup_key="key")(make())
     version, fresh = schedules.version, make()
     periodic(2 * HOUR, dedup_key="key")(fresh)
@@ -268,7 +268,7 @@ def test_a_reloaded_module_replaces_its_schedule(schedules: PeriodicCatalogue) -
     assert schedules.version > version
 
 
-def test_the_catalogue_returns_copies_and_can_be_cleared(schedules: PeriodicCatalogue) -> None:
+def test_catalogue_returns_copies_and_can_be_cleared(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR)(make())
     version = schedules.version
     schedules.configs().clear()

@@ -44,7 +44,7 @@ def stored(config: PeriodicJobConfig, now: datetime = NOW) -> PeriodicRow:
     return row
 
 
-def test_a_new_schedule_is_anchored_at_the_current_time() -> None:
+def test_new_schedule_is_anchored_at_the_current_time() -> None:
     config = PeriodicJobConfig(make(), HOUR, priority=JobPriority.LOW, max_retries=2, use_advisory_lock=True)
     assert stored(config) == PeriodicRow(
         dedup_key=config.dedup_key,
@@ -66,7 +66,7 @@ def test_a_new_schedule_is_anchored_at_the_current_time() -> None:
     assert stored(config).trigger() == IntervalTrigger(HOUR)
 
 
-def test_a_new_cron_schedule_fires_at_its_first_time() -> None:
+def test_new_cron_schedule_fires_at_its_first_time() -> None:
     row = stored(PeriodicJobConfig(make(), cron="30 2 * * *", timezone="Asia/Kathmandu"))
     assert (row.every, row.cron, row.timezone) == (None, "30 2 * * *", "Asia/Kathmandu")
     assert row.next_fire_at == datetime(2030, 1, 1, 20, 45, tzinfo=UTC)
@@ -74,19 +74,19 @@ def test_a_new_cron_schedule_fires_at_its_first_time() -> None:
     assert isinstance(trigger, CronTrigger)
 
 
-def test_an_unchanged_schedule_is_not_written() -> None:
+def test_unchanged_schedule_is_not_written() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     row = replace(stored(config), last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     assert write(config, rows=(row,), now=NOW + 90 * MINUTE) == SyncPlan((), ())
 
 
-def test_a_due_row_stays_due_when_its_schedule_is_unchanged() -> None:
+def test_due_row_stays_due_when_its_schedule_is_unchanged() -> None:
     """A restart does not skip the fire time that was missed meanwhile."""
     config = PeriodicJobConfig(make(), HOUR)
     assert write(config, rows=(stored(config),), now=NOW + 5 * HOUR) == SyncPlan((), ())
 
 
-def test_a_change_of_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
+def test_changed_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     config = PeriodicJobConfig(
         make("renamed"), HOUR, dedup_key="key", job_name="named", priority=JobPriority.HIGH, max_retries=1
@@ -95,7 +95,7 @@ def test_a_change_of_name_or_priority_is_written_and_keeps_the_fire_time() -> No
     assert row == replace(old, function="app.renamed", job_name="named", priority=3, max_retries=1)
 
 
-def test_an_edited_schedule_with_a_given_key_fires_at_its_next_new_time() -> None:
+def test_edited_schedule_with_an_explicit_key_fires_at_its_new_next_time() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     old = replace(old, last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     edited = PeriodicJobConfig(make(), 25 * MINUTE, dedup_key="key")
@@ -106,21 +106,21 @@ def test_an_edited_schedule_with_a_given_key_fires_at_its_next_new_time() -> Non
     assert row.next_fire_at == NOW + 75 * MINUTE, "the grid of the old anchor, after now"
 
 
-def test_an_edited_schedule_repeats_no_fire_time_when_the_clock_went_back() -> None:
+def test_edited_schedule_repeats_no_fire_time_when_the_clock_went_back() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     old = replace(old, last_fire_at=NOW + HOUR, next_fire_at=NOW + 2 * HOUR)
     (row,) = write(PeriodicJobConfig(make(), 30 * MINUTE, dedup_key="key"), rows=(old,), now=NOW).write
     assert row.next_fire_at == NOW + 90 * MINUTE
 
 
-def test_a_schedule_changes_from_interval_to_cron() -> None:
+def test_schedule_changes_from_interval_to_cron() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     (row,) = write(PeriodicJobConfig(make(), cron="15 * * * *", dedup_key="key"), rows=(old,)).write
     assert row.schedule == (None, "15 * * * *", "UTC")
     assert row.next_fire_at == NOW + 15 * MINUTE
 
 
-def test_an_edited_schedule_with_a_derived_key_moves_its_row() -> None:
+def test_edited_schedule_with_a_derived_key_moves_its_row_to_the_new_key() -> None:
     old = replace(stored(PeriodicJobConfig(make(), HOUR)), last_fire_at=NOW + HOUR, enabled=False)
     edited = PeriodicJobConfig(make(), 25 * MINUTE)
     changed = write(edited, rows=(old,), now=NOW + 70 * MINUTE)
@@ -131,7 +131,7 @@ def test_an_edited_schedule_with_a_derived_key_moves_its_row() -> None:
     assert not row.enabled, "a disabled schedule stays disabled"
 
 
-def test_a_row_of_another_function_or_with_a_given_key_does_not_move() -> None:
+def test_row_of_another_function_or_with_an_explicit_key_keeps_its_key() -> None:
     other = stored(PeriodicJobConfig(make("other"), HOUR))
     given = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     changed = write(PeriodicJobConfig(make(), 25 * MINUTE), rows=(other, given), now=NOW + HOUR)
@@ -139,7 +139,7 @@ def test_a_row_of_another_function_or_with_a_given_key_does_not_move() -> None:
     assert [row.anchor for row in changed.write] == [NOW + HOUR]
 
 
-def test_a_schedule_with_a_given_key_takes_over_no_other_row() -> None:
+def test_schedule_with_an_explicit_key_takes_over_no_other_row() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     changed = write(PeriodicJobConfig(make(), HOUR, dedup_key="key"), rows=(old,), now=NOW + HOUR)
     assert changed.delete == ()
@@ -162,7 +162,7 @@ def test_two_edited_schedules_of_one_function_get_new_rows() -> None:
     assert {row.anchor for row in changed.write} == {NOW + MINUTE}
 
 
-def test_a_row_moves_to_one_key_only() -> None:
+def test_schedule_row_moves_to_one_key_only() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     edited = tuple(PeriodicJobConfig(make(), n * MINUTE) for n in (1, 2))
     changed = write(*edited, rows=(old,), now=NOW + MINUTE)
@@ -170,11 +170,11 @@ def test_a_row_moves_to_one_key_only() -> None:
     assert sorted(row.anchor for row in changed.write) == [NOW, NOW + MINUTE]
 
 
-def test_a_row_without_a_function_in_this_process_is_not_changed() -> None:
+def test_schedule_row_without_a_function_in_this_process_is_not_changed() -> None:
     assert write(rows=(stored(PeriodicJobConfig(make(), HOUR)),)) == SyncPlan((), ())
 
 
-def test_enabled_follows_the_latest_change_in_code_or_by_a_call() -> None:
+def test_enabled_is_set_by_the_latest_change_in_code_or_by_a_call() -> None:
     on, off = (PeriodicJobConfig(make(), HOUR, enabled=enabled) for enabled in (True, False))
     switched_off = replace(stored(on), enabled=False)
     switched_on = replace(stored(off), enabled=True)
@@ -188,21 +188,21 @@ def test_enabled_follows_the_latest_change_in_code_or_by_a_call() -> None:
     assert (row.enabled, row.enabled_in_code) == (False, False), "both agree"
 
 
-def test_the_pending_job_of_a_0_2_chain_is_the_first_fire_time() -> None:
+def test_pending_job_of_a_0_2_chain_is_the_first_fire_time() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW + 20 * MINUTE
     (row,) = write(config, chained={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, due + HOUR)
 
 
-def test_an_overdue_job_of_a_0_2_chain_keeps_the_interval() -> None:
+def test_overdue_job_of_a_0_2_chain_keeps_the_interval() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW - 150 * MINUTE
     (row,) = write(config, chained={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, NOW + 30 * MINUTE)
 
 
-def test_a_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
+def test_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     chained = {config.dedup_key: NOW + 20 * MINUTE}
     assert write(config, rows=(stored(config),), chained=chained) == SyncPlan((), ())

@@ -52,7 +52,7 @@ def check_increasing(trigger: CronTrigger) -> None:
 
 
 @given(valid.map(" ".join))
-def test_fire_times_increase_when_the_expression_is_valid(expression: str) -> None:
+def test_cron_fire_times_increase_when_the_expression_is_valid(expression: str) -> None:
     try:
         trigger = CronTrigger(expression, UTC)
     except ValueError as error:  # its date never occurs
@@ -62,7 +62,7 @@ def test_fire_times_increase_when_the_expression_is_valid(expression: str) -> No
 
 
 @given(rubbish | mixed)
-def test_parsing_raises_nothing_but_value_error_when_the_text_is_arbitrary(expression: str) -> None:
+def test_parse_cron_raises_only_value_error_when_the_text_is_arbitrary(expression: str) -> None:
     try:
         trigger = CronTrigger(expression, UTC)
     except ValueError:
@@ -87,7 +87,7 @@ def test_parsing_raises_nothing_but_value_error_when_the_text_is_arbitrary(expre
     ],
     ids=lambda text: text[:20],
 )
-def test_parsing_takes_bounded_time_when_the_expression_is_huge(expression: str) -> None:
+def test_parse_cron_takes_bounded_time_when_the_expression_is_huge(expression: str) -> None:
     try:
         trigger = CronTrigger(expression, UTC)
     except ValueError:
@@ -95,7 +95,7 @@ def test_parsing_takes_bounded_time_when_the_expression_is_huge(expression: str)
     check_increasing(trigger)
 
 
-def test_parsing_raises_without_reading_when_the_expression_is_too_long() -> None:
+def test_parse_cron_raises_without_parsing_when_the_expression_is_too_long() -> None:
     everything = " ".join(",".join(map(str, numbers)) for numbers in (range(60), range(24), range(1, 32)))
     check_increasing(CronTrigger(f"{everything} * *", UTC))
     with pytest.raises(ValueError, match=r"'0,0,0,[0,]+\.\.\.' has 1010 characters; write at most 1000"):

@@ -22,7 +22,7 @@ PERIODS = st.timedeltas(timedelta(microseconds=1), timedelta(days=400))
 
 
 @given(every=PERIODS, instant=INSTANTS, anchor=INSTANTS)
-def test_an_interval_fires_at_multiples_from_its_anchor(
+def test_interval_fires_at_multiples_from_its_anchor(
     every: timedelta, instant: datetime, anchor: datetime
 ) -> None:
     fire = IntervalTrigger(every).next_after(instant, anchor=anchor)
@@ -31,7 +31,7 @@ def test_an_interval_fires_at_multiples_from_its_anchor(
     assert (fire - anchor) % every == timedelta(0)
 
 
-def test_an_interval_counts_elapsed_time_when_the_clock_changes() -> None:
+def test_interval_counts_elapsed_time_when_the_clock_changes() -> None:
     anchor = datetime(2024, 3, 30, 12, 0, tzinfo=BERLIN)
     fire = IntervalTrigger(timedelta(days=1)).next_after(anchor, anchor=anchor)
     assert fire == anchor.astimezone(UTC) + timedelta(days=1)
@@ -39,7 +39,7 @@ def test_an_interval_counts_elapsed_time_when_the_clock_changes() -> None:
 
 
 @given(every=PERIODS, steps=st.integers(0, 10**6), late=st.floats(0, 0.99))
-def test_the_latest_fire_time_of_an_interval_is_the_last_one_that_is_due(
+def test_latest_fire_time_of_an_interval_is_the_last_one_that_is_due(
     every: timedelta, steps: int, late: float
 ) -> None:
     expected = ANCHOR + min(steps, timedelta(days=10**5) // every) * every
@@ -68,7 +68,7 @@ class Counting:
         IntervalTrigger(timedelta(microseconds=1)),
     ],
 )
-def test_the_latest_fire_time_is_found_in_few_calls_when_a_year_was_missed(trigger: Trigger) -> None:
+def test_latest_fire_time_is_found_in_few_calls_when_a_year_was_missed(trigger: Trigger) -> None:
     """A call takes some 10 microseconds; stepping through every fire time would take minutes."""
     counting = Counting(trigger)
     now = ANCHOR + timedelta(days=366)
