@@ -233,6 +233,8 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
     async def initialize_db(self) -> None:
         """Create or upgrade the schema without starting.
 
+        A table that was dropped is created again, empty; a warning in the log names it.
+
         Raises:
             SchemaError: A newer version of the library has migrated the database.
         """

@@ -1,7 +1,7 @@
 """Schema migrations: check which ones a database has, and apply or revert them.
 
 ``verify`` runs one cheap query and changes nothing. ``migrate`` takes a lock and applies the missing
-migrations in one transaction.
+migrations in one transaction. It also recreates dropped tables.
 """
 
 from .apply import migrate

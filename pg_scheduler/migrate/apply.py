@@ -9,48 +9,44 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
 
+from pg_scheduler.events.log import record_fields
 from pg_scheduler.sqltext import qualify, quote_identifier
 
 from .plan import Migration, plan, shipped_migrations
-from .verify import applied_migrations, home_schema
+from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records, delete_record, insert_record
+from .repair import recreate_tables, restore_records
+from .verify import home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from .verify import AnyConnection
 
 __all__ = ["apply", "migrate"]
 
+logger = logging.getLogger("pg_scheduler")
+
 _LOCK_CLASS = 0x70677363  # "pgsc"; the second half of the key is a hash of the schema's name
-MIGRATION_TIMEOUT_S = 3600.0
-"""Applies to each statement: one may wait for the lock, another rewrite a table."""
 _MAX_ATTEMPTS = 5
 
 _TAKE_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)"
 _SCHEMA_EXISTS = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
 _RECORDS_EXIST = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
-_CREATE_RECORDS = """
-    CREATE TABLE {schema}scheduler_migrations (
-        version    integer PRIMARY KEY,
-        name       text NOT NULL,
-        checksum   text NOT NULL,
-        applied_at timestamptz NOT NULL DEFAULT now()
-    )
-"""
-_INSERT_RECORD = "INSERT INTO {schema}scheduler_migrations (version, name, checksum) VALUES ($1, $2, $3)"
-_SET_NEEDS = "UPDATE {schema}scheduler_migrations SET needs = $2 WHERE version = $1"
-_DELETE_RECORD = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
 
 
 async def migrate(
     connection: AnyConnection, *, schema: str | None = None, target: int | None = None
 ) -> list[int]:
     """Migrate the tables up or down to a version, completely or not at all.
+
+    A table that the applied migrations created and that was dropped since is created again, empty. So are the
+    records of the migrations, if all tables are up to date. A warning in the log names them.
 
     Any number of nodes may call this at once, also while other nodes run jobs. A given schema is created if
     it is missing. The schema of a newer release is left unchanged if this release can use it.
@@ -93,37 +89,50 @@ async def apply(
 ) -> list[int]:
     """Migrate to a version with the given migrations, as `migrate` does with the shipped ones."""
     home = await home_schema(connection, schema)
+    migrations = tuple(shipped)
     for _ in range(0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1):
         # Nodes that run jobs meanwhile lock the same tables in other orders.
         with suppress(asyncpg.DeadlockDetectedError):
-            return await _apply(connection, shipped, home, target)
-    return await _apply(connection, shipped, home, target)
+            return await _apply(connection, migrations, home, target)
+    return await _apply(connection, migrations, home, target)
 
 
 async def _apply(
-    connection: AnyConnection, shipped: Iterable[Migration], home: str, target: int | None
+    connection: AnyConnection, shipped: Sequence[Migration], home: str, target: int | None
 ) -> list[int]:
+    repairs: list[str] = []
     async with _transaction(connection):
         await connection.execute(_TAKE_LOCK, *_lock_key(home), timeout=MIGRATION_TIMEOUT_S)
-        await _prepare(connection, home)
-        steps = plan(await applied_migrations(connection, home), shipped, target)
+        is_new = await _prepare(connection, home)
+        state = await read_state(connection, home, shipped)
+        if not state.applied and await restore_records(
+            connection, home, shipped, state.tables, is_new=is_new
+        ):
+            state = await read_state(connection, home, shipped)
+            repairs.append(f"the records in {RECORDS}")
+        steps = plan(state.applied, shipped, target)
+        if missing := missing_tables(state, shipped):
+            applied = [migration for migration in shipped if migration.version in state.applied]
+            await recreate_tables(connection, home, applied, missing)
+            repairs += missing
         for step in steps:
             migration = step.migration
             script = migration.up if step.up else migration.down
             await connection.execute(qualify(script, home), timeout=MIGRATION_TIMEOUT_S)
             if step.up:
-                record = (migration.version, migration.name, migration.checksum)
-                await connection.execute(qualify(_INSERT_RECORD, home), *record, timeout=MIGRATION_TIMEOUT_S)
-                if migration.needs is not None:  # migration 0006 adds the column
-                    needs = (migration.version, migration.needs)
-                    await connection.execute(qualify(_SET_NEEDS, home), *needs, timeout=MIGRATION_TIMEOUT_S)
+                await insert_record(connection, home, migration)
             else:
-                await connection.execute(
-                    qualify(_DELETE_RECORD, home), migration.version, timeout=MIGRATION_TIMEOUT_S
-                )
-    if steps:
+                await delete_record(connection, home, migration)
+    if steps or repairs:
         # Statements that were prepared for the old columns would fail inside a transaction.
         await connection.reload_schema_state()
+    if repairs:
+        logger.warning(
+            "recreated what was missing in schema %r: %s; lost rows and privileges are not restored",
+            home,
+            ", ".join(repairs),
+            extra=record_fields(),
+        )
     return [step.migration.version for step in steps]
 
 
@@ -149,13 +158,16 @@ async def _transaction(connection: AnyConnection) -> AsyncIterator[None]:
         await transaction.commit()
 
 
-async def _prepare(connection: AnyConnection, home: str) -> None:
+async def _prepare(connection: AnyConnection, home: str) -> bool:
+    """Create the schema and the table of the records, and return whether that table is new."""
     # Queried first, because IF NOT EXISTS requires the privilege to create in any case.
-    records = qualify("{schema}scheduler_migrations", home)
     if not await connection.fetchval(_SCHEMA_EXISTS, home, timeout=MIGRATION_TIMEOUT_S):
         await connection.execute(f"CREATE SCHEMA {quote_identifier(home)}", timeout=MIGRATION_TIMEOUT_S)
-    if not await connection.fetchval(_RECORDS_EXIST, records, timeout=MIGRATION_TIMEOUT_S):
-        await connection.execute(qualify(_CREATE_RECORDS, home), timeout=MIGRATION_TIMEOUT_S)
+    records = qualify(f"{{schema}}{RECORDS}", home)
+    if await connection.fetchval(_RECORDS_EXIST, records, timeout=MIGRATION_TIMEOUT_S):
+        return False
+    await create_records(connection, home)
+    return True
 
 
 def _lock_key(schema: str) -> tuple[int, int]:

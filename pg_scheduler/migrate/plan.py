@@ -34,10 +34,14 @@ __all__ = [
     "load_migrations",
     "plan",
     "shipped_migrations",
+    "table_names",
 ]
 
 _FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.up\.sql")
 _DECLARATION = re.compile(r"-- (?:expand|contract (?P<needs>\d{4}))\n")
+_TABLE_COMMAND = re.compile(
+    r"\b(?P<command>CREATE|DROP) TABLE (?:IF (?:NOT )?EXISTS )?\{schema\}(?P<table>\w+)"
+)
 
 
 class Applied(NamedTuple):
@@ -144,6 +148,21 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
                 f"this release ships it with {migration.checksum}; install the release that applied it, or "
                 "undo the edit of the file and add a new migration"
             )
+
+
+def table_names(migrations: Iterable[Migration]) -> list[str]:
+    """Return the tables that exist after these migrations, in the order of their creation.
+
+    ``scheduler_migrations``, which records the migrations, is not among them.
+    """
+    names: dict[str, None] = {}
+    for migration in migrations:
+        for statement in _TABLE_COMMAND.finditer(migration.up):
+            if statement["command"] == "CREATE":
+                names[statement["table"]] = None
+            else:
+                names.pop(statement["table"], None)
+    return list(names)
 
 
 def _too_new(newest: int, head: int) -> SchemaTooNewError:

@@ -174,6 +174,22 @@ async def test_worker_role_gets_an_error_with_the_missing_migrations_on_an_older
             await call(Scheduler(pool, schema="jobs"))
 
 
+async def test_worker_role_starts_again_after_the_owner_recreated_a_dropped_table(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    await owner.execute("DROP TABLE jobs.scheduled_jobs, jobs.vacuum_stats")
+    pool = await roles.connect(WORKER)
+    message = r"missing in schema 'jobs': scheduled_jobs, vacuum_stats, .* initialize_db\(\) as the role"
+    with pytest.raises(SchemaForbiddenError, match=message):
+        await Scheduler(pool, schema="jobs").start()
+
+    await Scheduler(owner, schema="jobs").initialize_db()
+    with pytest.raises(SchemaForbiddenError, match="denied for table scheduled_jobs"):
+        await Scheduler(pool, schema="jobs").start()
+    await roles.grant(owner, "worker.sql")
+    async with Scheduler(pool, schema="jobs") as scheduler:
+        assert scheduler.is_running
+
+
 async def test_role_without_grants_gets_an_error_that_names_the_documentation(roles: Roles) -> None:
     owner = await roles.connect(OWNER)
     await owner.execute(

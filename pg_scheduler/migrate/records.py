@@ -1,0 +1,51 @@
+"""Record applied migrations in the table ``scheduler_migrations``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pg_scheduler.sqltext import qualify
+
+if TYPE_CHECKING:
+    from .plan import Migration
+    from .verify import AnyConnection
+
+__all__ = ["MIGRATION_TIMEOUT_S", "RECORDS", "create_records", "delete_record", "insert_record"]
+
+MIGRATION_TIMEOUT_S: Final = 3600.0
+"""Applies to each statement: one may wait for the lock, another rewrite a table."""
+
+RECORDS: Final = "scheduler_migrations"
+"""The table of the records."""
+
+_CREATE_RECORDS = """
+    CREATE TABLE {schema}scheduler_migrations (
+        version    integer PRIMARY KEY,
+        name       text NOT NULL,
+        checksum   text NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT now()
+    )
+"""
+_INSERT_RECORD = "INSERT INTO {schema}scheduler_migrations (version, name, checksum) VALUES ($1, $2, $3)"
+_SET_NEEDS = "UPDATE {schema}scheduler_migrations SET needs = $2 WHERE version = $1"
+_DELETE_RECORD = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
+
+
+async def create_records(connection: AnyConnection, schema: str) -> None:
+    """Create the table as it was before the first migration."""
+    await connection.execute(qualify(_CREATE_RECORDS, schema), timeout=MIGRATION_TIMEOUT_S)
+
+
+async def insert_record(connection: AnyConnection, schema: str, migration: Migration) -> None:
+    """Record an applied migration."""
+    record = (migration.version, migration.name, migration.checksum)
+    await connection.execute(qualify(_INSERT_RECORD, schema), *record, timeout=MIGRATION_TIMEOUT_S)
+    if migration.needs is not None:  # migration 0006 adds the column
+        needs = (migration.version, migration.needs)
+        await connection.execute(qualify(_SET_NEEDS, schema), *needs, timeout=MIGRATION_TIMEOUT_S)
+
+
+async def delete_record(connection: AnyConnection, schema: str, migration: Migration) -> None:
+    """Delete the record of a reverted migration."""
+    query = qualify(_DELETE_RECORD, schema)
+    await connection.execute(query, migration.version, timeout=MIGRATION_TIMEOUT_S)

@@ -1,0 +1,155 @@
+"""Start after tables were dropped, as test suites written for pg-scheduler 0.2 do between two tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler, SchemaMissingError, periodic
+from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, PeriodicJobPlanned
+from tests.api.conftest import Make, Pools
+from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
+
+DROP = "DROP TABLE IF EXISTS scheduled_jobs CASCADE; DROP TABLE IF EXISTS vacuum_stats CASCADE"
+KEY = "the key"
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [record for record in caplog.records if record.name == "pg_scheduler"]
+    return [record.getMessage() for record in records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])
+async def test_initialize_db_and_start_recreate_dropped_tables(
+    make: Make,
+    pool: asyncpg.Pool,
+    open_gate: Gate,
+    call: Callable[[Scheduler], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for run in (1, 2):
+        await pool.execute(DROP)
+        scheduler = make()
+        seen = Recorder(scheduler)
+        await call(scheduler)
+        (warning,) = warnings_of(caplog)
+        assert "missing in schema 'public': scheduled_jobs, vacuum_stats;" in warning
+        caplog.clear()
+        await scheduler.start()
+        await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
+        await seen.until(JobCompleted, job_id="job")
+        assert warnings_of(caplog) == []
+        assert len(open_gate.calls) == run
+        await scheduler.shutdown()
+
+
+async def test_initialize_db_recreates_tables_that_were_dropped_after_the_scheduler_used_them(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.shutdown()
+    await pool.execute(DROP)
+    await scheduler.initialize_db()
+    await scheduler.schedule(open_gate.job, execution_time=now())
+    await scheduler.start()
+    await seen.until(JobCompleted)
+
+
+async def test_twenty_schedulers_start_at_once_after_tables_were_dropped(
+    make: Make, pool: asyncpg.Pool, pools: Pools, open_gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pool.execute(DROP)
+    schedulers = [make(await pools(2)) for _ in range(20)]
+    await asyncio.gather(*(scheduler.start() for scheduler in schedulers))
+    assert all(scheduler.is_running for scheduler in schedulers)
+    assert len([text for text in warnings_of(caplog) if text.startswith("recreated")]) == 1
+    await schedulers[0].schedule(open_gate.job, execution_time=now(), job_id="job")
+    async with asyncio.timeout(PATIENCE):
+        while not (job := await schedulers[0].get_job("job")) or not job.finished_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # the event occurs on any of the twenty
+    assert len(open_gate.calls) == 1
+
+
+async def test_a_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool: asyncpg.Pool) -> None:
+    @periodic(every=timedelta(hours=1), dedup_key=KEY)
+    async def sweep() -> None: ...
+
+    first = make()
+    await first.start()
+    await first.shutdown()
+    await pool.execute(
+        "UPDATE scheduler_periodic_jobs "
+        "SET anchor = now() - interval '119 minutes', next_fire_at = now() - interval '59 minutes'"
+    )
+    await pool.execute(DROP)
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await seen.until(PassFinished, 2, service="planner")
+    assert seen.of(PeriodicJobPlanned) == []
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+    next_fire_at = await pool.fetchval("SELECT next_fire_at FROM scheduler_periodic_jobs")
+    assert timedelta(minutes=59) < next_fire_at - now() <= timedelta(minutes=60)
+    assert await scheduler.trigger_periodic_job(KEY)
+    await seen.until(JobCompleted)
+
+
+async def test_a_disabled_schedule_remains_disabled_when_the_jobs_were_dropped(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    @periodic(every=timedelta(hours=1), dedup_key=KEY)
+    async def sweep() -> None: ...
+
+    first = make()
+    await first.start()
+    assert first.disable_periodic_job(KEY)
+    await first.shutdown()
+    await pool.execute(DROP)
+    scheduler = make()
+    await scheduler.start()
+    status = scheduler.get_periodic_job_status(KEY)
+    assert status is not None
+    assert (status["enabled"], status["next_fire_at"]) == (False, None)
+
+
+async def test_the_row_of_a_dead_worker_is_deleted_when_the_jobs_were_dropped(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduler_workers "
+        "VALUES ('dead', 'gone', 1, '1.0', 10, 3, now(), now(), now() - interval '1 minute')"
+    )
+    await pool.execute(DROP)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await scheduler.schedule(open_gate.job, execution_time=now(), job_id="dead")
+    (reclaimed,) = await seen.until(JobsReclaimed)
+    assert (reclaimed.job_ids, reclaimed.dead_workers) == ((), ("dead",))
+    await seen.until(JobCompleted, job_id="dead")
+    assert [worker.worker_id for worker in await scheduler.workers()] == [scheduler.worker_id]
+
+
+async def test_a_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await pool.execute("DROP TABLE scheduled_jobs CASCADE")
+    scheduler._runtime.signals.due()  # type: ignore[union-attr]
+    with pytest.raises(SchemaMissingError, match=r"initialize_db\(\) or start\(\)"):
+        await asyncio.wait_for(scheduler.wait(), PATIENCE)
+    assert not holds(scheduler.is_running)
+
+    await scheduler.start()
+    await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
+    await seen.until(JobCompleted, job_id="job")
+    assert "missing in schema 'public': scheduled_jobs;" in caplog.text

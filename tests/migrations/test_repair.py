@@ -1,0 +1,226 @@
+"""Recreating dropped tables and lost records of the migrations."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import combinations
+
+import asyncpg
+import pytest
+
+from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
+from pg_scheduler.migrate.apply import apply
+from pg_scheduler.migrate.plan import table_names
+from tests.migrations.dump import CHECKED_IN, describe
+
+SHIPPED = shipped_migrations()
+HEAD = SHIPPED[-1].version
+TABLES = table_names(SHIPPED)
+SUBSETS = [subset for size in range(1, len(TABLES) + 1) for subset in combinations(TABLES, size)]
+ODD_SCHEMA = 'Odd "Schéma" 100%'
+
+INSERT_ROWS = {
+    "scheduled_jobs": (
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('kept', 'a', now())"
+    ),
+    "vacuum_stats": "INSERT INTO vacuum_stats (stat_date) VALUES ('2020-01-01')",
+    "scheduler_workers": (
+        "INSERT INTO scheduler_workers VALUES ('kept', 'host', 1, '1.0', 10, 0, now(), now(), now())"
+    ),
+    "scheduler_periodic_jobs": (
+        "INSERT INTO scheduler_periodic_jobs VALUES ('kept', true, 'a', 'm.a', '1 hour', NULL, NULL, false, "
+        "5, 0, true, true, '2020-01-01', '2020-01-01 01:00', '2020-01-01 02:00', now())"
+    ),
+}
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    records = [record for record in caplog.records if record.name == "pg_scheduler"]
+    return [record.getMessage() for record in records if record.levelname == "WARNING"]
+
+
+async def drop(connection: asyncpg.Connection, *tables: str) -> None:
+    await connection.execute(f"DROP TABLE {', '.join(tables)} CASCADE")
+
+
+async def temporary_tables(connection: asyncpg.Connection) -> list[str]:
+    rows = await connection.fetch("SELECT relname FROM pg_class WHERE relpersistence = 't' AND relkind = 'r'")
+    return [row["relname"] for row in rows]
+
+
+@pytest.mark.parametrize("version", range(HEAD + 1))
+async def test_table_names_are_the_tables_of_each_version(
+    connection: asyncpg.Connection, version: int
+) -> None:
+    await migrate(connection, target=version)
+    rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    assert {row["tablename"] for row in rows} == {*table_names(SHIPPED[:version]), "scheduler_migrations"}
+
+
+@pytest.mark.parametrize("dropped", SUBSETS, ids="-".join)
+async def test_migrate_recreates_dropped_tables_and_keeps_the_others(
+    connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture, dropped: tuple[str, ...]
+) -> None:
+    await migrate(connection)
+    for statement in INSERT_ROWS.values():
+        await connection.execute(statement)
+    await drop(connection, *dropped)
+    with pytest.raises(SchemaMissingError, match=f"missing in schema 'public': {', '.join(dropped)}; call"):
+        await verify(connection)
+
+    assert await migrate(connection) == []
+    await verify(connection)
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+    for table in TABLES:
+        assert await connection.fetchval(f"SELECT count(*) FROM {table}") == (table not in dropped)
+    (warning,) = warnings_of(caplog)
+    assert warning == (
+        f"recreated what was missing in schema 'public': {', '.join(dropped)}; "
+        "lost rows and privileges are not restored"
+    )
+    assert await temporary_tables(connection) == []
+
+    assert await migrate(connection) == []
+    assert len(warnings_of(caplog)) == 1
+
+
+async def test_schedules_start_over_when_the_jobs_are_lost(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection)
+    await connection.execute(INSERT_ROWS["scheduler_periodic_jobs"])
+    before = await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs")
+    await drop(connection, "vacuum_stats")
+    await migrate(connection)
+    assert await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs") == before
+    await drop(connection, "scheduled_jobs")
+    earliest = await connection.fetchval("SELECT now()")
+    await migrate(connection)
+    after = await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs")
+    assert before is not None
+    assert after is not None
+    assert after["anchor"] > earliest
+    fresh = {"anchor": after["anchor"], "last_fire_at": None, "next_fire_at": None}
+    assert dict(after) == dict(before) | fresh
+
+
+@pytest.mark.parametrize("version", range(1, HEAD))
+async def test_migrate_recreates_the_tables_of_an_older_schema_and_upgrades_it(
+    connection: asyncpg.Connection, version: int
+) -> None:
+    await migrate(connection, target=version)
+    await drop(connection, "scheduled_jobs", "vacuum_stats")
+    assert await migrate(connection) == list(range(version + 1, HEAD + 1))
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_migrate_recreates_tables_before_it_reverts_migrations(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await migrate(connection, target=0)
+    of_0_2 = await describe(connection, "public")
+    await migrate(connection)
+    await drop(connection, "scheduled_jobs", "scheduler_workers")
+    assert await migrate(connection, target=0) == list(range(HEAD, 0, -1))
+    assert await describe(connection, "public") == of_0_2
+
+
+async def test_migrate_recreates_tables_in_the_schema_of_the_records(connection: asyncpg.Connection) -> None:
+    await connection.execute('CREATE SCHEMA "first"; SET search_path = "first", public')
+    await migrate(connection, schema="public")
+    await drop(connection, "scheduled_jobs")
+    assert await migrate(connection) == []
+    assert await describe(connection, "first") == ""
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_migrate_recreates_tables_in_a_schema_with_an_odd_name(connection: asyncpg.Connection) -> None:
+    await migrate(connection, schema=ODD_SCHEMA)
+    await connection.execute(f"""DROP TABLE "{ODD_SCHEMA.replace('"', '""')}".scheduled_jobs""")
+    assert await migrate(connection, schema=ODD_SCHEMA) == []
+    assert await describe(connection, ODD_SCHEMA) == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_one_of_twenty_connections_recreates_a_dropped_table(
+    empty_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = [await asyncpg.connect(empty_dsn) for _ in range(20)]
+    try:
+        await migrate(connections[0])
+        await drop(connections[0], "scheduled_jobs", "vacuum_stats")
+        results = await asyncio.gather(*(migrate(connection) for connection in connections))
+        assert results == [[]] * 20
+        assert await describe(connections[0], "public") == CHECKED_IN.read_text(encoding="utf-8")
+    finally:
+        for connection in connections:
+            await connection.close()
+    assert len(warnings_of(caplog)) == 1
+
+
+async def test_a_table_that_a_newer_release_dropped_is_not_recreated(connection: asyncpg.Connection) -> None:
+    less = Migration(
+        HEAD + 1, "less", f"-- contract {HEAD:04}\nDROP TABLE {{schema}}vacuum_stats;", "SELECT 1;"
+    )
+    await apply(connection, [*SHIPPED, less])
+    shape = await describe(connection, "public")
+    await verify(connection)
+    assert await migrate(connection) == []
+    assert await apply(connection, [*SHIPPED, less]) == []
+    assert await describe(connection, "public") == shape
+
+
+@pytest.mark.parametrize("loss", ["DROP TABLE scheduler_migrations", "DELETE FROM scheduler_migrations"])
+@pytest.mark.parametrize("dropped", [(), ("scheduled_jobs", "vacuum_stats"), tuple(TABLES[:1] + TABLES[2:])])
+async def test_migrate_restores_lost_records(
+    connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture, loss: str, dropped: tuple[str, ...]
+) -> None:
+    await migrate(connection)
+    records = "SELECT version, name, checksum, needs FROM scheduler_migrations ORDER BY version"
+    before = await connection.fetch(records)
+    await connection.execute(loss)
+    if dropped:
+        await drop(connection, *dropped)
+    with pytest.raises(SchemaMissingError):
+        await verify(connection)
+
+    assert await migrate(connection) == []
+    await verify(connection)
+    assert await connection.fetch(records) == before
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+    missing = ", ".join(["the records in scheduler_migrations", *dropped])
+    assert [message.partition("; ")[0] for message in warnings_of(caplog)] == [
+        f"recreated what was missing in schema 'public': {missing}"
+    ]
+    assert await temporary_tables(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        ("ALTER TABLE scheduled_jobs DROP COLUMN crash_count", "column crash_count of scheduled_jobs"),
+        (
+            "ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_states",
+            "constraint scheduled_jobs_states of scheduled_jobs",
+        ),
+        ("DROP INDEX scheduled_jobs_claim", "index scheduled_jobs_claim of scheduled_jobs"),
+    ],
+)
+@pytest.mark.parametrize("loss", ["DROP TABLE scheduler_migrations", "DELETE FROM scheduler_migrations"])
+async def test_migrate_names_missing_parts_when_the_records_are_lost(
+    connection: asyncpg.Connection, damage: str, part: str, loss: str
+) -> None:
+    await migrate(connection)
+    await connection.execute(f"{damage}; {loss}")
+    before = await describe(connection, "public")
+    with pytest.raises(SchemaMissingError, match=f"lack parts of version {HEAD}: {part}; restore"):
+        await migrate(connection)
+    assert await describe(connection, "public") == before
+
+
+async def test_migrate_names_a_missing_column_of_the_records_when_they_are_empty(
+    connection: asyncpg.Connection,
+) -> None:
+    await migrate(connection, target=HEAD - 1)
+    await connection.execute("DELETE FROM scheduler_migrations")
+    with pytest.raises(SchemaMissingError, match="column needs of scheduler_migrations"):
+        await migrate(connection)
