@@ -1,4 +1,4 @@
-COMMANDS = demo test lint types docs build package bench chaos picture shell
+COMMANDS = demo test lint types docs build package bench chaos compat picture shell
 
 .DEFAULT_GOAL = help
 .PHONY: help $(COMMANDS)

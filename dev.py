@@ -37,6 +37,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
   chaos    inject faults under load and verify that no job is lost (--minutes N, --seed S)
+  compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
+           of its repository
   picture  record the demo into docs/figures/demo.svg
   shell    open an asyncio prompt beside a private server (--data .pgdata keeps its data)
 
@@ -182,6 +184,7 @@ def main(words: list[str]) -> int:
         "picture": lambda: replace_process([python, "-m", "tools.record_demo", *arguments]),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
+        "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
         "docs": lambda: docs(python, arguments),
         "build": lambda: replace_process(package(python, "build", arguments)),

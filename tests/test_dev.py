@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import textwrap
 import tomllib
 import zipfile
 from pathlib import Path
@@ -15,11 +16,14 @@ from pathlib import Path
 import pytest
 
 import dev
-from tools import debian, environment, matrix, package
+from tools import compat, debian, environment, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
 
-COMMANDS = {"bench", "build", "chaos", "demo", "docs", "lint", "package", "picture", "shell", "test", "types"}
+COMMANDS = {
+    *("bench", "build", "chaos", "compat", "demo", "docs"),
+    *("lint", "package", "picture", "shell", "test", "types"),
+}
 
 
 def run_dev(*words: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +40,7 @@ class TestCommandLine:
     def test_dev_py_lists_the_known_commands_when_a_command_is_unknown(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
-        assert "unknown command 'tset'; commands: bench, build, chaos, demo" in shown.stderr
+        assert "unknown command 'tset'; commands: bench, build, chaos, compat, demo" in shown.stderr
 
     def test_makefile_forwards_every_command(self) -> None:
         makefile = (ROOT / "Makefile").read_text()
@@ -272,6 +276,71 @@ class TestPackage:
         migrations = {Path("pg_scheduler") / path.relative_to(ROOT) for path in ROOT.glob("migrations/*.sql")}
         assert {path.as_posix() for path in sources | migrations} | {"pg_scheduler/py.typed"} <= names
         assert not [name for name in names if not name.startswith("pg_scheduler")]
+
+
+class TestCompat:
+    INI = "[pytest]\ntestpaths = tests/unit tests/integration\nasyncio_mode = auto\n"
+    CONFTEST = """
+        import os, asyncpg, pytest
+        from pg_scheduler import Scheduler, __version__
+        assert __version__ != "0.2.3"
+
+        @pytest.fixture
+        async def db_pool():
+            names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "database": "PGDATABASE"}
+            pool = await asyncpg.create_pool(**{key: os.environ[name] for key, name in names.items()})
+            yield pool
+            await pool.close()
+    """
+    TEST = """
+        from pg_scheduler import Scheduler
+
+        async def test_start(db_pool):
+            await db_pool.execute("DROP TABLE IF EXISTS scheduled_jobs CASCADE")
+            await Scheduler(db_pool).initialize_db()
+
+        def test_broken():
+            assert False
+    """
+
+    @pytest.fixture
+    def checkout(self, tmp_path: Path) -> Path:
+        """Return a folder with the layout of the repository of 0.2.3."""
+        for name, text in {
+            "pytest.ini": self.INI,
+            "pg_scheduler/__init__.py": "__version__ = '0.2.3'",
+            "tests/__init__.py": "",
+            "tests/conftest.py": textwrap.dedent(self.CONFTEST),
+            "tests/unit/__init__.py": "",
+            "tests/unit/test_job_spec.py": "from pg_scheduler.job_spec import _UNSET",
+            "tests/integration/__init__.py": "",
+            "tests/integration/test_own.py": textwrap.dedent(self.TEST),
+        }.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    def test_runs_the_tests_of_a_checkout_on_this_package(self, checkout: Path) -> None:
+        command = [sys.executable, "-m", "tools.compat", str(checkout)]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1, ran.stdout
+        assert "1 failed, 1 passed" in ran.stdout
+        assert "FAILED tests/integration/test_own.py::test_broken" in ran.stdout
+        assert not list(checkout.rglob("__pycache__"))
+
+    def test_forwards_arguments_to_pytest(self, checkout: Path) -> None:
+        command = [sys.executable, "-m", "tools.compat", str(checkout), "-k", "test_start"]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout
+        assert "1 passed, 1 deselected" in ran.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [([], "^usage: .* compat FOLDER"), (["/nowhere"], r"not a checkout .*: pytest\.ini is missing")],
+    )
+    def test_rejects_anything_but_a_checkout(self, arguments: list[str], text: str) -> None:
+        with pytest.raises(DevError, match=text):
+            compat.main(arguments)
 
 
 class TestLock:
