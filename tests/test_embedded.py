@@ -319,7 +319,7 @@ class TestBinaries:
     @AS_ROOT
     def test_start_raises_when_the_server_user_cannot_enter_the_data_folder(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
-        with pytest.raises(EmbeddedError, match="'nobody', who cannot enter"):
+        with pytest.raises(EmbeddedError, match="'nobody', which cannot enter"):
             EmbeddedPostgres(tmp_path / "data").start()
 
 

@@ -233,7 +233,7 @@ def choose_account(data: str | None) -> Account:
         account = Account(unprivileged.pw_uid, unprivileged.pw_gid)
     if data and not is_open_to_all(Path(data).parent):
         raise ServerProcessError(
-            f"root runs PostgreSQL as the user 'nobody', who cannot enter {Path(data).parent}; "
+            f"root runs PostgreSQL as the user 'nobody', which cannot enter {Path(data).parent}; "
             "keep the data elsewhere, for example under /var/tmp, or start as a normal user"
         )
     return account

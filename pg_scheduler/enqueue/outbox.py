@@ -1,12 +1,12 @@
 """Collect notifications for other nodes, and merge them before sending.
 
-A notification makes the commit that carries it take a database-wide lock, so there is none per insert. What
-gathers within a few milliseconds goes out as one, and only jobs that are due soon are announced; other nodes
-find the rest by their own timers. A notification alone is a commit of its own, as dear as an insert, so an
-insert carries it whenever one comes at the right time.
+A commit with a notification takes a database-wide lock, so not every insert sends one. Messages of a few
+milliseconds are merged into one notification, and only jobs that are due soon require one: the timers of
+other nodes find the rest. A separate notification is a commit that costs as much as an insert, so the next
+insert sends it if one follows in time.
 
 An outbox needs no running Scheduler. While a service is attached, that service sends; otherwise the outbox
-sends by itself.
+sends its messages itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outbox:
     """Send notifications to other nodes.
 
     Args:
-        horizon_s: Seconds; a job that is due later is not announced.
+        horizon_s: Seconds; a job that is due later requires no notification.
         mark: Distinguishes this process's notifications about due jobs from others'.
     """
 

@@ -59,5 +59,5 @@ def check_name(name: object) -> str:
     """Return the name if the table can store it."""
     text = check_text("job name", name)
     if not text:
-        raise ValueError("job name must not be empty, as in ''; omit name= for module.qualname")
+        raise ValueError("job name '' is empty; omit name= to use module.qualname")
     return text

@@ -151,8 +151,7 @@ def check_label(name: str, value: object, max_length: int) -> str:
             value.encode()
             return value
     raise ValueError(
-        f"{name} must be a text of 1 to {max_length} characters without NUL and lone surrogates, "
-        f"not {value!r}"
+        f"{name} must be a str of 1 to {max_length} characters without NUL or lone surrogates, not {value!r}"
     )
 
 

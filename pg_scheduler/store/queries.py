@@ -133,7 +133,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     except KeyError as error:
         raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
     except ValueError as error:
-        raise LookupError(f"statement {name!r} declares {declared!r}: {error}") from error
+        raise LookupError(f"statement {name!r} has the invalid declaration {declared!r}: {error}") from error
 
 
 def _expand(text: str, fragments: Mapping[str, str]) -> str:

@@ -58,19 +58,21 @@ class Signals:
 
     def __init__(self) -> None:
         self.due = Signal("a job is due or will be soon, or was made pending again")
-        self.slot_free = Signal("a slot became free and none was")
+        self.slot_free = Signal("a slot became free when none was free")
         self.jobs_claimed = Signal("the claimer claimed jobs")
-        self.attempt_lost = Signal("an attempt ended whose row may still be under this worker's name")
-        self.results_waiting = Signal("outcomes wait that no claim takes along")
+        self.attempt_lost = Signal("an attempt ended, and its row may still be claimed by this worker")
+        self.results_waiting = Signal("outcomes are buffered that no claim will write")
         self.jobs_released = Signal("this worker released jobs that other workers can claim")
         self.jobs_planned = Signal("the planner enqueued jobs")
-        self.switches_written = Signal("the planner wrote that a schedule was enabled or disabled here")
+        self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
         self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
         self.heartbeat_requested = Signal("a job of this worker was changed, or another node suspects it")
-        self.lease_suspect = Signal("a job is due and could not be claimed: this worker's lease may be over")
+        self.lease_suspect = Signal(
+            "a job is due and could not be claimed: this worker's lease may have expired"
+        )
         self.worker_silent = Signal("another worker's liveness lock is free")
-        self.lease_expired = Signal("the lease of a worker or of a running job is over")
-        self.grace_expired = Signal("the misfire grace time of a pending job is over")
+        self.lease_expired = Signal("the lease of a worker or of a running job expired")
+        self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
         self.database_up = Signal("the lease keeper has connected")
 

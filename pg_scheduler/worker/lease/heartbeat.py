@@ -54,7 +54,8 @@ class Heartbeat(Service):
     def suspect(self) -> None:
         """Renew the lease now, unless it was just renewed.
 
-        A job was due and could not be claimed: the lease may be over by the server's clock, which can be set.
+        A job was due and could not be claimed: the lease may have expired because the server's clock was set
+        forward.
         """
         if time.monotonic() >= self._lease.renewed_at + POLL_INTERVAL_S:
             self.wake()

@@ -1,7 +1,7 @@
 """Detect a blocked event loop from another thread, and log the job that blocks it.
 
-The watchdog asks the event loop to run a callback, again and again. While one is unanswered, the loop is
-busy: a job computes for long, or makes a call that blocks.
+The watchdog schedules one callback after another in the event loop. While one has not run, the loop is
+blocked: a job computes for long, or makes a blocking call.
 """
 
 from __future__ import annotations

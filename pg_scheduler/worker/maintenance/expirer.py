@@ -1,6 +1,6 @@
 """Expire pending jobs that no claim reaches: their function is not registered, or no slot is free.
 
-The deadline scanner wakes it when the misfire grace time of a job is over.
+The deadline scanner wakes it when the misfire grace time of a job elapses.
 """
 
 from __future__ import annotations

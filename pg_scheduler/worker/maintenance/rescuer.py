@@ -1,9 +1,9 @@
 """Reclaim the jobs of dead workers: those whose lease expired or whose process ended.
 
-The deadline scanner signals when a lease is over. The claimer's polls find a process that has ended by its
-liveness lock, which is free. But a session may also have reconnected, and a clock that is set forward ends
-every lease at once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if
-neither a heartbeat nor a new lock follows in time.
+The deadline scanner signals an expired lease. The claimer's polls detect an ended process by its free
+liveness lock. But a session may also have reconnected, and a clock that is set forward expires every lease at
+once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a
+heartbeat nor a new lock follows in time.
 """
 
 from __future__ import annotations

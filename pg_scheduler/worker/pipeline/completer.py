@@ -1,8 +1,8 @@
 """Write outcomes in batches, each under its fencing token.
 
-A batch is whatever gathered while the one before was being written, so a lone outcome is written at once
-and a flood in large statements. While one claim follows another, the claimer takes completions along, in
-the same statement. Executors that outrun the database wait (back-pressure).
+A batch contains the outcomes that arrived while the previous one was written, so a single outcome is written
+at once and many are written in large statements. While one claim follows another, the claimer writes
+completions in the statement of the claim. Executors that outrun the database wait (back-pressure).
 """
 
 from __future__ import annotations

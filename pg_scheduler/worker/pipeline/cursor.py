@@ -3,7 +3,7 @@
 A claim that walks the index from its start passes running rows, rows of functions unknown here, and dead rows
 that another session's snapshot keeps. Claims go in order, so the next one may start where the last one ended.
 That overlooks a job that is inserted late with an earlier time, or becomes pending again. So the cursor is
-reset when such a job is announced, before the claimer sleeps, and every two seconds under load.
+reset when a notification of such a job arrives, before the claimer sleeps, and every two seconds under load.
 """
 
 from __future__ import annotations

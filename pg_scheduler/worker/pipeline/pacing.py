@@ -2,7 +2,7 @@
 
 A due time is approached in two steps. A long sleep ends shortly before it, with a claim: timer, connection
 and server process are awake then, and the answer is fresh. The timers of an event loop are a millisecond
-coarse, so the claimer spends the last millisecond turn by turn of the event loop.
+coarse, so the claimer yields to the event loop repeatedly during the last millisecond.
 """
 
 from __future__ import annotations

@@ -129,7 +129,8 @@ class ResultBuffer:
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
 
-        Any thread may call it. What moves between buffer and batch is in both meanwhile, never in neither.
+        Any thread may call it. An outcome that moves between buffer and batch is briefly in both, never in
+        neither.
         """
         completed = [*list(self._completed.values()), *list(self._in_batches.values())]
         claims = [claim for claims in completed for claim in list(claims)]

@@ -60,7 +60,7 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (
         events.JobCancelled(*ATTEMPT, reason="cancelled by a caller"),
         "INFO",
-        f"{JOB} not completed: cancelled by a caller",
+        f"{JOB} cancelled: cancelled by a caller",
         FIELDS,
     ),
     (
@@ -69,7 +69,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         f"{JOB} expired: not started within its misfire grace time",
         FIELDS,
     ),
-    (events.JobLost(*ATTEMPT), "WARNING", f"{JOB} taken from this worker, result not recorded", FIELDS),
+    (
+        events.JobLost(*ATTEMPT),
+        "WARNING",
+        f"{JOB} lost: claimed by another worker or changed manually, result not recorded",
+        FIELDS,
+    ),
     (
         events.LeaseLost("w9"),
         "ERROR",
