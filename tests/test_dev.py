@@ -320,7 +320,7 @@ class TestCompat:
             (tmp_path / name).write_text(text)
         return tmp_path
 
-    def test_runs_the_tests_of_a_checkout_on_this_package(self, checkout: Path) -> None:
+    def test_compat_runs_the_tests_of_a_checkout_on_this_package(self, checkout: Path) -> None:
         command = [sys.executable, "-m", "tools.compat", str(checkout)]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert ran.returncode == 1, ran.stdout
@@ -328,7 +328,7 @@ class TestCompat:
         assert "FAILED tests/integration/test_own.py::test_broken" in ran.stdout
         assert not list(checkout.rglob("__pycache__"))
 
-    def test_forwards_arguments_to_pytest(self, checkout: Path) -> None:
+    def test_compat_forwards_arguments_to_pytest(self, checkout: Path) -> None:
         command = [sys.executable, "-m", "tools.compat", str(checkout), "-k", "test_start"]
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stdout
@@ -338,7 +338,7 @@ class TestCompat:
         ("arguments", "text"),
         [([], "^usage: .* compat FOLDER"), (["/nowhere"], r"not a checkout .*: pytest\.ini is missing")],
     )
-    def test_rejects_anything_but_a_checkout(self, arguments: list[str], text: str) -> None:
+    def test_compat_rejects_anything_but_a_checkout(self, arguments: list[str], text: str) -> None:
         with pytest.raises(DevError, match=text):
             compat.main(arguments)
 

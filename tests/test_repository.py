@@ -69,7 +69,7 @@ def test_workflows_pin_one_commit_per_action() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name)
-def test_workflow_reads_only_unless_a_job_declares_more(path: Path) -> None:
+def test_workflow_has_read_only_permissions_unless_a_job_declares_more(path: Path) -> None:
     assert load(path)["permissions"] == {"contents": "read"}
     for step in steps(path):
         if step.get("uses", "").startswith("actions/checkout@"):

@@ -27,7 +27,7 @@ class Sink(Protocol):
         """Return whether the sink handles events of this class now."""
 
     def __call__(self, event: Event) -> None:
-        """Receive an event."""
+        """Handle an event."""
 
 
 class EventBus:
@@ -96,7 +96,9 @@ class EventBus:
 
 def _check_subscription(subscriber: object, kinds: tuple[object, ...]) -> None:
     if not callable(subscriber) or inspect.iscoroutinefunction(subscriber):
-        raise TypeError(f"subscriber must be a plain function, not {subscriber!r}: the event loop calls it")
+        raise TypeError(
+            f"subscriber must be a plain function, not {subscriber!r}; a coroutine would not be awaited"
+        )
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
             raise TypeError(f"kinds must be event classes of pg_scheduler.events, not {kind!r}")

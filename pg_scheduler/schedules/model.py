@@ -103,7 +103,7 @@ class PeriodicJobConfig:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicRow:
-    """One row of ``scheduler_periodic_jobs``."""
+    """A schedule as read from its row in ``scheduler_periodic_jobs``."""
 
     dedup_key: str
     derived_key: bool

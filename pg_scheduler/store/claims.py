@@ -1,4 +1,4 @@
-"""Claim jobs."""
+"""Claim jobs, and release claims that were lost."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Timeout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One statement.
+    """One statement of ``sql/*.sql``, with its route and timeout.
 
     Attributes:
         name: Its name.

@@ -16,7 +16,7 @@ __all__ = ["ScheduleRepository"]
 
 
 class ScheduleRepository:
-    """Periodic schedules.
+    """The statements that read and write schedules.
 
     Args:
         statements: Runs the statements.

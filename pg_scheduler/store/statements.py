@@ -78,7 +78,7 @@ class Statements:
         return self._schema
 
     async def channel(self, *, on: Connection | None = None) -> str:
-        """Return the notification channel of the schema. Its name is short whatever the schema's is."""
+        """Return the notification channel of the schema. Its name has a fixed length."""
         schema = await self.schema(on=on)
         return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 

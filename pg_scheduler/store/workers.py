@@ -22,7 +22,7 @@ SERVER_START_GRACE_S: Final = 10.0
 
 
 class WorkerRepository:
-    """Workers and their leases.
+    """The statements about workers and their leases.
 
     Args:
         statements: Runs the statements.

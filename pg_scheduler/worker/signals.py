@@ -12,7 +12,7 @@ __all__ = ["Condition", "Signal", "Signals"]
 
 
 class Signal:
-    """A signal that calls the connected methods, in the thread of the event loop.
+    """Calls the connected methods when it is sent, in the thread of the event loop.
 
     Args:
         meaning: When it is sent, for the documentation.

@@ -76,7 +76,7 @@ async def test_twenty_schedulers_start_at_once_after_tables_were_dropped(
     assert len(open_gate.calls) == 1
 
 
-async def test_a_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool: asyncpg.Pool) -> None:
+async def test_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool: asyncpg.Pool) -> None:
     @periodic(every=timedelta(hours=1), dedup_key=KEY)
     async def sweep() -> None: ...
 
@@ -101,7 +101,7 @@ async def test_a_schedule_starts_over_when_the_jobs_were_dropped(make: Make, poo
     await seen.until(JobCompleted)
 
 
-async def test_a_disabled_schedule_remains_disabled_when_the_jobs_were_dropped(
+async def test_disabled_schedule_remains_disabled_when_the_jobs_were_dropped(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     @periodic(every=timedelta(hours=1), dedup_key=KEY)
@@ -119,7 +119,7 @@ async def test_a_disabled_schedule_remains_disabled_when_the_jobs_were_dropped(
     assert (status["enabled"], status["next_fire_at"]) == (False, None)
 
 
-async def test_the_row_of_a_dead_worker_is_deleted_when_the_jobs_were_dropped(
+async def test_row_of_a_dead_worker_is_deleted_when_the_jobs_were_dropped(
     make: Make, pool: asyncpg.Pool, open_gate: Gate
 ) -> None:
     await pool.execute(
@@ -137,7 +137,7 @@ async def test_the_row_of_a_dead_worker_is_deleted_when_the_jobs_were_dropped(
     assert [worker.worker_id for worker in await scheduler.workers()] == [scheduler.worker_id]
 
 
-async def test_a_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
+async def test_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
     make: Make, pool: asyncpg.Pool, open_gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = make()

@@ -440,7 +440,7 @@ async def test_misfire_grace_time_and_timeout_default_to_those_of_the_job_decora
     assert (row.misfire_grace_time, row.timeout) == (9, None)
 
 
-async def test_job_expires_when_its_misfire_grace_time_is_over(make: Make, open_gate: Gate) -> None:
+async def test_job_expires_when_its_misfire_grace_time_elapses(make: Make, open_gate: Gate) -> None:
     scheduler = make()
     seen = Recorder(scheduler)
     late = now() - timedelta(seconds=60)
@@ -492,7 +492,7 @@ async def test_job_fails_when_it_exceeds_its_timeout(
     ("timeout", "expected"),
     [({}, HOUR), ({"timeout": None}, None), ({"timeout": 2.5}, timedelta(seconds=2.5))],
 )
-async def test_timeout_defaults_to_one_hour(
+async def test_job_timeout_defaults_to_one_hour(
     make: Make, timeout: dict[str, Any], expected: timedelta | None
 ) -> None:
     scheduler = make()

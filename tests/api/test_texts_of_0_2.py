@@ -16,32 +16,32 @@ async def work() -> None: ...
 def not_async() -> None: ...
 
 
-def test_periodic_without_a_schedule_says_either() -> None:
+def test_periodic_error_contains_either_when_there_is_no_schedule() -> None:
     with pytest.raises(ValueError, match="Either"):
         periodic()(work)
 
 
-def test_periodic_with_two_schedules_says_both() -> None:
+def test_periodic_error_contains_both_when_there_are_two_schedules() -> None:
     with pytest.raises(ValueError, match="both"):
         periodic(every=timedelta(minutes=5), cron="* * * * *")(work)
 
 
-def test_periodic_with_an_unknown_timezone_says_invalid_timezone() -> None:
+def test_periodic_error_contains_invalid_timezone_when_the_zone_is_unknown() -> None:
     with pytest.raises(ValueError, match="Invalid timezone"):
         periodic(cron="0 0 * * *", timezone="Invalid/Timezone")(work)
 
 
-def test_periodic_with_an_interval_and_a_timezone_names_timezone_and_cron() -> None:
+def test_periodic_error_contains_timezone_and_cron_when_an_interval_has_a_timezone() -> None:
     with pytest.raises(ValueError, match=r"timezone.*cron"):
         periodic(every=timedelta(minutes=5), timezone="America/New_York")(work)
 
 
-def test_periodic_on_a_function_that_is_not_async_says_async_functions() -> None:
+def test_periodic_error_contains_async_functions_when_the_function_is_not_async() -> None:
     with pytest.raises(TypeError, match="async functions"):
         periodic(every=timedelta(minutes=5))(not_async)  # type: ignore[type-var]
 
 
-async def test_schedule_with_a_function_that_is_not_async_says_expected_an_async_function(
+async def test_schedule_error_contains_expected_an_async_function_when_it_is_not_async(
     scheduler: Scheduler,
 ) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):
@@ -50,7 +50,7 @@ async def test_schedule_with_a_function_that_is_not_async_says_expected_an_async
         await scheduler.schedule_bulk([JobSpec(not_async, now())])  # type: ignore[arg-type]
 
 
-async def test_schedule_with_an_existing_id_says_already_exists(scheduler: Scheduler) -> None:
+async def test_schedule_error_contains_already_exists_when_the_id_exists(scheduler: Scheduler) -> None:
     later = now() + timedelta(hours=1)
     await scheduler.schedule(work, execution_time=later, job_id="taken")
     with pytest.raises(ValueError, match="'taken' already exists with status 'pending'"):

@@ -14,7 +14,7 @@ MODULES = [module.name for module in pkgutil.walk_packages(pg_scheduler.__path__
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_run(name: str) -> None:
+def test_docstring_examples_run(name: str) -> None:
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs={"__name__": name})
     assert failed == 0

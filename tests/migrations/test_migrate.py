@@ -177,7 +177,7 @@ async def test_verify_names_the_missing_migrations(connection: asyncpg.Connectio
         await verify(connection)
 
 
-async def test_verify_takes_one_query(connection: asyncpg.Connection) -> None:
+async def test_verify_runs_one_query(connection: asyncpg.Connection) -> None:
     await migrate(connection)
     queries: list[str] = []
     with connection.query_logger(lambda record: queries.append(record.query)):

@@ -103,7 +103,7 @@ def test_checksum_ignores_only_line_endings() -> None:
     assert replace(unix, up="SELECT 1;\nSELECT 3;\n").checksum != unix.checksum
 
 
-def test_shipped_files_are_numbered_pairs() -> None:
+def test_shipped_migrations_are_numbered_pairs_of_up_and_down_files() -> None:
     folder = Path(__file__).parents[2] / "migrations"
     names = sorted(file.name for file in folder.glob("*.sql"))
     pattern = re.compile(r"(\d{4})_[a-z0-9]+(_[a-z0-9]+)*\.(up|down)\.sql")

@@ -157,7 +157,7 @@ async def test_one_of_twenty_connections_recreates_a_dropped_table(
     assert len(warnings_of(caplog)) == 1
 
 
-async def test_a_table_that_a_newer_release_dropped_is_not_recreated(connection: asyncpg.Connection) -> None:
+async def test_table_that_a_newer_release_dropped_is_not_recreated(connection: asyncpg.Connection) -> None:
     less = Migration(
         HEAD + 1, "less", f"-- contract {HEAD:04}\nDROP TABLE {{schema}}vacuum_stats;", "SELECT 1;"
     )

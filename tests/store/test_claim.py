@@ -38,7 +38,7 @@ def ids(claims: list[Claim]) -> list[str]:
     return [claim.job_id for claim in claims]
 
 
-async def test_claim_returns_everything_an_attempt_needs(store: Store, pool: Pool) -> None:
+async def test_exchange_returns_claims_with_every_value_of_the_job(store: Store, pool: Pool) -> None:
     job = new_job(
         execution_time=NOW - SECOND,
         task_data='{"args": [1], "kwargs": {}}',
@@ -205,7 +205,9 @@ async def test_exchange_claims_nothing_when_the_lease_expired(
     assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
 
 
-async def test_concurrent_claims_share_the_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
+async def test_exchange_calls_claim_different_jobs_when_concurrent(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
     await store.workers.register(worker("w2"), LEASE)
     await store.jobs.insert([new_job(f"{n:02}") for n in range(10)])
     async with pool.acquire() as one:
@@ -218,7 +220,7 @@ async def test_concurrent_claims_share_the_jobs(store: Store, pool: Pool, clock:
     assert ids(second) == ["04", "05", "06", "07", "08", "09"]
 
 
-async def test_many_concurrent_claims_take_each_job_once(store: Store) -> None:
+async def test_exchange_claims_each_job_once_when_many_workers_compete(store: Store) -> None:
     await store.jobs.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
     workers = [f"w{n}" for n in range(5)]
     for each in workers:
@@ -236,7 +238,7 @@ async def test_many_concurrent_claims_take_each_job_once(store: Store) -> None:
     assert sorted(everything) == [f"{n:03}" for n in range(200)]
 
 
-async def test_claim_locks_only_the_rows_it_takes(store: Store, pool: Pool) -> None:
+async def test_exchange_locks_only_the_rows_that_it_claims(store: Store, pool: Pool) -> None:
     jobs = [new_job(f"{priority}-{n}", priority=priority) for priority in (1, 3, 5, 8) for n in range(3)]
     await store.jobs.insert(jobs)
     for limit in (1, 2, 4, 5):
@@ -252,7 +254,7 @@ async def test_claim_locks_only_the_rows_it_takes(store: Store, pool: Pool) -> N
         assert {each["job_id"] for each in free} == {job.job_id for job in jobs[limit:]}
 
 
-async def test_claim_skips_a_row_that_changes_concurrently(store: Store, pool: Pool) -> None:
+async def test_exchange_skips_a_row_that_changes_concurrently(store: Store, pool: Pool) -> None:
     """Another transaction cancels the job after the claim read it as pending."""
     await store.jobs.insert([new_job("a"), new_job("b")])
     async with pool.acquire() as other, other.transaction():

@@ -205,7 +205,7 @@ async def play(scene: str, dsn: str) -> None:
 
 @pytest.mark.timeout(3600 if LONG else 60)
 @pytest.mark.parametrize("scene", SCENES)
-def test_every_interleaving_of_statements_and_commits_matches_the_model(scene: str, dsn: str) -> None:
+def test_store_matches_the_protocol_model_in_every_interleaving_of_statements(scene: str, dsn: str) -> None:
     # A loop of its own: with asyncio's debugging, as other tests have it, this takes five times as long.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         runner.run(play(scene, dsn))
@@ -373,7 +373,7 @@ class Story(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(1800 if LONG else 60)
-def test_long_random_sequences_match_the_model(dsn: str) -> None:
+def test_store_matches_the_protocol_model_in_long_random_sequences(dsn: str) -> None:
     settings = hypothesis.settings(
         max_examples=2000 if LONG else 40,
         stateful_step_count=80 if LONG else 40,

@@ -117,7 +117,7 @@ async def test_settle_cancels_a_skipped_job_with_its_reason(store: Store, pool: 
     )
 
 
-async def test_settle_writes_a_mixed_batch(store: Store, pool: Pool) -> None:
+async def test_settle_writes_different_outcomes_in_one_batch(store: Store, pool: Pool) -> None:
     claims = await running(store, *(new_job(f"{n}", max_retries=1) for n in range(6)))
     outcomes = [*EVERY_OUTCOME, CompleteOutcome()]
     assert await store.results.settle("w1", list(zip(claims, outcomes, strict=True))) == {

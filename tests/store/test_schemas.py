@@ -51,7 +51,7 @@ async def test_migrate_rejects_a_schema_name_that_postgresql_cannot_hold(
         await Store(Connections(empty_pool), schema=schema).migrate()
 
 
-async def test_two_schemas_are_independent(empty_pool: Pool, clock: FakeClock) -> None:
+async def test_stores_in_two_schemas_are_independent(empty_pool: Pool, clock: FakeClock) -> None:
     one, two = (Store(Connections(empty_pool), schema=name, clock=clock) for name in ("one", "two"))
     await one.migrate()
     await two.migrate()

@@ -35,7 +35,7 @@ async def insert(pool: Pool, table: str, values: dict[str, Any]) -> None:
     await pool.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
 
 
-async def test_minimal_row_is_a_pending_job(pool: Pool) -> None:
+async def test_inserting_only_required_columns_creates_a_pending_job(pool: Pool) -> None:
     await insert(pool, "scheduled_jobs", {"job_name": "app.work", "execution_time": NOW})
     row = await pool.fetchrow("SELECT * FROM scheduled_jobs")
     assert row

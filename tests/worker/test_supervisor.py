@@ -162,7 +162,9 @@ async def test_supervisor_start_raises_the_error_of_a_part_that_ends_while_other
     assert await scheduler.workers() == []
 
 
-async def test_scheduler_stops_with_schema_missing_when_a_table_is_gone(dsn: str, pool: asyncpg.Pool) -> None:
+async def test_scheduler_stops_with_schema_missing_when_a_table_is_dropped(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
     """Every part breaks at once, and results cannot be written: no part may be left behind."""
     scheduler = Scheduler(pool, shutdown_timeout=0.1)
     before = asyncio.all_tasks()

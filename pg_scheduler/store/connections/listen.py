@@ -72,7 +72,7 @@ class Subscription:
         return True
 
     def lend(self) -> None:
-        """Share the connection with statements. Its session is its own, since it receives messages."""
+        """Share the connection with statements, once it has received a message."""
         if self._connection is not None:
             self._store.shared.lend(self._connection)
 

@@ -40,7 +40,7 @@ DEFAULT_OPTIONS: Final = ConnectionOptions()
 
 
 class Connections:
-    """Check out connections.
+    """Check out connections of the pool, and open connections beside it.
 
     Args:
         pool: The user's pool.

@@ -82,7 +82,7 @@ def terminate(connection: Connection) -> None:
 
 @asynccontextmanager
 async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[None]:
-    """Run a transaction, or a savepoint within one. asyncpg's own has no timeouts; here each step has one."""
+    """Run a transaction, or a savepoint within one, with a timeout for each of its statements."""
     transaction = connection.transaction()
     # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
     async with asyncio.timeout(timeout_s):

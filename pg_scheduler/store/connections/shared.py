@@ -49,11 +49,11 @@ class SharedConnection:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the last answer."""
+        """Seconds since the last response of the server."""
         return time.monotonic() - self._answered_at
 
     def lend(self, connection: Connection) -> None:
-        """Share this connection. Its session must be its own, because statements change its settings."""
+        """Share this connection. It must not lead to a pooler: statements change its session."""
         self._connection, self._has_settings = connection, False
         self._answered_at = time.monotonic()
 

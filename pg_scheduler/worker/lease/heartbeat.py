@@ -70,7 +70,7 @@ class Heartbeat(Service):
         await self._register()
 
     async def run_once(self) -> float:
-        """Renew the lease once."""
+        """Renew the lease of the worker and its jobs once."""
         held = self._in_flight.held()
         requested_at = time.monotonic()
         try:

@@ -60,7 +60,7 @@ class KeeperOptions:
 
 
 class LeaseKeeper:
-    """Renew the lease while the event loop is blocked; made in that loop.
+    """Renew the lease while the event loop is blocked. Create it in that loop.
 
     Args:
         limit_s: Seconds of a blocked loop after which the keeper releases the lease.

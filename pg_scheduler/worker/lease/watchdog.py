@@ -42,7 +42,7 @@ class _Ping:
 
 
 class LoopWatchdog:
-    """Watch the event loop in which it was made, from the thread that calls ``check()``."""
+    """Watch the event loop in which it was created, from the thread that calls ``check()``."""
 
     def __init__(
         self, events: EventBus, in_flight: InFlight, options: WatchdogOptions = WatchdogOptions()

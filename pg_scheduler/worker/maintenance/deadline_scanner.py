@@ -60,7 +60,7 @@ class DeadlineScanner(Service):
         self._signals = signals
 
     async def run_once(self) -> float:
-        """Scan once."""
+        """Scan once, and signal leases and jobs that have expired."""
         options = self._options
         moved = random.uniform(-options.jitter, options.jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)

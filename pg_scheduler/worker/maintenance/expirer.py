@@ -35,7 +35,7 @@ class Expirer(Service):
         self._options = options
 
     async def run_once(self) -> float:
-        """Expire one batch."""
+        """Expire one batch of jobs."""
         expired = await self._jobs.expire(self._options.batch_size)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))

@@ -87,7 +87,7 @@ class Claimer(Service):
         self._has_stopped = False
 
     async def run_once(self) -> float:
-        """Claim once."""
+        """Claim due jobs once; return the seconds until the next claim."""
         async with self._claiming:  # two passes at once would count the same free slots
             return NEVER if self._has_stopped else await self._claim()
 

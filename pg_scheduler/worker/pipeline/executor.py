@@ -101,7 +101,7 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """Number of free slots."""
+        """The number of free slots."""
         return max(self._slots - len(self._attempts), 0)
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:

@@ -33,7 +33,7 @@ NETWORK_JITTER_S: Final = 0.00025
 
 
 class Pacing:
-    """Compute the claimer's sleeps."""
+    """Compute how long the claimer sleeps before its next claim."""
 
     def __init__(self, polling: PollingConfig) -> None:
         self._polling = polling

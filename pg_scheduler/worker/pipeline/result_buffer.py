@@ -33,7 +33,7 @@ _COMPLETE: Final = CompleteOutcome()
 
 @dataclass(frozen=True, slots=True)
 class ResultBufferOptions:
-    """Sizes, in outcomes."""
+    """Size limits, as numbers of outcomes."""
 
     batch_size: int = 500
     """Outcomes of one batch at most."""
@@ -73,7 +73,7 @@ class ResultBuffer:
         self._room.set()
 
     def put(self, claim: Claim, outcome: Outcome) -> None:
-        """Add an outcome. While ``is_full``, await ``room()`` before the next."""
+        """Add an outcome. If ``is_full`` is True afterwards, await ``room()`` before adding another."""
         if type(outcome) is CompleteOutcome:
             self.put_completed(claim)
         else:

@@ -51,7 +51,7 @@ class TimeoutQueue(Generic[T]):
         limits[item] = deadline
 
     def remove(self, item: T, timeout: float) -> None:
-        """Remove the time limit of an item. Its timer stays for the next item, unless too many stay."""
+        """Remove the time limit of an item. Unused timers are cancelled only when there are many."""
         limits = self._by_timeout.get(timeout)
         if limits is not None:
             limits.pop(item, None)
