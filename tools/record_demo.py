@@ -40,6 +40,10 @@ COLUMNS: Final = 84
 LINES: Final = 26
 FRAME_S: Final = 0.5
 LAST_FRAME_S: Final = 7.0
+FIRST_EVENT: Final = "SIGKILL"
+"""The loop begins ``LEAD_S`` before the first frame that shows this text."""
+
+LEAD_S: Final = 2.0
 WRITE_GAP_S: Final = 0.03
 """Chunks that follow each other faster than this belong to one update of the screen."""
 
@@ -59,6 +63,7 @@ THEME: Final = TerminalTheme(
     ],
 )
 DIM_OPACITY: Final = 0.6
+BORDER: Final = "#30363d"
 BUTTONS: Final = ("#ff6e67", "#e6be5a", "#5fd376")
 
 START_LINES: Final = 3
@@ -222,8 +227,18 @@ def frames_of(outputs: Sequence[Output], lines: int, every: float) -> list[Scree
     return [*frames, terminal.screen()]
 
 
-def render(frames: Sequence[Screen], columns: int, lines: int, every: float, last: float) -> str:
-    """Return an SVG that shows the frames in a loop, the last one longer than the others.
+def start_of_loop(frames: Sequence[Screen], every: float) -> float:
+    """Return the time of the recording at which the loop begins, in seconds."""
+    for number, frame in enumerate(frames):
+        if any(FIRST_EVENT in span.text for line in frame for span in line):
+            return max(number * every - LEAD_S, 0.0)
+    raise ValueError(f"no frame shows {FIRST_EVENT!r}")
+
+
+def render(
+    frames: Sequence[Screen], columns: int, lines: int, every: float, last: float, start: float = 0.0
+) -> str:
+    """Return an SVG that shows the frames in a loop from ``start`` on, the last one longer than the others.
 
     Without support for animations, and where the reader prefers reduced motion, it shows the last frame.
     """
@@ -239,7 +254,7 @@ def render(frames: Sequence[Screen], columns: int, lines: int, every: float, las
             *(f".{name}{{{css}}}" for css, name in classes.items()),
             f".f{{visibility:hidden;animation:f {duration:g}s step-end infinite}}",
             f"@keyframes f{{0%{{visibility:visible}}{every / duration:.4%}{{visibility:hidden}}}}",
-            f".z{{animation:z {duration:g}s step-end infinite}}",
+            f".z{{animation:z {duration:g}s step-end {-start:g}s infinite}}",
             f"@keyframes z{{0%{{visibility:hidden}}{1 - last / duration:.4%}{{visibility:visible}}}}",
             "@media(prefers-reduced-motion:reduce){g{animation:none!important}}",
         ]
@@ -248,7 +263,8 @@ def render(frames: Sequence[Screen], columns: int, lines: int, every: float, las
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {size} role="img">',
         f"<title>{escape(TITLE)}</title><desc>{escape(DESCRIPTION)}</desc><style>{style}</style>",
-        f'<rect {size} rx="8" fill="{THEME.background_color.hex}"/>',
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" '
+        f'fill="{THEME.background_color.hex}" stroke="{BORDER}"/>',
         *(f'<circle cx="{MARGIN + 6 + 18 * n}" cy="17" r="5" fill="{c}"/>' for n, c in enumerate(BUTTONS)),
         f'<text x="{width / 2:g}" y="22" text-anchor="middle" opacity="{DIM_OPACITY}">{escape(TITLE)}</text>',
         "<defs>",
@@ -258,7 +274,8 @@ def render(frames: Sequence[Screen], columns: int, lines: int, every: float, las
     ]
     for number, frame in enumerate(frames):
         is_last = number == len(frames) - 1
-        opening = '<g class="z">' if is_last else f'<g class="f" style="animation-delay:{number * every:g}s">'
+        delay = number * every - start
+        opening = '<g class="z">' if is_last else f'<g class="f" style="animation-delay:{delay:g}s">'
         uses = (
             f'<use href="#{ids[line]}" y="{row * LINE_HEIGHT}"/>' for row, line in enumerate(frame) if line
         )
@@ -293,7 +310,9 @@ def _most_common(values: Iterator[T]) -> list[T]:
 def main() -> None:
     """Record the demo and write the picture."""
     frames = frames_of(record(COMMAND, COLUMNS, LINES), LINES, FRAME_S)
-    TARGET.write_text(render(frames, COLUMNS, LINES, FRAME_S, LAST_FRAME_S), encoding="utf-8")
+    start = start_of_loop(frames, FRAME_S)
+    picture = render(frames, COLUMNS, LINES, FRAME_S, LAST_FRAME_S, start)
+    TARGET.write_text(picture, encoding="utf-8")
     print(f"{TARGET}: {len(frames)} frames, {TARGET.stat().st_size / 1024:.0f} KiB")
 
 

@@ -25,8 +25,7 @@ from examples.demo.report import build_report
 from examples.demo.scenario import Scenario
 from examples.demo.screen import Screen, choose_screen
 from examples.demo.view import build_view
-from examples.demo.worker import DemoScheduler
-from pg_scheduler import embedded
+from pg_scheduler import Scheduler, embedded
 
 __all__ = ["main"]
 
@@ -75,7 +74,7 @@ async def run_demo(dsn: str, screen: Screen) -> int:
         temporary_schema(dsn) as demo_dsn,
         asyncpg.create_pool(demo_dsn, min_size=1, max_size=4) as pool,
     ):
-        scheduler = DemoScheduler(pool)  # never started: it only enqueues, as a web service would
+        scheduler = Scheduler(pool)  # never started: it only enqueues, as a web service would
         await scheduler.initialize_db()
         ledger = Ledger(pool)
         await ledger.create()

@@ -20,6 +20,7 @@ __all__ = ["RichScreen"]
 FRAMES_PER_SECOND: Final = 10
 LINES_ABOVE_LOG: Final = 15
 BAR_WIDTH: Final = 10
+EMPTY_BAR: Final = "grey50"
 
 
 class RichScreen:
@@ -82,7 +83,7 @@ class RichScreen:
 
 def _header(view: View) -> RenderableType:
     title = Text.assemble(("pg_scheduler", "bold cyan"), "  one database, two nodes")
-    bar = ProgressBar(total=view.duration, completed=min(view.elapsed, view.duration), width=BAR_WIDTH)
+    bar = _bar(view.duration, min(view.elapsed, view.duration))
     clock = Text(f"{view.elapsed:4.1f} s", "dim")
     grid = RichTable.grid(padding=(0, 2))
     grid.add_row(title, bar, clock)
@@ -126,8 +127,11 @@ def _progress(kind: KindView) -> tuple[str, RenderableType]:
         return f"{kind.finished:,}", ""
     if kind.planned == 0:
         return "", Text("later", "dim")
-    bar = ProgressBar(total=kind.planned, completed=kind.finished, width=BAR_WIDTH)
-    return f"{kind.finished:,}/{kind.planned:,}", bar
+    return f"{kind.finished:,}/{kind.planned:,}", _bar(kind.planned, kind.finished)
+
+
+def _bar(total: float, completed: float) -> ProgressBar:
+    return ProgressBar(total=total, completed=completed, width=BAR_WIDTH, style=EMPTY_BAR)
 
 
 def _report_table(table: Table) -> RichTable:

@@ -13,8 +13,7 @@ import asyncpg
 from examples.demo import jobs
 from examples.demo.ledger import Ledger
 from examples.demo.nodes import Node, Nodes
-from examples.demo.worker import DemoScheduler
-from pg_scheduler import JobPriority, JobSpec
+from pg_scheduler import JobPriority, JobSpec, Scheduler
 
 __all__ = ["DURATION_S", "Scenario"]
 
@@ -50,7 +49,7 @@ class Scenario:
 
     def __init__(
         self,
-        scheduler: DemoScheduler,
+        scheduler: Scheduler,
         nodes: Nodes,
         pool: asyncpg.Pool,
         ledger: Ledger,
@@ -153,7 +152,8 @@ class Scenario:
         self.victim, self.killed_at = victim, datetime.now(UTC)
         self._log(f"kill {victim.name}, pid {victim.pid}, with SIGKILL while it runs {running} videos")
         lease = self._scheduler.LEASE_DURATION
-        self._log(f"its lease expires within {lease:g} s (default 60 s); then its jobs are reclaimed")
+        self._log("its connection closes, which frees its liveness lock")
+        self._log(f"its jobs are reclaimed within seconds, long before its lease of {lease:g} s expires")
 
     async def _wait_for_reclaim(self) -> None:
         while self.elapsed < DURATION_S:

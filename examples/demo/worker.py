@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import asyncpg
 
@@ -31,18 +31,12 @@ from pg_scheduler.events import (
     JobStarted,
 )
 
-__all__ = ["READY", "DemoScheduler", "application_name"]
+__all__ = ["READY", "application_name"]
 
 READY = "ready"
 SLOTS = 25
 
 logger = logging.getLogger("demo")
-
-
-class DemoScheduler(Scheduler):
-    """Scheduler with a lease of 3 s, for a short demo; most services keep the default of 60 s."""
-
-    LEASE_DURATION: ClassVar[float] = 3
 
 
 def application_name(node: str, pid: int) -> str:
@@ -94,7 +88,7 @@ async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> in
         ledger = Ledger(ledger_pool, name)
         await ledger.create()
         jobs.use_ledger(ledger)
-        scheduler = DemoScheduler(
+        scheduler = Scheduler(
             pool,
             max_concurrent_jobs=SLOTS,
             retry_policy=RetryPolicy(base=timedelta(seconds=0.5), jitter=0.1),

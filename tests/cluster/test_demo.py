@@ -33,6 +33,10 @@ def test_demo_completes_every_job_exactly_once() -> None:
     assert done.stderr == ""
     assert took < 30
     assert "with SIGKILL while it runs" in done.stdout
+    assert "which frees its liveness lock" in done.stdout
+    assert "long before its lease of 60 s expires" in done.stdout
+    (reclaimed,) = re.findall(r"orphaned jobs of node-\d restarted, ([\d.]+) s after the kill", done.stdout)
+    assert float(reclaimed) < 7  # within the demo, whose lease is 60 s
     assert "nothing lost: 2,100 of 2,100 one-off jobs completed" in done.stdout
     assert re.search(r"nothing doubled: 0 of 2,1\d\d jobs completed twice", done.stdout)
     assert "FAILED" not in done.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from examples.demo.view import TITLES
 from tests.docs.snippets import ROOT
-from tools.record_demo import Output, Terminal, frames_of, render
+from tools.record_demo import Output, Terminal, frames_of, render, start_of_loop
 
 PICTURE = ROOT / "docs" / "figures" / "demo.svg"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -65,6 +65,18 @@ def test_picture_shows_the_frames_in_turn_and_the_last_one_longer() -> None:
     assert "40.0000%{visibility:visible}" in picture
 
 
+def test_picture_begins_its_loop_two_seconds_before_the_kill() -> None:
+    outputs = [Output(0, "a\r\n\r\n\r\nb"), Output(3.2, "\r\nwith SIGKILL"), Output(4.2, "\r\nend")]
+    frames = frames_of(outputs, 10, 0.5)
+    assert start_of_loop(frames, 0.5) == 1.5
+    picture = render(frames, columns=10, lines=10, every=0.5, last=1.5, start=1.5)
+    delays = re.findall(r"animation-delay:(-?[\d.]+)s", picture)
+    assert [float(delay) for delay in delays] == [number * 0.5 - 1.5 for number in range(len(frames) - 1)]
+    assert "step-end -1.5s infinite" in picture
+    with pytest.raises(ValueError, match="SIGKILL"):
+        start_of_loop(frames[:2], 0.5)
+
+
 def test_committed_picture_is_small_and_shows_the_current_demo() -> None:
     text = PICTURE.read_text(encoding="utf-8")
     words = " ".join(ET.fromstring(text).itertext())
@@ -72,5 +84,5 @@ def test_committed_picture_is_small_and_shows_the_current_demo() -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script", text)
     for title in TITLES.values():
         assert title in words, f"{title!r} is missing; python3 dev.py picture records the demo again"
-    for result in ("nothing lost: 2,100 of 2,100", "nothing doubled: 0 of 2,1", "SIGKILL", "reclaimed: "):
+    for result in ("nothing lost: 2,100 of 2,100", "nothing doubled: 0 of 2,1", "SIGKILL", "liveness lock", "reclaimed: "):
         assert result in words, f"{result!r} is missing; python3 dev.py picture records the demo again"
