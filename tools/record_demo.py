@@ -236,7 +236,7 @@ def start_of_loop(frames: Sequence[Screen], every: float) -> float:
 
 
 def render(
-    frames: Sequence[Screen], columns: int, lines: int, every: float, last: float, start: float = 0.0
+    frames: Sequence[Screen], columns: int, lines: int, every: float, last: float, *, start: float = 0.0
 ) -> str:
     """Return an SVG that shows the frames in a loop from ``start`` on, the last one longer than the others.
 
@@ -259,12 +259,12 @@ def render(
             "@media(prefers-reduced-motion:reduce){g{animation:none!important}}",
         ]
     )
+    colors = f'fill="{THEME.background_color.hex}" stroke="{BORDER}"'
     size = f'width="{width}" height="{height}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {size} role="img">',
         f"<title>{escape(TITLE)}</title><desc>{escape(DESCRIPTION)}</desc><style>{style}</style>",
-        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" '
-        f'fill="{THEME.background_color.hex}" stroke="{BORDER}"/>',
+        f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" {colors}/>',
         *(f'<circle cx="{MARGIN + 6 + 18 * n}" cy="17" r="5" fill="{c}"/>' for n, c in enumerate(BUTTONS)),
         f'<text x="{width / 2:g}" y="22" text-anchor="middle" opacity="{DIM_OPACITY}">{escape(TITLE)}</text>',
         "<defs>",
@@ -311,7 +311,7 @@ def main() -> None:
     """Record the demo and write the picture."""
     frames = frames_of(record(COMMAND, COLUMNS, LINES), LINES, FRAME_S)
     start = start_of_loop(frames, FRAME_S)
-    picture = render(frames, COLUMNS, LINES, FRAME_S, LAST_FRAME_S, start)
+    picture = render(frames, COLUMNS, LINES, FRAME_S, LAST_FRAME_S, start=start)
     TARGET.write_text(picture, encoding="utf-8")
     print(f"{TARGET}: {len(frames)} frames, {TARGET.stat().st_size / 1024:.0f} KiB")
 
