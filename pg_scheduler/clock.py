@@ -1,7 +1,7 @@
 """The clock of a Scheduler.
 
 In production it is the database's clock: statements use ``coalesce(:now, now())`` and receive None, so all
-nodes agree whatever their own clocks show. Tests pass a FakeClock and move it.
+nodes agree even if their own clocks differ. Tests pass a FakeClock and move it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     ├── ConfigurationError (ValueError)      an invalid setting
     ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
     ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
-    ├── NameConflictError (ValueError)       two functions with one explicit name
+    ├── NameConflictError (ValueError)       two functions with the same explicit name
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
     ├── SchemaError
     │   ├── SchemaMissingError               a table is missing: call initialize_db() or start()
@@ -70,7 +70,7 @@ class PayloadError(SchedulerError, TypeError, ValueError):
 
 
 class NameConflictError(SchedulerError, ValueError):
-    """Two functions were registered with one explicit name."""
+    """Two functions were registered with the same explicit name."""
 
 
 class NotRunningError(SchedulerError, RuntimeError):

@@ -194,7 +194,7 @@ class JobMethods(SchedulerParts):
         return was_finished
 
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
-        """Set the status of a job, whatever it was before.
+        """Set the status of a job, regardless of its current status.
 
         A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
         finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;

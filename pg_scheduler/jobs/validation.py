@@ -82,7 +82,7 @@ def check_execution_time(execution_time: object, *, name: str = "execution_time"
         raise ValueError(f"{name} {execution_time.isoformat()} is out of range in UTC") from error
     if instant in INFINITIES:
         raise ValueError(
-            f"{name} {execution_time.isoformat()} is out of range: PostgreSQL stores it as infinity"
+            f"{name} {execution_time.isoformat()} is out of range: PostgreSQL would store it as infinity"
         )
     return instant
 

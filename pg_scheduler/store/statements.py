@@ -98,7 +98,7 @@ class Statements:
         Args:
             name: The name of the statement.
             args: Its arguments.
-            on: The connection to use, whatever the route.
+            on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
         """
         query = await self.query(name, on=on)

@@ -94,7 +94,7 @@ class CronTrigger:
         return first if first > instant else second
 
     def _follows(self, change: _ClockChange) -> bool:
-        """Return whether the job follows the local time through the change: skips and repeats with it."""
+        """Return whether skipped local times do not fire, and repeated ones fire twice, at this change."""
         return self._fields.wild or not -MIN_CORRECTION <= change.after - change.before < MIN_CORRECTION
 
     def _change_at(self, wall: datetime) -> _ClockChange | None:

@@ -1,7 +1,7 @@
-"""Parse cron expressions and search the next wall time that matches.
+"""Parse cron expressions, and find the next wall time that matches.
 
 croniter is used as the parser only. Its releases disagree about the times of an expression (``0 0 1,30 * *``
-omits the 1st of March before 6.1), while all nodes of a cluster must agree, whatever release each has. So
+omits the 1st of March before 6.1), while all nodes of a cluster must agree, even with different releases. So
 this module searches itself, and rejects expressions that releases read differently.
 
 Wall times are naive: time zones are handled in `CronTrigger`.

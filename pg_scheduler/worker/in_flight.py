@@ -24,7 +24,7 @@ class Revocation(Enum):
     CANCELLED = auto()
     """A caller cancelled the job."""
     LOST = auto()
-    """The row belongs to another worker, or was changed by hand, or the lease is over."""
+    """The row belongs to another worker or was changed manually, or the lease expired."""
     SHUTDOWN = auto()
     """This worker shuts down."""
 
@@ -82,13 +82,13 @@ class InFlight:
         return running is not None and running.claim.attempt == attempt
 
     def revoke(self, job_id: str, attempt: int, reason: Revocation) -> None:
-        """Stop an attempt; a no-op if another attempt of the job runs, or none."""
+        """Revoke an attempt; a no-op if it does not run in this process."""
         running = self.attempts.get(job_id)
         if running is not None and running.claim.attempt == attempt:
             running.revoke(reason)
 
     def revoke_all(self, reason: Revocation) -> None:
-        """Stop every attempt."""
+        """Revoke every attempt."""
         for running in list(self.attempts.values()):
             running.revoke(reason)
 

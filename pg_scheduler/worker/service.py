@@ -44,7 +44,7 @@ class Wakeup:
         self._event.set()
 
     async def wait(self, seconds: float) -> None:
-        """Sleep until the time is over or ``set()`` is called."""
+        """Sleep until the timeout expires or ``set()`` is called."""
         try:
             async with asyncio.timeout(None if seconds == NEVER else max(seconds, 0)):
                 await self._event.wait()

@@ -124,7 +124,7 @@ async def test_readme_example_runs_its_job_and_waits(
     assert tuple(row) == ("example.remind", "completed", 3)
 
 
-async def test_quickstart_worker_greets_and_stops_on_sigint(dsn: str, tmp_path: Path) -> None:
+async def test_quickstart_worker_runs_a_job_and_stops_on_sigint(dsn: str, tmp_path: Path) -> None:
     snippet = FILES["docs/quickstart.md worker.py"]
     # Its jobs are due after a second of real time, as on the page.
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
@@ -148,7 +148,7 @@ async def test_quickstart_worker_greets_and_stops_on_sigint(dsn: str, tmp_path: 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-async def test_shutdown_worker_exits_with_zero_on_signals(
+async def test_shutdown_guide_worker_exits_with_status_0_on_signals(
     dsn: str, tmp_path: Path, signum: signal.Signals
 ) -> None:
     snippet = FILES["docs/guides/shutdown.md worker.py"]

@@ -417,7 +417,7 @@ async def test_executor_publishes_a_service_fault_when_its_own_code_raises(
     assert bench.executor.free == 5
 
 
-async def test_executor_publishes_no_fault_when_python_closes_an_attempt(bench: Bench) -> None:
+async def test_executor_publishes_no_fault_when_the_coroutine_of_an_attempt_is_closed(bench: Bench) -> None:
     """As Python does with the coroutines of an event loop that has ended."""
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")

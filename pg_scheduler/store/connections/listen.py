@@ -72,7 +72,7 @@ class Subscription:
         return True
 
     def lend(self) -> None:
-        """Share the connection with statements, once it has received a message."""
+        """Share the connection with statements. Call this only after a message has arrived."""
         if self._connection is not None:
             self._store.shared.lend(self._connection)
 

@@ -57,7 +57,7 @@ class Planner(Service):
         self.book.forget_sync()
 
     async def run_once(self) -> float:
-        """Write the schedules that this process changed, then enqueue the jobs of due ones."""
+        """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
         await self.book.sync()
         if await self.book.write_switches():
             self._signals.switches_written()

@@ -26,7 +26,7 @@ class TimeoutQueue(Generic[T]):
     """Call back for each item that is not removed in time.
 
     Args:
-        on_expired: Called with an item whose time limit is over.
+        on_expired: Called with an item whose time limit has expired.
     """
 
     def __init__(self, on_expired: Callable[[T], None]) -> None:
