@@ -156,11 +156,11 @@ class EmbeddedPostgres:
         self._send(do="kill")
 
     def freeze(self) -> None:
-        """Stop all server processes (SIGSTOP). Connections stay open, but do not respond until `thaw`."""
+        """Suspend all server processes (SIGSTOP). Connections stay open, but do not respond until `thaw`."""
         self._send(do="freeze")
 
     def thaw(self) -> None:
-        """Continue a frozen server (SIGCONT)."""
+        """Resume a frozen server (SIGCONT)."""
         self._send(do="thaw")
 
     def close(self) -> None:

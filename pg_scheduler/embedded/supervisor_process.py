@@ -190,12 +190,12 @@ class ServerProcess:
         return {}
 
     def freeze(self) -> dict[str, Any]:
-        """Stop the server's processes (SIGSTOP)."""
+        """Suspend the server's processes (SIGSTOP)."""
         self._signal(signal.SIGSTOP)
         return {}
 
     def thaw(self) -> dict[str, Any]:
-        """Continue the server's processes (SIGCONT)."""
+        """Resume the server's processes (SIGCONT)."""
         self._signal(signal.SIGCONT)
         return {}
 

@@ -170,7 +170,7 @@ class JobsReclaimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsVacuumed(Event):
-    """The vacuum deleted finished jobs: the number of each status."""
+    """The vacuum deleted finished jobs. Each field is the number of deleted jobs of a status."""
 
     completed: int
     failed: int

@@ -37,7 +37,7 @@ class ScheduleRepository:
     async def periodic_rows_and_now(
         self, *, on: Connection | None = None
     ) -> tuple[dict[str, PeriodicRow], datetime | None]:
-        """Return every schedule by dedup key, and the time; None if there is no schedule."""
+        """Return every schedule by dedup key, and the current time, which is None if there is no schedule."""
         rows = await self._statements.fetch("periodic_rows", self._statements.now, on=on)
         schedules = map(periodic_from, rows)
         return {each.dedup_key: each for each in schedules}, rows[0]["now"] if rows else None

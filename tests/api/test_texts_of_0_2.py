@@ -41,7 +41,7 @@ def test_periodic_error_contains_async_functions_when_the_function_is_not_async(
         periodic(every=timedelta(minutes=5))(not_async)  # type: ignore[type-var]
 
 
-async def test_schedule_error_contains_expected_an_async_function_when_it_is_not_async(
+async def test_schedule_error_contains_expected_an_async_function_when_func_is_not_async(
     scheduler: Scheduler,
 ) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):

@@ -161,7 +161,7 @@ async def test_aiohttp_handler_schedules_a_job_that_runs(
 
 
 @recipe("web.md jobs.py", "web.md web.py", "deploying.md worker.py")
-async def test_worker_process_runs_what_a_web_process_enqueues(
+async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
     load: Load, dsn: str, pool: Pool, tmp_path: Path
 ) -> None:
     pytest.importorskip("fastapi", exc_type=ImportError, reason="FastAPI wants a newer pydantic than we do")
@@ -188,7 +188,7 @@ async def test_worker_process_runs_what_a_web_process_enqueues(
 
 
 @recipe("jobs.md threads.py")
-async def test_blocking_code_runs_in_a_thread(load: Load, pool: Pool, tmp_path: Path) -> None:
+async def test_blocking_code_recipe_runs_in_a_thread(load: Load, pool: Pool, tmp_path: Path) -> None:
     module = await load("jobs.md threads.py")
     file = tmp_path / "data.bin"
     file.write_bytes(b"data")
@@ -200,7 +200,7 @@ async def test_blocking_code_runs_in_a_thread(load: Load, pool: Pool, tmp_path: 
 
 
 @recipe("jobs.md processes.py")
-async def test_cpu_bound_code_runs_in_a_process(dsn: str, pool: Pool, tmp_path: Path) -> None:
+async def test_cpu_bound_recipe_runs_in_a_process(dsn: str, pool: Pool, tmp_path: Path) -> None:
     snippet = FILES[RECIPES + "jobs.md processes.py"]
     async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(50):
         assert process.stdout
@@ -212,7 +212,7 @@ async def test_cpu_bound_code_runs_in_a_process(dsn: str, pool: Pool, tmp_path: 
 
 
 @recipe("jobs.md invoices.py")
-async def test_registered_methods_use_the_pool_and_the_scheduler(
+async def test_registered_methods_recipe_uses_the_pool_and_the_scheduler(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("jobs.md invoices.py")
@@ -250,7 +250,9 @@ def unconfigured_logging() -> Iterator[None]:
 
 
 @recipe("jobs.md logs.py")
-async def test_log_records_carry_the_job(load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_logging_recipe_adds_the_job_id_to_log_records(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
     module = await load("jobs.md logs.py")
     with unconfigured_logging():
         module.configure_logging()
@@ -281,7 +283,7 @@ async def test_fake_clock_recipe_passes_under_pytest(dsn: str, tmp_path: Path) -
 
 
 @recipe("coordinating.md unique.py")
-async def test_unique_job_is_scheduled_once(
+async def test_unique_job_recipe_schedules_the_job_once(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md unique.py")
@@ -297,7 +299,7 @@ async def test_unique_job_is_scheduled_once(
 
 
 @recipe("coordinating.md debounce.py")
-async def test_debounced_job_runs_once_with_the_last_arguments(
+async def test_debounce_recipe_runs_the_job_once_with_the_last_arguments(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md debounce.py")
@@ -315,7 +317,7 @@ async def test_debounced_job_runs_once_with_the_last_arguments(
 
 
 @recipe("coordinating.md chain.py")
-async def test_chain_schedules_b_once_when_a_is_repeated(
+async def test_chain_recipe_schedules_job_b_once_when_job_a_is_repeated(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = await load("coordinating.md chain.py")

@@ -35,7 +35,7 @@ async def small(dsn: str) -> AsyncIterator[Pool]:
     ("size", "direct", "spare", "lock"),
     [(1, False, False, False), (2, False, False, True), (3, False, True, True), (1, True, True, True)],
 )
-async def test_connections_report_what_the_pool_size_allows(
+async def test_connections_allow_held_connections_depending_on_the_pool_size(
     dsn: str, size: int, direct: bool, spare: bool, lock: bool
 ) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size) as pool:

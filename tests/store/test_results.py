@@ -236,7 +236,7 @@ REPLACEMENT = new_job(
 
 
 @ALL_OUTCOMES
-async def test_settle_applies_a_replacement_whatever_the_outcome(
+async def test_settle_applies_a_replacement_with_every_outcome(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
     (claim, other) = await running(store, new_job(max_retries=1), new_job("other"))
