@@ -32,6 +32,9 @@ class FakeClock:
 
     Args:
         now: The first time, timezone-aware.
+
+    Attributes:
+        now: The current time. A test may assign it.
     """
 
     def __init__(self, now: datetime) -> None:

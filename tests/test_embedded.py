@@ -349,6 +349,12 @@ class TestServerFunction:
         assert main(["--", sys.executable, "-c", code + "; raise SystemExit(3)"]) == 3
         assert file.read_text().startswith("postgresql://postgres@/postgres?host=")
 
+    def test_command_line_exits_with_128_plus_the_signal_that_ended_the_command(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", "postgresql://db/mine")
+        assert main(["--", "sh", "-c", "kill -TERM $$"]) == 128 + signal.SIGTERM
+
     def test_command_line_prints_the_error_when_no_server_is_found(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:

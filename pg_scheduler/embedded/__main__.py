@@ -7,21 +7,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pg_scheduler.embedded.binaries import EmbeddedError
 from pg_scheduler.embedded.server import server
 
 __all__ = ["main"]
 
+SIGNAL_EXIT_CODE: Final = 128
+
 
 def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    """Run the command until it exits. It receives Ctrl-C as well and may continue, as psql does."""
+    """Run the command until it exits and return its exit code, or 128 + signal if a signal ended it.
+
+    The command receives Ctrl-C as well and may continue, as psql does.
+    """
     with subprocess.Popen(command, env=environment) as process:
         while True:
             try:
-                return process.wait()
+                code = process.wait()
             except KeyboardInterrupt:
                 continue
+            return code if code >= 0 else SIGNAL_EXIT_CODE - code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -206,7 +206,7 @@ async def test_cpu_bound_recipe_runs_in_a_process(dsn: str, pool: Pool, tmp_path
         assert process.stdout
         assert await process.stdout.readline() == b"168 primes below 1000\n"
         process.send_signal(signal.SIGINT)
-        await process.wait()
+        assert await process.wait() == 0
     rows = await pool.fetch("SELECT status, job_name FROM scheduled_jobs")
     assert [tuple(row) for row in rows] == [("completed", "processes.report_primes")]
 
@@ -454,6 +454,16 @@ async def test_inserted_row_has_the_defaults_that_the_page_lists(pool: Pool) -> 
 
 
 # -- deploying -----------------------------------------------------------------------------------------
+
+
+@recipe("deploying.md migrate.py")
+async def test_migration_recipe_creates_the_tables_and_may_run_again(empty_dsn: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        async with program(FILES[RECIPES + "deploying.md migrate.py"], tmp_path, empty_dsn) as process:
+            async with asyncio.timeout(30):
+                assert await process.wait() == 0
+        async with asyncpg.create_pool(empty_dsn, min_size=1) as pool:
+            assert (await Scheduler(pool).count_jobs()).total == 0
 
 
 SLOW = """

@@ -104,8 +104,6 @@ def test_reference_page_has_no_directive_that_hides_content(page: Path) -> None:
     directives = re.findall(r"^(?:`{3,}|:{3,})\{(\w+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     allowed = {
         "docs/changelog.md": {"include"},
-        "docs/concepts/life-cycle.md": {"raw"},
-        "docs/development/architecture.md": {"raw"},
         "docs/index.md": {"toctree"},
     }
     assert set(directives) <= allowed.get(page_id(page), set())
