@@ -44,7 +44,7 @@ class Enqueuer:
     async def insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
     ) -> str:
-        """Insert one job.
+        """Insert one validated job.
 
         Raises:
             JobConflictError: The id exists and the resolution is RAISE.

@@ -128,7 +128,7 @@ class JobRepository:
     # -- read ------------------------------------------------------------------------------------------
 
     async def get_job(self, job_id: str) -> Job | None:
-        """Return one job, or None."""
+        """Return the job, or None if it does not exist."""
         rows = await self._statements.fetch("get_job", job_id)
         return job_from(rows[0]) if rows else None
 

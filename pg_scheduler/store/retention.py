@@ -15,7 +15,7 @@ __all__ = ["RetentionRepository"]
 
 
 class RetentionRepository:
-    """Finished jobs that retention deletes.
+    """The statements that delete finished jobs and count them.
 
     Args:
         statements: Runs the statements.
@@ -44,17 +44,17 @@ class RetentionRepository:
         return count
 
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
-        """Add to the counts of the day."""
+        """Add deletions to the counts of the current day."""
         order = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
         counts = (deleted.get(status, 0) for status in order)
         await self._statements.fetch("record_vacuum", *counts, worker_id, self._statements.now)
 
     async def vacuum_stats(self, days: int) -> list[VacuumDay]:
-        """Return the counts of the last days, newest first."""
+        """Return the deletions of each of the last days, newest first."""
         rows = await self._statements.fetch("vacuum_stats", days, self._statements.now)
         return [VacuumDay(**dict(row)) for row in rows]
 
     async def total_vacuum_stats(self) -> VacuumTotal:
-        """Return the counts of all days."""
+        """Return the deletions of all days by status."""
         (row,) = await self._statements.fetch("total_vacuum_stats")
         return VacuumTotal(**dict(row))

@@ -32,7 +32,7 @@ Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class Statements:
-    """Run the statements of one schema.
+    """Run the named statements on the tables of one schema.
 
     The schema is looked up at first use; each statement names it from then on.
 
@@ -133,7 +133,7 @@ class Statements:
         return rows[0][0] if rows else None
 
     async def execute(self, name: str, *, on: Connection) -> None:
-        """Run a statement without arguments and rows."""
+        """Run a statement that takes no arguments and returns no rows."""
         query = await self.query(name, on=on)
         with translated():
             await on.execute(query.text, timeout=self.call_timeout_s)

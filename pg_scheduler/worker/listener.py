@@ -79,7 +79,7 @@ class Listener(Service):
         return is_up and self._subscription is not None and self._subscription.is_open
 
     async def run_once(self) -> float:
-        """Connect, or check the connection."""
+        """Open the LISTEN connection, or check it if it is open."""
         if self._subscription is not None and self.is_receiving:
             return await self._subscription.check(self._options.check_interval_s)
         await self.drain()

@@ -13,7 +13,7 @@ __all__ = ["Notifier"]
 
 
 class Notifier(Service):
-    """Flush the outbox."""
+    """Send the messages of the outbox."""
 
     name: ClassVar[str] = "notifier"
 

@@ -84,7 +84,7 @@ class Service(ABC):
         """Set up what the first pass needs."""
 
     async def drain(self) -> None:  # noqa: B027 - optional
-        """Finish after the last pass."""
+        """Finish the work of the service after the last pass."""
 
     @property
     def is_running(self) -> bool:

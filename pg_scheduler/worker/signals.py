@@ -77,5 +77,5 @@ class Signals:
         self.database_up = Signal("the lease keeper has connected")
 
     def __iter__(self) -> Iterator[tuple[str, Signal]]:
-        """Iterate over names and signals."""
+        """Iterate over pairs of name and signal."""
         return iter(vars(self).items())

@@ -21,7 +21,7 @@ __all__ = ["Tuning"]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The options of all parts."""
+    """The internal options of every part of a worker."""
 
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     claimer: ClaimerOptions = field(default_factory=ClaimerOptions)

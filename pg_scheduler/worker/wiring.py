@@ -70,7 +70,7 @@ def connect(signals: Signals, to: Receivers) -> None:
 
 
 def markdown(signals: Signals, to: Receivers) -> str:
-    """Return the table for the documentation."""
+    """Return the wiring as a Markdown table, for the documentation."""
     names = {signal: name for name, signal in signals}
     lines = ["| Signal | Sent when | Wakes |", "|---|---|---|"]
     for signal, receivers in wiring(signals, to):

@@ -54,7 +54,7 @@ class Subscription:
         return self._connection is not None and is_open(self._connection)
 
     async def open(self) -> bool:
-        """Connect and listen.
+        """Open a connection and LISTEN on the channel of the schema.
 
         Returns:
             False behind a pooler: LISTEN would stay in a session that others use.

@@ -1,4 +1,4 @@
-"""Check, bound and end single sessions."""
+"""Check single connections, limit the time of their statements, and close them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENDED: Final = "the connection ended during a call"
 
 
 def check_connection(connection: object) -> Connection | None:
-    """Return the caller's connection, or None.
+    """Return the connection if it is an asyncpg connection or None.
 
     Raises:
         TypeError: It is neither.

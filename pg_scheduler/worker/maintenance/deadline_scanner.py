@@ -33,7 +33,7 @@ class ScannerOptions:
 
 
 class DeadlineScanner(Service):
-    """Scan for the next deadline.
+    """Signal expired leases and misfire grace times.
 
     Args:
         lease: Seconds.

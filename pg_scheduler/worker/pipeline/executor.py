@@ -53,7 +53,7 @@ _RETURNED: Final = ReturnResult()
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """The timeout of interrupting jobs."""
+    """The time that interrupted jobs get to clean up."""
 
     cleanup_timeout_s: float = 10.0
     """Seconds that cancelled tasks get to clean up before the shutdown continues without them."""
