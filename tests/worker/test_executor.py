@@ -460,7 +460,7 @@ async def test_executor_skips_a_job_when_its_advisory_lock_is_taken(bench: Bench
     await other.execute("SELECT pg_advisory_lock($1)", LOCK)
     gate = Gate()
     event = await bench.run(gate.job, lock_key=LOCK, max_retries=3)
-    assert event == JobCancelled("a", "test.job", 1, "skipped: another run holds the advisory lock")
+    assert event == JobCancelled("a", "test.job", 1, "skipped: another attempt holds the advisory lock")
     assert not gate.calls
     await other.close()
     gate.open.set()

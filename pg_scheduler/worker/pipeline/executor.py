@@ -46,7 +46,7 @@ from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Executor", "ExecutorOptions"]
 
-LOCK_TAKEN: Final = "skipped: another run holds the advisory lock"
+LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
 
 _RETURNED: Final = ReturnResult()
 
