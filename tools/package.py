@@ -22,6 +22,7 @@ from packaging.metadata import Metadata
 from tools.environment import LOCK, ROOT, DevError, note, run
 
 CHANGELOG = ROOT / "CHANGELOG.md"
+RELATIVE_LINK = re.compile(r"\]\((?!https://|#)([^)]*)\)")
 SMOKE_TEST = Path(__file__).with_name("smoke.py")
 COLLECT = """\
 import os, sys
@@ -71,6 +72,8 @@ def read_metadata(distributions: Distributions) -> Metadata:
     metadata = Metadata.from_email(content, validate=True)
     if email.message_from_bytes(content)["Description-Content-Type"] != "text/markdown":
         raise DevError("the description is not declared as text/markdown")
+    if links := RELATIVE_LINK.findall(metadata.description or ""):
+        raise DevError(f"the description has relative links, which lead nowhere on a package index: {links}")
     return metadata
 
 

@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import PAGES, ROOT, Snippet, page_id, snippets_of
+from tools.readme import make_links_absolute
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=page_id)
 def test_links_of_top_level_pages_lead_to_files(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("version", "tag"), [("1.0.0", "v1.0.0"), ("1.1.0.dev0", "main")])
+def test_readme_of_the_package_links_to_files_of_its_tag(version: str, tag: str) -> None:
+    text = "![a](docs/a.svg) [b](docs/b.md#c) [d](#d) [e](https://e.org/f)"
+    blob = f"https://github.com/pg-scheduler/pg-scheduler/blob/{tag}"
+    raw = f"https://raw.githubusercontent.com/pg-scheduler/pg-scheduler/{tag}"
+    expected = f"![a]({raw}/docs/a.svg) [b]({blob}/docs/b.md#c) [d](#d) [e](https://e.org/f)"
+    assert make_links_absolute(text, version) == expected
+    readme = make_links_absolute((ROOT / "README.md").read_text(encoding="utf-8"), version)
+    assert not re.findall(r"\]\((?!https://|#)", readme)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -1,0 +1,36 @@
+"""Build hook: make the relative links of the README absolute in the metadata of wheel and sdist.
+
+A package index shows the README without the files of the checkout.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+__all__ = ["AbsoluteLinks", "make_links_absolute"]
+
+PAGES: Final = "https://github.com/pg-scheduler/pg-scheduler/blob"
+FILES: Final = "https://raw.githubusercontent.com/pg-scheduler/pg-scheduler"
+LINK: Final = re.compile(r"(?P<before>(?P<image>!?)\[[^\]]*\]\()(?![a-z]+:|#)(?P<target>[^)\s]+)")
+
+
+def make_links_absolute(text: str, version: str) -> str:
+    """Return Markdown whose relative links lead to the tag of the version; to ``main`` if it has no tag."""
+    tag = "main" if "dev" in version else f"v{version}"
+    return LINK.sub(
+        lambda link: f"{link['before']}{FILES if link['image'] else PAGES}/{tag}/{link['target']}", text
+    )
+
+
+class AbsoluteLinks(MetadataHookInterface):
+    """The hook that hatchling calls, named in ``pyproject.toml``."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the description of the package."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        links = make_links_absolute(text, metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": links}
