@@ -318,6 +318,6 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         locked = [key for key, config in self._periodic.configs().items() if config.use_advisory_lock]
         if locked and not self._store.connections.can_hold_a_lock:
             raise ConfigurationError(
-                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each run, "
+                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each attempt, "
                 "but the pool has max_size=1; create the pool with max_size=2 or more, or pass direct_dsn="
             )

@@ -69,7 +69,7 @@ class DedicatedConnection:
                 raise
 
     async def release(self) -> None:
-        """Return the connection to the pool, its settings reset."""
+        """Reset the settings of the connection and return it to the pool."""
         async with self._turn:
             self.is_in_use = False
             await self._drop()

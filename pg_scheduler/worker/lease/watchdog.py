@@ -85,7 +85,7 @@ class LoopWatchdog:
         return self._blocked_s > self._options.blocked_after_s
 
     def is_blocked_for(self, seconds: float) -> bool:
-        """Return whether the event loop was blocked for longer at the last check, and at the one before.
+        """Return whether the last two checks found the event loop blocked, in the end for over ``seconds``.
 
         After the whole process was suspended, the event loop has until the second check to answer.
         """
