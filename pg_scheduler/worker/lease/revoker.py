@@ -40,7 +40,7 @@ class Revoker:
             self._in_flight.revoke(job_id, attempt, reason)
 
     def revoke_all(self) -> None:
-        """Stop every attempt, because the lease is lost; publish that once for each lost lease."""
+        """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""
         if self._reported_at_renewal != self._lease.renewals:  # the timer and each heartbeat may detect it
             self._reported_at_renewal = self._lease.renewals
             self._events.publish(LeaseLost(self._worker_id))
