@@ -105,7 +105,7 @@ class WorkerRepository:
         await self._statements.fetch("restart_leases", self._statements.now, limit)
 
     async def scan_deadlines(self, horizon_s: float, heartbeat_threshold_s: float) -> Deadlines:
-        """Return the seconds until the next lease and the next job due within the horizon expire."""
+        """Return when the next lease and the next pending job expire, for jobs due within the horizon."""
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
