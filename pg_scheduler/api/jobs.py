@@ -68,7 +68,8 @@ class JobMethods(SchedulerParts):
 
         Raises:
             TypeError: ``func`` is not a coroutine function, or a value has the wrong type.
-            ValueError: ``execution_time`` is naive, or another value is out of range.
+            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction, or another value
+                is out of range.
             PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
                 Nothing is stored.
             JobConflictError: The id exists and the resolution is RAISE; a ValueError.
@@ -120,7 +121,7 @@ class JobMethods(SchedulerParts):
 
         Raises:
             TypeError: A value has the wrong type.
-            ValueError: A value is out of range.
+            ValueError: A value is out of range, or ``connection`` is not in a transaction.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id exists or occurs twice, and the resolution is RAISE; a ValueError.
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see

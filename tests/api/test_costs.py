@@ -55,7 +55,7 @@ async def other(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 async def idle(make: Make, pool: asyncpg.Pool, sent: Statements) -> Scheduler:
     """Return a Scheduler that was not started and has looked up its schema."""
     scheduler = make()
-    async with pool.acquire() as connection:
+    async with pool.acquire() as connection, connection.transaction():
         await scheduler.schedule(work, execution_time=now() + HOUR, connection=connection)
     await sent.take()
     return scheduler
@@ -164,7 +164,8 @@ async def test_schedule_sends_one_statement_on_the_callers_connection_and_none_e
     one: dict[str, int],
     several: dict[str, int],
 ) -> None:
-    await idle.schedule(work, execution_time=now() + HOUR, connection=other)  # asyncpg reads the types once
+    async with other.transaction():  # asyncpg reads the types once
+        await idle.schedule(work, execution_time=now() + HOUR, connection=other)
     own = Statements()
     await own.listen(other)
     async with other.transaction():

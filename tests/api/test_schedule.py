@@ -555,13 +555,6 @@ async def test_callers_transaction_stays_usable_after_a_conflict(make: Make, poo
     assert await scheduler.get_job("mine") is not None
 
 
-async def test_connection_without_a_transaction_commits_at_once(make: Make, pool: asyncpg.Pool) -> None:
-    scheduler = make()
-    async with pool.acquire() as connection:
-        await scheduler.schedule(work, execution_time=now(), job_id="mine", connection=connection)
-        assert await scheduler.get_job("mine") is not None
-
-
 async def test_schedule_succeeds_on_the_only_connection_of_the_pool(make: Make, pools: Pools) -> None:
     """The call acquires no second connection, which would block it."""
     pool = await pools(1)

@@ -131,7 +131,7 @@ async def test_database_errors_contain_no_job_arguments(pool: asyncpg.Pool) -> N
     with pytest.raises(asyncpg.CheckViolationError) as raised:
         await scheduler.schedule_bulk([JobSpec(work, now(), (SECRET,))] * 100)
     assert SECRET not in logged_text(raised.value)
-    async with pool.acquire() as connection:
+    async with pool.acquire() as connection, connection.transaction():
         with pytest.raises(asyncpg.CheckViolationError) as raised:
             await scheduler.schedule(work, execution_time=now(), args=(SECRET,), connection=connection)
     assert SECRET not in logged_text(raised.value)

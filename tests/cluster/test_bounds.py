@@ -62,11 +62,12 @@ async def frozen(server: EmbeddedPostgres) -> AsyncIterator[None]:
 async def assert_all_end(
     calls: dict[str, Call], subject: Any, private_dsn: str, server: EmbeddedPostgres
 ) -> None:
-    """Make all calls concurrently on a frozen server, each with a connection that it may use."""
+    """Make all calls concurrently on a frozen server, each with a connection in a transaction."""
     async with AsyncExitStack() as stack:
         connections = [await asyncpg.connect(private_dsn) for _ in calls]
         for each in connections:
             stack.callback(each.terminate)
+            await each.transaction().start()
         async with frozen(server):
             tasks = {
                 name: asyncio.ensure_future(call(subject, connection))

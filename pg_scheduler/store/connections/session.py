@@ -37,12 +37,20 @@ def check_connection(connection: object) -> Connection | None:
 
     Raises:
         TypeError: It is neither.
+        ValueError: It is not in a transaction.
     """
-    if connection is None or isinstance(connection, Connection):
-        return connection
-    raise TypeError(  # its repr could be a DSN with a password
-        f"connection must be an asyncpg connection, not {type(connection).__name__}"
-    )
+    if connection is None:
+        return None
+    if not isinstance(connection, Connection):
+        raise TypeError(  # its repr could be a DSN with a password
+            f"connection must be an asyncpg connection, not {type(connection).__name__}"
+        )
+    if is_open(connection) and not connection.is_in_transaction():
+        raise ValueError(
+            "connection is not in a transaction, so the job would be committed at once; schedule within "
+            "async with connection.transaction(): or omit connection="
+        )
+    return connection
 
 
 def check_pool(pool: asyncpg.Pool) -> None:
