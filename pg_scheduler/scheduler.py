@@ -207,14 +207,17 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
                 could not be written. Every service has stopped; another worker reclaims those jobs within
                 seconds, or when the lease expires.
         """
-        if self._switch_tasks:
-            await asyncio.wait(self._switch_tasks)
-        await self._life.shutdown()
+        try:
+            await self._life.shutdown()
+        finally:
+            if self._switch_tasks:
+                await asyncio.wait(self._switch_tasks)
 
     async def wait(self) -> None:
         """Wait until the Scheduler has stopped.
 
         Raises:
+            NotRunningError: The Scheduler was not started.
             BaseException: The error that stopped it, unless ``shutdown()`` did.
         """
         await self._life.wait()

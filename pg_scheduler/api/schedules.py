@@ -33,7 +33,8 @@ class ScheduleMethods(SchedulerParts):
     def disable_periodic_job(self, dedup_key: str) -> bool:
         """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
-        A job that is already enqueued still runs.
+        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
+        the background, and ``shutdown()`` waits for that; without a running event loop, ``start()`` writes.
 
         Returns:
             False if the key is unknown in this process.
@@ -63,7 +64,7 @@ class ScheduleMethods(SchedulerParts):
     def _switch(self, dedup_key: str, enabled: bool) -> bool:
         if not self._periodic.enable(dedup_key, enabled):
             return False
-        if self._runtime is not None:
+        if self._life.is_running and self._runtime is not None:
             self._runtime.signals.schedules_changed()
             return True
         try:
@@ -77,5 +78,10 @@ class ScheduleMethods(SchedulerParts):
         return True
 
     async def _write_switches(self) -> None:
-        if await self._periodic.write_switches():
+        written = await self._periodic.write_switches()
+        if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
+            await self._periodic.sync()
+            written = await self._periodic.write_switches() or written
+        await self._periodic.refresh()
+        if written:
             await self._outbox.notify_schedules()

@@ -86,6 +86,11 @@ class ScheduleBook:
         self._switches[dedup_key] = enabled
         return True
 
+    @property
+    def has_unwritten_switches(self) -> bool:
+        """Whether a switch of this process is not in the database yet."""
+        return bool(self._switches)
+
     async def write_switches(self) -> bool:
         """Write which schedules this process enabled or disabled; return whether a row changed."""
         written = False

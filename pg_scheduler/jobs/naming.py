@@ -20,6 +20,11 @@ def check_function(func: object, *, decorator: str | None = None) -> None:
         func: The object.
         decorator: The decorator that it was passed to, if any.
     """
+    if inspect.iscoroutine(func):
+        raise TypeError(
+            f"Expected an async function, not {func!r}, the result of a call; "
+            "pass the function without parentheses, and its arguments as args=(...)"
+        )
     if not inspect.iscoroutinefunction(func):
         remedy = f", because {decorator} decorates async functions only" if decorator else ""
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")

@@ -50,9 +50,13 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         '{"args":[1,["a","b"]],"kwargs":{"key":null}}'
     """
     if not isinstance(args, list | tuple):
-        raise PayloadError(f"args must be a tuple or a list, not {type(args).__name__}")
+        raise PayloadError(
+            f"args must be a tuple or a list, not {type(args).__name__}; pass one argument as args=(value,)"
+        )
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise PayloadError(f"kwargs must be a dict, not {type(kwargs).__name__}")
+        raise PayloadError(
+            f"kwargs must be a dict, not {type(kwargs).__name__}; pass kwargs={{'name': value}}"
+        )
     if not args and not kwargs:
         return '{"args":[],"kwargs":{}}'
     try:

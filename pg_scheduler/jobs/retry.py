@@ -31,6 +31,16 @@ class RetryPolicy:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
+        for name in ("base", "maximum"):
+            value = getattr(self, name)
+            if not isinstance(value, timedelta):
+                raise ConfigurationError(
+                    f"{name} must be a timedelta, not {value!r}; pass timedelta(seconds=...)"
+                )
+        for name in ("factor", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigurationError(f"{name} must be a number, not {value!r}")
         if not timedelta(0) < self.base <= self.maximum <= MAX_DELAY:
             raise ConfigurationError(
                 f"RetryPolicy requires 0 < base <= maximum <= {MAX_DELAY.days} days, "

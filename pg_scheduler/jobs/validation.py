@@ -32,8 +32,18 @@ MAX_ID_BYTES: Final = 2000
 MAX_INTEGER: Final = 2**31 - 1
 
 
-SHOWN_TYPES: Final = (str, int, float, Enum, type(None))
+SHOWN_TYPES: Final = (str, int, float, timedelta, Enum, type(None))
 """Types whose rejected values a message may show: they are not the arguments of a job."""
+
+
+TIME_REMEDIES: Final = {
+    timedelta: "pass datetime.now(UTC) + the timedelta",
+    str: "pass datetime.fromisoformat() of it, with a UTC offset",
+    int: "pass datetime.fromtimestamp(seconds, UTC)",
+    float: "pass datetime.fromtimestamp(seconds, UTC)",
+}
+
+DEFAULT_TIME_REMEDY: Final = "pass datetime.now(UTC) + timedelta(...)"
 
 
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -43,7 +53,10 @@ INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzin
 def check_job_id(job_id: object) -> str:
     """Return the id if the table can store it."""
     if not isinstance(job_id, str):
-        raise TypeError(f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}")
+        raise TypeError(
+            f"job_id must be a str, not {type(job_id).__name__}: {job_id!r}; pass str() of it, or None to "
+            "generate one"
+        )
     if not job_id:
         raise ValueError("job_id must not be empty; omit it or pass None to generate one")
     size = len(check_text("job_id", job_id).encode())
@@ -70,7 +83,10 @@ def check_text(name: str, value: object) -> str:
 def check_execution_time(execution_time: object, *, name: str = "execution_time") -> datetime:
     """Return the time in UTC; reject a naive one, whose time zone is unknown."""
     if not isinstance(execution_time, datetime):
-        raise TypeError(f"{name} must be a datetime, not {type(execution_time).__name__}")
+        raise TypeError(
+            f"{name} must be a datetime, not {type(execution_time).__name__}{_shown(execution_time)}; "
+            f"{TIME_REMEDIES.get(type(execution_time), DEFAULT_TIME_REMEDY)}"
+        )
     if execution_time.tzinfo is not UTC and execution_time.utcoffset() is None:
         raise ValueError(
             f"{name} {execution_time.isoformat()} has no time zone; "
@@ -126,6 +142,19 @@ def check_timeout(value: object) -> float | None:
 def check_kind(name: str, value: object, kind: type[T]) -> T:
     """Return the value if it has this class. The error hides values that may be arguments of a job."""
     if not isinstance(value, kind):
-        shown = f": {value!r}" if isinstance(value, SHOWN_TYPES) else ""
-        raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}{shown}")
+        found = f"{type(value).__name__}{_shown(value)}"
+        raise TypeError(f"{name} must be a {kind.__name__}, not {found}{_members(kind, value)}")
     return value
+
+
+def _shown(value: object) -> str:
+    return f": {value!r}" if isinstance(value, SHOWN_TYPES) else ""
+
+
+def _members(kind: type, value: object) -> str:
+    """Return the remedy for a value that should be a member of an enum."""
+    if not issubclass(kind, Enum):
+        return ""
+    text = value.lower() if isinstance(value, str) else value
+    meant = [member for member in kind if member.value == text] or list(kind)
+    return "; pass " + " or ".join(f"{kind.__name__}.{member.name}" for member in meant)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from pg_scheduler.errors import SchedulerError
+from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.worker.runtime import Runtime
@@ -74,7 +74,16 @@ class Lifecycle:
             await asyncio.shield(stopping)
 
     async def wait(self) -> None:
-        """Wait until every part has stopped; raise the error that stopped the worker, if any."""
+        """Wait until every part has stopped; raise the error that stopped the worker, if any.
+
+        Raises:
+            NotRunningError: The worker was not started.
+        """
+        async with self._starting:  # a start in progress counts
+            if not (self.is_running or self._stopping or self._stopped.is_set()):
+                raise NotRunningError(
+                    "the Scheduler was not started: call await scheduler.start() before wait()"
+                )
         if self.is_running or self._stopping:
             await self._stopped.wait()
         if self.fault is not None:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobSpec
+from pg_scheduler import (
+    ConfigurationError,
+    ConflictResolution,
+    JobSpec,
+    NotRunningError,
+    PollingConfig,
+    RetryPolicy,
+    Scheduler,
+    VacuumPolicy,
+    periodic,
+)
+from pg_scheduler.events import JobCompleted
 from tests.api.conftest import Make
-from tests.support.worker import now
+from tests.support.worker import Recorder, now
 
 
 async def work(*args: object, **kwargs: object) -> None: ...
@@ -39,3 +56,156 @@ async def test_schedule_rejects_a_connection_outside_a_transaction(
                 )
     await own.close()
     assert await count_rows(pool) == 0
+
+
+# -- wait() without start() ----------------------------------------------------------------------------
+
+
+async def test_wait_raises_when_the_scheduler_was_not_started(make: Make) -> None:
+    with pytest.raises(NotRunningError, match=r"call await scheduler\.start\(\)"):
+        await make().wait()
+
+
+async def test_wait_raises_after_a_failed_start(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await pool.execute("UPDATE scheduler_migrations SET checksum = 'changed' WHERE version = 1")
+    with pytest.raises(Exception, match="migration"):
+        await scheduler.start()
+    with pytest.raises(NotRunningError):
+        await scheduler.wait()
+
+
+async def test_wait_waits_for_a_start_in_progress_and_returns_after_shutdown(make: Make) -> None:
+    scheduler = make()
+    starting = asyncio.create_task(scheduler.start())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(scheduler.wait())
+    await starting
+    assert not waiting.done()
+    await scheduler.shutdown()
+    await waiting
+    await scheduler.wait()
+
+
+# -- values of a wrong type ----------------------------------------------------------------------------
+
+
+async def greet(name: str = "") -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"priority": "high"}, r"priority must be a JobPriority, not str: 'high'; pass JobPriority\.HIGH$"),
+        ({"priority": 5}, r"JobPriority\.CRITICAL or .* or JobPriority\.LOW$"),
+        ({"conflict_resolution": "IGNORE"}, r"'IGNORE'; pass ConflictResolution\.IGNORE$"),
+        (
+            {"execution_time": timedelta(minutes=5)},
+            r"not timedelta: datetime\.timedelta\(seconds=300\); pass datetime\.now\(UTC\) \+ the timedelta$",
+        ),
+        ({"execution_time": "2030-01-01"}, r"'2030-01-01'; pass datetime\.fromisoformat\(\)"),
+        ({"execution_time": 1_900_000_000}, r"pass datetime\.fromtimestamp\(seconds, UTC\)"),
+        ({"execution_time": None}, r"pass datetime\.now\(UTC\) \+ timedelta"),
+        ({"args": "ada"}, r"args must be a tuple or a list, not str; pass one argument as args=\(value,\)"),
+        ({"kwargs": ["ada"]}, r"kwargs must be a dict, not list; pass kwargs=\{'name': value\}"),
+        ({"job_id": uuid.UUID(int=7)}, r"job_id must be a str, not UUID: .*; pass str\(\) of it"),
+    ],
+    ids=str,
+)
+async def test_schedule_names_the_remedy_for_a_value_of_the_wrong_type(
+    make: Make, pool: asyncpg.Pool, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        await make().schedule(greet, **({"execution_time": now()} | values))
+    assert await count_rows(pool) == 0
+
+
+async def test_schedule_names_the_remedy_when_the_function_was_called(make: Make, pool: asyncpg.Pool) -> None:
+    called: Any = greet("ada")
+    with pytest.raises(TypeError, match=r"without parentheses, and its arguments as args="):
+        await make().schedule(called, execution_time=now())
+    called.close()
+    assert await count_rows(pool) == 0
+
+
+# -- invalid settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: PollingConfig(max_interval=0), "max_interval must be greater than 0, not 0"),
+        (lambda: VacuumPolicy.after_days(-1), "days must be greater than or equal to 0, not -1"),
+        (lambda: RetryPolicy(base=5), r"base must be a timedelta, not 5; pass timedelta\(seconds="),  # type: ignore[arg-type]
+        (lambda: RetryPolicy(maximum=None), "maximum must be a timedelta, not None"),  # type: ignore[arg-type]
+        (lambda: RetryPolicy(factor="2"), "factor must be a number, not '2'"),  # type: ignore[arg-type]
+        (lambda: RetryPolicy(jitter=True), "jitter must be a number, not True"),
+    ],
+    ids=range(6),
+)
+def test_invalid_setting_is_rejected_with_its_name_value_and_rule(
+    build: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+# -- calls of a Scheduler that was not started ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_switch_is_stored_when_the_scheduler_was_not_started(
+    make: Make, pool: asyncpg.Pool, is_stored: bool
+) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
+    if is_stored:
+        async with Scheduler(pool):
+            pass
+    other = make()
+    for enabled in (False, True):
+        scheduler = make()
+        assert (scheduler.enable_periodic_job if enabled else scheduler.disable_periodic_job)("mine")
+        await scheduler.shutdown()
+        stored = await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+        assert stored is enabled
+        status = scheduler.get_periodic_job_status("mine")
+        assert status is not None
+        assert status["enabled"] is enabled
+    other.disable_periodic_job("mine")
+    await other.shutdown()
+    async with make() as started:
+        assert started.get_periodic_jobs()["mine"].enabled is False
+
+
+async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, pool: asyncpg.Pool) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
+    scheduler = make(shutdown_timeout=5)
+    began = asyncio.Event()
+
+    async def switch_late() -> None:
+        began.set()
+        while scheduler.is_running:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # the planner has stopped
+        assert scheduler.disable_periodic_job("mine")
+
+    await scheduler.start()
+    await scheduler.schedule(switch_late, execution_time=now())
+    await began.wait()
+    await scheduler.shutdown()
+    assert not await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+async def test_job_runs_without_a_poll_when_retried_on_a_scheduler_that_was_not_started(
+    make: Make, scheduler: Scheduler, seen: Recorder, calls: int
+) -> None:
+    scheduler.register(greet)
+    other = make()
+    for number in range(calls):
+        await scheduler.schedule(greet, execution_time=now(), job_id=f"{number}")
+    await seen.until(JobCompleted, calls)
+    for number in range(calls):
+        assert await other.retry_job(f"{number}")
+    async with asyncio.timeout(1):
+        await seen.until(JobCompleted, 2 * calls)
