@@ -10,7 +10,14 @@ from pathlib import Path
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
 
-__all__ = ["check_aliases", "check_function", "check_name", "module_name", "qualified_name"]
+__all__ = [
+    "check_aliases",
+    "check_function",
+    "check_name",
+    "module_name",
+    "qualified_name",
+    "required_parameters",
+]
 
 
 def check_function(func: object, *, decorator: str | None = None) -> None:
@@ -33,6 +40,14 @@ def check_function(func: object, *, decorator: str | None = None) -> None:
             f"Expected an async function with a name, not a {type(func).__name__}; "
             "pass the function, and its arguments as args="
         )
+
+
+def required_parameters(func: JobFunction) -> list[str]:
+    """Return the names of the parameters that have no default."""
+    # The call goes to a wrapper itself, whatever function it wraps.
+    parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
 
 
 def qualified_name(func: JobFunction) -> str:

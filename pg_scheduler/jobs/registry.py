@@ -21,7 +21,7 @@ from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, Unset
 from pg_scheduler.jobs.naming import check_aliases, check_function, check_name, qualified_name
 from pg_scheduler.jobs.validation import check_grace, check_timeout
 
-__all__ = ["Task", "TaskRegistry", "catalogue"]
+__all__ = ["Task", "TaskRegistry", "captures_same", "catalogue"]
 
 COMPARED_TYPES: Final = (str, bytes, int, float)
 """Types whose captured values are compared by value."""
@@ -123,7 +123,7 @@ class TaskRegistry:
             return task  # the fast path: a function of a module
         check_function(func)
         known = self.task_of(func)
-        if known and not _same(_captured(known.func), _captured(func)):
+        if known and not captures_same(known.func, func):
             raise NameConflictError(
                 f"{qualified_name(func)} is already registered as a method of another object or with other "
                 "captured values, and a row stores the name only; pass the values that differ in args="
@@ -184,6 +184,11 @@ class TaskRegistry:
 
 catalogue = TaskRegistry()
 """The functions decorated with @job or @periodic, which every Scheduler of the process resolves."""
+
+
+def captures_same(one: JobFunction, other: JobFunction) -> bool:
+    """Return whether two functions have the same object and the same captured values."""
+    return _same(_captured(one), _captured(other))
 
 
 def _captured(func: JobFunction) -> list[object]:

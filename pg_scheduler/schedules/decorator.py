@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import timedelta, tzinfo
 from typing import TypeVar
@@ -55,7 +56,10 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 
     Raises:
         TypeError: The decorated object is not a coroutine function.
-        ValueError: Another parameter is invalid; the message contains its value.
+        ValueError: The function requires arguments, or another parameter is invalid; the message contains
+            its value.
+        NameConflictError: The same function with other captured values, or the same method of another object,
+            has a schedule under another ``dedup_key``. Their jobs would have the same name. A ValueError.
 
     Example:
         >>> from datetime import timedelta
@@ -73,6 +77,12 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         trigger_for(every, cron, timezone)
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
+    if cron is not None and _seems_seconds_first(cron):
+        warnings.warn(
+            f"cron expression {cron!r} fires every second of the minutes it matches; write the seconds last: "
+            "the order of six fields is minute, hour, day of month, month, day of week, second",
+            stacklevel=2,
+        )
 
     def decorate(func: F) -> F:
         periodic_catalogue.add(
@@ -92,3 +102,9 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         return func
 
     return decorate
+
+
+def _seems_seconds_first(cron: str) -> bool:
+    """Return whether six fields end with a wildcard for the seconds, and the minutes are restricted."""
+    fields = cron.split()
+    return len(fields) == 6 and fields[-1] in {"*", "?"} and fields[0] != "*"

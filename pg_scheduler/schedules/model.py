@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.jobs.naming import check_function, module_name, qualified_name
+from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import CronTrigger
@@ -56,6 +56,11 @@ class PeriodicJobConfig:
 
     def __post_init__(self) -> None:
         check_function(self.func, decorator="@periodic")
+        if required := required_parameters(self.func):
+            raise ConfigurationError(
+                f"@periodic calls {self.function} without arguments, but it requires {', '.join(required)}; "
+                "give them defaults, or decorate a function without parameters"
+            )
         try:
             check_kind("priority", self.priority, JobPriority)
             check_count("max_retries", self.max_retries)

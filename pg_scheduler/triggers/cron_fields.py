@@ -208,6 +208,8 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
     except ValueError as error:
         reason = f"has {text!r} as {_NAMES[index]}, which is invalid"
         remedy = f"write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
+        if len(expression.split()) == len(_NAMES):
+            remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error
     places = {int(weekday) % 7: frozenset(map(str, found)) for weekday, found in nth.items()}
     return list(expanded[index % 5]), places

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
     JobSpec,
+    NameConflictError,
     NotRunningError,
     PollingConfig,
     RetryPolicy,
@@ -23,6 +25,8 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import JobCompleted
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.worker import Recorder, now
 
@@ -209,3 +213,81 @@ async def test_job_runs_without_a_poll_when_retried_on_a_scheduler_that_was_not_
         assert await other.retry_job(f"{number}")
     async with asyncio.timeout(1):
         await seen.until(JobCompleted, 2 * calls)
+
+
+# -- @periodic -----------------------------------------------------------------------------------------
+
+
+class Service:
+    def __init__(self) -> None:
+        self.runs = 0
+
+    async def sweep(self) -> None:
+        self.runs += 1
+
+
+def closure_over(tenant: str) -> Callable[[], Coroutine[Any, Any, None]]:
+    async def sweep() -> None:
+        assert tenant
+
+    return sweep
+
+
+@pytest.mark.parametrize(
+    "functions", [(closure_over("a"), closure_over("b")), (Service().sweep, Service().sweep)]
+)
+def test_periodic_rejects_closures_and_methods_of_one_name_under_two_keys(
+    functions: tuple[JobFunction, JobFunction],
+) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="one")(functions[0])
+    with pytest.raises(NameConflictError, match=r"sweep already has the schedule 'one' .*another name"):
+        periodic(every=timedelta(hours=1), dedup_key="two")(functions[1])
+    assert set(periodic_catalogue.configs()) == {"one"}
+
+
+async def test_periodic_runs_one_function_under_two_keys(make: Make) -> None:
+    service = Service()
+    for key in ("one", "two"):
+        periodic(every=timedelta(hours=1), dedup_key=key)(service.sweep)
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    for key in ("one", "two"):
+        assert await scheduler.trigger_periodic_job(key)
+    await seen.until(JobCompleted, 2)
+    assert service.runs == 2
+
+
+async def with_parameters(tenant: str, *rest: str, limit: int, page: int = 1) -> None: ...
+
+
+def test_periodic_rejects_a_function_with_required_parameters() -> None:
+    with pytest.raises(ConfigurationError, match="requires tenant, limit; give them defaults"):
+        periodic(every=timedelta(hours=1))(with_parameters)
+    assert not periodic_catalogue.configs()
+
+
+def test_periodic_accepts_a_wrapper_that_passes_the_required_arguments() -> None:
+    @functools.wraps(with_parameters)
+    async def wrapper() -> None:
+        await with_parameters("ada", limit=1)
+
+    periodic(every=timedelta(hours=1))(wrapper)
+    assert periodic_catalogue.configs()
+
+
+@pytest.mark.parametrize("cron", ["0 */5 * * * *", "*/5 * * * * *", "0 0 3 * * *"])
+def test_periodic_warns_about_cron_expressions_with_the_seconds_first(cron: str) -> None:
+    with pytest.warns(UserWarning, match="minute, hour, day of month, month, day of week, second") as warned:
+        periodic(cron=cron)(greet)
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize("cron", ["0 */5 * * *", "* * * * * */10", "* * * * * *", "*/5 * * * * 0"])
+def test_periodic_accepts_other_cron_expressions_without_a_warning(cron: str) -> None:
+    periodic(cron=cron)(greet)  # a warning fails the test
+
+
+def test_cron_error_names_the_order_of_six_fields() -> None:
+    with pytest.raises(ValueError, match="the order of six fields is minute, hour, day of month"):
+        periodic(cron="0 0 12 * * MON-FRI")(greet)
