@@ -7,14 +7,21 @@ values, and floats from 1e16 on become int, since jsonb has one kind of number.
 Everything else is rejected when the job is scheduled, with the path of the value: NaN and infinities, which
 are not JSON; NUL characters and lone surrogates, which PostgreSQL cannot store; keys that are not str; sets,
 datetimes, models and other objects. Pass ``when.isoformat()`` or ``model.model_dump(mode="json")`` instead.
+For common types, the error names the conversion.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
 
@@ -30,6 +37,19 @@ MAX_INT_BITS = 4096
 
 MAX_PLAIN_LENGTH = 1000
 """Characters of JSON that cannot contain a larger int."""
+
+CONVERSIONS: Final[Mapping[type, str]] = {
+    UUID: "str(...)",
+    Decimal: "str(...)",
+    PurePath: "str(...)",
+    date: ".isoformat()",
+    time: ".isoformat()",
+    timedelta: ".total_seconds()",
+    Enum: ".value",
+    Set: "sorted(...)",
+    bytes: ".hex()",
+}
+"""Conversions that error messages name. A datetime is a date."""
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 _to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -166,7 +186,7 @@ def _check(value: Any, path: str, depth: int) -> None:
                 _check(item, f"{path}[{key!r}]", depth + 1)
         case _:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            _reject(path, f"is a {kind}, which JSON cannot represent")
+            _reject(path, f"is a {kind}, which JSON cannot represent", _conversion(value))
 
 
 def _check_key(key: object, path: str) -> None:
@@ -188,5 +208,18 @@ def _check_text(value: str, path: str) -> None:
         _reject(path, "contains a NUL character, which PostgreSQL cannot store")
 
 
-def _reject(path: str, reason: str) -> NoReturn:
-    raise PayloadError(f"{path} {reason}; pass None, bool, int, float, str, list or dict")
+def _conversion(value: object) -> str:
+    """Return the expression that converts a value of a common type; empty for other types."""
+    if isinstance(value, type):
+        return ""
+    for kind, expression in CONVERSIONS.items():
+        if isinstance(value, kind):
+            return expression
+    if callable(getattr(type(value), "model_dump", None)):  # pydantic
+        return '.model_dump(mode="json")'
+    return "dataclasses.asdict(...)" if is_dataclass(value) else ""
+
+
+def _reject(path: str, reason: str, conversion: str = "") -> NoReturn:
+    remedy = f"pass {conversion} of it, or " if conversion else "pass "
+    raise PayloadError(f"{path} {reason}; {remedy}None, bool, int, float, str, list or dict")

@@ -6,11 +6,16 @@ import asyncio
 import functools
 import uuid
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from pydantic import BaseModel
 
 from pg_scheduler import (
     ConfigurationError,
@@ -18,6 +23,7 @@ from pg_scheduler import (
     JobSpec,
     NameConflictError,
     NotRunningError,
+    PayloadError,
     PollingConfig,
     RetryPolicy,
     Scheduler,
@@ -291,3 +297,54 @@ def test_periodic_accepts_other_cron_expressions_without_a_warning(cron: str) ->
 def test_cron_error_names_the_order_of_six_fields() -> None:
     with pytest.raises(ValueError, match="the order of six fields is minute, hour, day of month"):
         periodic(cron="0 0 12 * * MON-FRI")(greet)
+
+
+# -- arguments that JSON cannot represent --------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Model(BaseModel):
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("value", "conversion"),
+    [
+        (uuid.UUID(int=7), "str(...)"),
+        (Decimal("9.90"), "str(...)"),
+        (Path("report.pdf"), "str(...)"),
+        (datetime(2030, 1, 1, tzinfo=UTC), ".isoformat()"),
+        (date(2030, 1, 1), ".isoformat()"),
+        (time(12), ".isoformat()"),
+        (timedelta(minutes=5), ".total_seconds()"),
+        (Colour.RED, ".value"),
+        ({"a"}, "sorted(...)"),
+        (b"a", ".hex()"),
+        (Order(1), "dataclasses.asdict(...)"),
+        (Model(number=1), '.model_dump(mode="json")'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_payload_error_names_the_conversion(
+    make: Make, pool: asyncpg.Pool, value: object, conversion: str
+) -> None:
+    path = "args[0]['order']"
+    with pytest.raises(PayloadError) as raised:
+        await make().schedule(greet, execution_time=now(), args=({"order": value},))
+    assert str(raised.value).startswith(f"{path} is a ")
+    assert f"; pass {conversion} of it, or None" in str(raised.value)
+    assert await count_rows(pool) == 0
+
+
+@pytest.mark.parametrize("value", [object(), Colour, Model, Order])
+async def test_payload_error_names_no_conversion_of_other_types(make: Make, value: object) -> None:
+    with pytest.raises(PayloadError, match=r"; pass None, bool, int, float, str, list or dict$"):
+        await make().schedule(greet, execution_time=now(), args=(value,))
