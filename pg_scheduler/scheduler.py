@@ -191,6 +191,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             ConfigurationError: A periodic job uses an advisory lock and the pool has one connection.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
+        self._store.connections.check_loop()
         if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # changed on the instance
             self._life.worker_id = self._new_worker_id()
         await self._life.start()
@@ -207,6 +208,8 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
                 could not be written. Every service has stopped; another worker reclaims those jobs within
                 seconds, or when the lease expires.
         """
+        if self.is_running or self.is_shutting_down or self._switch_tasks:
+            self._store.connections.check_loop()
         try:
             await self._life.shutdown()
         finally:
@@ -220,6 +223,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             NotRunningError: The Scheduler was not started.
             BaseException: The error that stopped it, unless ``shutdown()`` did.
         """
+        self._store.connections.check_loop()
         await self._life.wait()
 
     async def __aenter__(self) -> Self:

@@ -35,6 +35,7 @@ class SchedulerParts:
         return self._life.runtime
 
     def _running(self) -> Runtime:
+        self._store.connections.check_loop()
         if self._runtime is None:
             raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
         return self._runtime

@@ -62,6 +62,7 @@ class ScheduleMethods(SchedulerParts):
         return self._periodic.status(dedup_key)
 
     def _switch(self, dedup_key: str, enabled: bool) -> bool:
+        self._store.connections.check_thread()
         if not self._periodic.enable(dedup_key, enabled):
             return False
         if self._life.is_running and self._runtime is not None:

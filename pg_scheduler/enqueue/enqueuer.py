@@ -49,6 +49,7 @@ class Enqueuer:
         Raises:
             JobConflictError: The id exists and the resolution is RAISE.
         """
+        self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
@@ -88,6 +89,7 @@ class Enqueuer:
         Raises:
             JobConflictError: An id exists or occurs twice, and the resolution is RAISE. Nothing is inserted.
         """
+        self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         check_count("batch_size", batch_size, least=1)

@@ -105,6 +105,7 @@ class Statements:
         if on is not None:
             with translated():
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))
+        self.connections.check_loop()
         if query.is_shareable and self._shared.is_free:
             with suppress(DatabaseUnavailableError):  # another connection may not have the problem
                 return await self._shared.fetch(query.text, *args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pg_scheduler import (
     PollingConfig,
     RetryPolicy,
     Scheduler,
+    VacuumConfig,
     VacuumPolicy,
     periodic,
 )
@@ -348,3 +350,110 @@ async def test_payload_error_names_the_conversion(
 async def test_payload_error_names_no_conversion_of_other_types(make: Make, value: object) -> None:
     with pytest.raises(PayloadError, match=r"; pass None, bool, int, float, str, list or dict$"):
         await make().schedule(greet, execution_time=now(), args=(value,))
+
+
+# -- another event loop, another thread, a pool that was not awaited -----------------------------------
+
+ROW: dict[str, Any] = {"job_id": "a"}
+
+CALLS: dict[str, Callable[[Scheduler], Coroutine[Any, Any, object]]] = {
+    "start": lambda it: it.start(),
+    "shutdown": lambda it: it.shutdown(),
+    "wait": lambda it: it.wait(),
+    "initialize_db": lambda it: it.initialize_db(),
+    "schedule": lambda it: it.schedule(greet, execution_time=now()),
+    "schedule_bulk": lambda it: it.schedule_bulk([JobSpec(greet, now())] * 200),
+    "schedule_job": lambda it: it.schedule_job("some.name", now(), {}),
+    "cancel_job": lambda it: it.cancel_job("a"),
+    "retry_job": lambda it: it.retry_job("a"),
+    "update_job_status": lambda it: it.update_job_status("a", "pending"),
+    "get_job": lambda it: it.get_job("a"),
+    "list_jobs": lambda it: it.list_jobs(),
+    "count_jobs": lambda it: it.count_jobs(),
+    "workers": lambda it: it.workers(),
+    "recover_orphaned_jobs": lambda it: it.recover_orphaned_jobs(),
+    "periodic_orphan_recovery": lambda it: it.periodic_orphan_recovery(),
+    "monitor_heartbeats": lambda it: it.monitor_heartbeats(),
+    "listen_for_jobs": lambda it: it.listen_for_jobs(),
+    "send_heartbeat": lambda it: it.send_heartbeat("a"),
+    "load_task_functions": lambda it: it.load_task_functions(),
+    "execute_job": lambda it: it.execute_job(ROW),
+    "execute_job_with_concurrency_control": lambda it: it.execute_job_with_concurrency_control(ROW),
+    "run_vacuum": lambda it: it.run_vacuum(),
+    "get_vacuum_stats": lambda it: it.get_vacuum_stats(),
+    "get_total_vacuum_stats": lambda it: it.get_total_vacuum_stats(),
+    "trigger_periodic_job": lambda it: it.trigger_periodic_job("mine"),
+}
+
+
+def run_elsewhere(call: Callable[[Scheduler], Coroutine[Any, Any, object]], scheduler: Scheduler) -> None:
+    asyncio.run(call(scheduler))
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_call_from_the_event_loop_of_another_thread_raises_and_leaves_the_scheduler_running(
+    make: Make, pool: asyncpg.Pool, name: str
+) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
+    scheduler = make(vacuum_config=VacuumConfig(track_metrics=True))
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    insert = asyncio.create_task(scheduler.schedule(greet, execution_time=now()))  # keeps the batcher busy
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match=r"another event loop.*asyncio\.run_coroutine_threadsafe"):
+        await asyncio.to_thread(run_elsewhere, CALLS[name], scheduler)
+    job_id = await insert
+    await seen.until(JobCompleted, job_id=job_id)
+    assert scheduler.is_running
+    assert await count_rows(pool) == 1
+
+
+def test_every_coroutine_method_is_called_from_another_event_loop() -> None:
+    public = {
+        name for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction) if name[0] != "_"
+    }
+    assert set(CALLS) == public
+
+
+async def test_switch_from_another_thread_raises(make: Make) -> None:
+    periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
+    scheduler = make()
+    for _ in range(2):
+        for switch in (scheduler.disable_periodic_job, scheduler.enable_periodic_job):
+            with pytest.raises(RuntimeError, match="another event loop or thread"):
+                await asyncio.to_thread(switch, "mine")
+        assert scheduler.get_periodic_jobs()["mine"].enabled
+        await scheduler.start()
+
+
+async def test_call_from_a_thread_succeeds_with_the_remedy(make: Make) -> None:
+    scheduler, loop = make(), asyncio.get_running_loop()
+
+    def call() -> str:
+        return asyncio.run_coroutine_threadsafe(
+            scheduler.schedule(greet, execution_time=now()), loop
+        ).result()
+
+    job_id = await asyncio.to_thread(call)
+    assert await scheduler.get_job(job_id)
+
+
+def test_scheduler_rejects_a_pool_of_an_event_loop_that_has_ended(dsn: str) -> None:
+    with asyncio.Runner() as runner:
+        pool = runner.run(open_pool(dsn))
+        with asyncio.Runner() as other, pytest.raises(RuntimeError, match="loop that created the pool"):
+            other.run(Scheduler(pool).start())
+        runner.run(pool.close())
+
+
+async def open_pool(dsn: str) -> asyncpg.Pool:
+    return await asyncpg.create_pool(dsn, min_size=1, max_size=5)
+
+
+@pytest.mark.parametrize(
+    "name", ["start", "initialize_db", "schedule", "schedule_bulk", "get_job", "workers"]
+)
+async def test_call_names_the_remedy_when_the_pool_was_not_awaited(dsn: str, name: str) -> None:
+    scheduler = Scheduler(asyncpg.create_pool(dsn, min_size=1, max_size=5))
+    with pytest.raises(RuntimeError, match=r"not initialized; write pool = await asyncpg\.create_pool"):
+        await CALLS[name](scheduler)

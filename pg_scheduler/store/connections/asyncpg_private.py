@@ -1,12 +1,26 @@
-"""Access private attributes of asyncpg, which has no public API for these two operations."""
+"""Access private attributes of asyncpg, which has no public API for these operations."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
 
-__all__ = ["connect_as_pool", "open_beside_pool"]
+__all__ = ["connect_as_pool", "is_initialized", "loop_of", "open_beside_pool"]
+
+
+def loop_of(pool: asyncpg.Pool) -> asyncio.AbstractEventLoop:
+    """Return the event loop in which the pool was created."""
+    created: Any = pool
+    loop: asyncio.AbstractEventLoop = created._loop  # noqa: SLF001
+    return loop
+
+
+def is_initialized(pool: asyncpg.Pool) -> bool:
+    """Return whether the pool was awaited."""
+    created: Any = pool
+    return bool(created._initialized)  # noqa: SLF001
 
 
 async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:

@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
-from pg_scheduler.store.connections.asyncpg_private import connect_as_pool
+from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, loop_of
 from pg_scheduler.store.connections.dedicated import DedicatedConnection
 from pg_scheduler.store.connections.options import (
     HOT_TRANSACTION_SETTINGS,
@@ -38,6 +38,11 @@ __all__ = ["Connections"]
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
+FOREIGN_LOOP: Final = (
+    "the call comes from another event loop or thread than that of the pool; await it in the event loop that "
+    "created the pool, from a thread with asyncio.run_coroutine_threadsafe(call, loop).result()"
+)
+
 
 class Connections:
     """Check out connections of the pool, and open connections beside it.
@@ -59,6 +64,7 @@ class Connections:
     ) -> None:
         self.options: Final = options
         self._pool = pool
+        self._loop: Final = loop_of(pool)
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
         size = pool.get_max_size()
@@ -89,6 +95,20 @@ class Connections:
         """Whether an attempt can hold a connection while heartbeats continue."""
         return self._direct_dsn is not None or self._pool.get_max_size() > 1
 
+    def check_loop(self) -> None:
+        """Raise RuntimeError unless the event loop of the pool runs the caller."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(FOREIGN_LOOP)
+
+    def check_thread(self) -> None:
+        """Raise RuntimeError if the caller is in another event loop, or beside the running one."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop and (running is not None or self._loop.is_running()):
+            raise RuntimeError(FOREIGN_LOOP)
+
     @asynccontextmanager
     async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
         """Yield a connection for a short use, and translate the errors of the block.
@@ -98,6 +118,7 @@ class Connections:
                 wait for them: it runs on the connection of the hot path, with its short lock timeout. A
                 process that only enqueues has no such connection, and waits.
         """
+        self.check_loop()
         if reserved and self._is_starved:
             async with self.dedicated_connection.in_turn() as held:
                 if held is not None:
@@ -145,6 +166,7 @@ class Connections:
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[Connection]:
         """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated."""
+        self.check_loop()
         timeout_s = self.options.call_timeout_s
         with translated():
             if self._direct_dsn is None:

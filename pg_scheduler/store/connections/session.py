@@ -11,6 +11,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.store.connections.asyncpg_private import is_initialized
 
 __all__ = [
     "Connection",
@@ -54,11 +55,21 @@ def check_connection(connection: object) -> Connection | None:
 
 
 def check_pool(pool: asyncpg.Pool) -> None:
-    """Raise PoolClosedError if the pool is closed. It never opens again, so a retry would not help."""
+    """Raise if the pool cannot give connections, where a retry would not help.
+
+    Raises:
+        PoolClosedError: The pool is closed, and never opens again.
+        RuntimeError: The pool was not awaited.
+    """
     if pool.is_closing():
         raise PoolClosedError(
             "the pool is closed, but the scheduler still uses it; call await scheduler.shutdown() before "
             "pool.close()"
+        )
+    if not is_initialized(pool):
+        raise RuntimeError(
+            "the pool is not initialized; write pool = await asyncpg.create_pool(...), "
+            "or async with asyncpg.create_pool(...) as pool:"
         )
 
 
