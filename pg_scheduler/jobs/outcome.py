@@ -236,7 +236,7 @@ def describe(error: BaseException) -> str:
     name = type(error).__qualname__
     try:
         message = str(error)
-    except Exception as mistake:  # noqa: BLE001 - user code: a class of the job's author
+    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() too ends the job only
         message = f"(str() of it raised {type(mistake).__qualname__})"
     text = f"{name}: {message}" if message else name
     return text[:MAX_ERROR_LENGTH].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import asyncpg
@@ -20,6 +21,9 @@ Changes: TypeAlias = Mapping[str, RowChange]
 INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """Errors of a statement that reads values from a JSON document, which may be written by hand."""
 
+UNSTORABLE_TEXTS: Final = (asyncpg.UntranslatableCharacterError, asyncpg.CharacterNotInRepertoireError)
+"""Errors of a text with characters that the encoding of the database lacks."""
+
 
 class ResultRepository:
     """Results of attempts, each fenced by its worker and attempt.
@@ -34,10 +38,23 @@ class ResultRepository:
     async def settle(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes, each job once, in one transaction.
 
+        If the encoding of the database lacks a character of an error message, the messages are written in
+        ASCII, with escapes.
+
         Returns:
             The ids of the jobs that were still held. A replacement that waited has taken their rows.
         """
         changes = {claim.job_id: row_change(claim.attempt, outcome) for claim, outcome in outcomes}
+        try:
+            return await self._write_all(changes, worker_id)
+        except UNSTORABLE_TEXTS:
+            escaped = {
+                job_id: replace(change, error=change.error and _to_ascii(change.error))
+                for job_id, change in changes.items()
+            }
+            return await self._write_all(escaped, worker_id)
+
+    async def _write_all(self, changes: Changes, worker_id: str) -> set[str]:
         async with self._statements.transaction() as connection:
             return await self.write(changes, worker_id, connection)
 
@@ -106,3 +123,7 @@ class ResultRepository:
             on=connection,
         )
         return {row[0] for row in rows}
+
+
+def _to_ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()

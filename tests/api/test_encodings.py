@@ -1,0 +1,89 @@
+"""Databases whose encoding lacks characters of a job's error message."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, PollingConfig, Scheduler
+from pg_scheduler.embedded import Server
+from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, ServiceFaulted
+from tests.conftest import run_on
+from tests.support.worker import Recorder, now
+
+OWL = "🦉 Ünïcode"
+
+
+@pytest.fixture(params=["LATIN1", "SQL_ASCII", "UTF8"])
+def encoding(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def encoded_dsn(server: Server, encoding: str) -> Iterator[str]:
+    """The DSN of an empty database with the encoding."""
+    name = f"test_{uuid.uuid4().hex}"
+
+    async def create(connection: asyncpg.Connection) -> None:
+        options = f"TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+        await connection.execute(f'CREATE DATABASE "{name}" {options}')
+
+    async def drop(connection: asyncpg.Connection) -> None:
+        await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    run_on(server.dsn(), create)
+    yield server.dsn(name)
+    run_on(server.dsn(), drop)
+
+
+@pytest.fixture
+async def encoded(encoded_dsn: str) -> AsyncIterator[Scheduler]:
+    """A running Scheduler on the database."""
+    async with asyncpg.create_pool(encoded_dsn, min_size=1, max_size=5) as pool:
+        polling = PollingConfig(max_interval=0.5)
+        async with Scheduler(pool, polling_config=polling, shutdown_timeout=0.05) as scheduler:
+            yield scheduler
+
+
+async def fail() -> None:
+    raise ValueError(OWL)
+
+
+async def succeed() -> None: ...
+
+
+@pytest.mark.parametrize("max_retries", [0, 1])
+async def test_job_fails_when_the_encoding_lacks_characters_of_its_error(
+    encoded: Scheduler, encoding: str, max_retries: int
+) -> None:
+    seen = Recorder(encoded)
+    failing = await encoded.schedule(fail, execution_time=now(), max_retries=max_retries)
+    await seen.until(JobRetried if max_retries else JobFailed, job_id=failing)
+    row = await encoded.get_job(failing)
+    assert row is not None
+    assert row.status is (JobStatus.PENDING if max_retries else JobStatus.FAILED)
+    escaped = OWL.encode("ascii", "backslashreplace").decode()
+    assert row.error_message == f"ValueError: {escaped if encoding == 'LATIN1' else OWL}"
+    await seen.until(JobCompleted, job_id=await encoded.schedule(succeed, execution_time=now()))
+    assert not seen.of(ServiceFaulted)
+
+
+class ExitError(Exception):
+    """An exception that cannot be described."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+async def exit_when_described() -> None:
+    raise ExitError
+
+
+async def test_job_fails_when_the_text_of_its_error_exits(scheduler: Scheduler, seen: Recorder) -> None:
+    job_id = await scheduler.schedule(exit_when_described, execution_time=now())
+    (failed,) = await seen.until(JobFailed, job_id=job_id)
+    assert failed.error == "ExitError: (str() of it raised SystemExit)"
+    await seen.until(JobCompleted, job_id=await scheduler.schedule(succeed, execution_time=now()))
