@@ -13,7 +13,9 @@
     │   ├── SchemaForbiddenError             the role lacks a privilege: grant it, or migrate as the owner
     │   ├── SchemaTooNewError                a newer version migrated the database: upgrade the code
     │   └── MigrationChangedError            an applied migration differs from the shipped one
+    ├── ServiceCancelledError                the application or a job cancelled a task of the Scheduler
     └── DatabaseUnavailableError             no connection, no answer in time, or writes rejected
+        ├── ConnectionRejectedError          the server, or a callable of the pool, rejects connections
         └── PoolClosedError                  the pool was closed before the Scheduler was shut down
 
 Invalid arguments raise plain ``TypeError`` and ``ValueError``. An error keeps its cause in ``__cause__``.
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "ConfigurationError",
+    "ConnectionRejectedError",
     "DatabaseUnavailableError",
     "JobConflictError",
     "MigrationChangedError",
@@ -35,6 +38,7 @@ __all__ = [
     "SchemaForbiddenError",
     "SchemaMissingError",
     "SchemaTooNewError",
+    "ServiceCancelledError",
     "TransientFault",
 ]
 
@@ -97,10 +101,21 @@ class MigrationChangedError(SchemaError):
     """A migration recorded in the database differs from the shipped one of that number."""
 
 
+class ServiceCancelledError(SchedulerError):
+    """The application or a job cancelled a task of the Scheduler, so the Scheduler stops."""
+
+
 class DatabaseUnavailableError(SchedulerError):
     """The database was unreachable, did not answer in time, or rejected writes; see ``__cause__``.
 
     If only the response was lost, the call has taken effect.
+    """
+
+
+class ConnectionRejectedError(DatabaseUnavailableError):
+    """The server rejected a connection, or a callable of the pool raised an exception; see ``__cause__``.
+
+    ``start()`` raises it immediately. A running Scheduler retries until a connection succeeds.
     """
 
 

@@ -68,7 +68,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         max_crashes: Workers that may die while they run a job before the job fails; None for no limit.
         max_loop_block: Seconds for which the event loop may be blocked before the worker releases its lease.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
-            no limit. Larger arguments are rejected when the job is scheduled.
+            no limit but that of the table, 16 MiB as stored. Larger arguments are rejected when the job is scheduled.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
         lease: How long this worker owns its claimed jobs without a further heartbeat; None uses

@@ -8,16 +8,18 @@ from operator import attrgetter
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.outcome import release_change
+from pg_scheduler.jobs.outcome import describe, release_change
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.faults import is_lock_timeout
+from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, ClaimPosition, ExchangeResult
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, ClaimPosition, ExchangeResult, UnreadableJob
 
 __all__ = ["ClaimRepository"]
 
 CLAIM_COLUMNS: Final = len(Claim._fields)
+UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
 
@@ -83,6 +85,36 @@ class ClaimRepository:
         jobs.sort(key=START_ORDER)
         refused = locked.union(last["refused"] or ())
         return ExchangeResult(jobs, expired, last["due"], refused, last["silence"])
+
+    async def quarantine_unreadable(self, names: Sequence[str], limit: int) -> list[UnreadableJob]:
+        """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
+
+        Args:
+            names: The names of jobs that the worker can run.
+            limit: The limit of the claim that failed.
+        """
+        found: list[UnreadableJob] = []
+        async with self._statements.transaction() as connection:
+            for due in await self._statements.fetch(
+                "lock_due", names, limit, self._statements.now, on=connection
+            ):
+                if error := await self._reading_error(due["job_id"], connection):
+                    reason = UNREADABLE.format(describe(error))
+                    args = due["job_id"], reason, self._statements.now
+                    rows = await self._statements.fetch("quarantine_job", *args, on=connection)
+                    found += [
+                        UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error)
+                        for row in rows
+                    ]
+        return found
+
+    async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
+        try:
+            async with transact(connection, self._statements.call_timeout_s):
+                await self._statements.fetch("pending_claim", job_id, on=connection)
+        except ROW_ERRORS as error:
+            return error
+        return None
 
     async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
         """Return the claim that a worker holds on a job, or None."""

@@ -14,16 +14,25 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.errors import (
+    ConnectionRejectedError,
     DatabaseUnavailableError,
+    PayloadError,
+    SchedulerError,
     SchemaError,
     SchemaForbiddenError,
     SchemaMissingError,
 )
 
-__all__ = ["REFUSALS", "is_lock_timeout", "is_transient", "translated"]
+__all__ = ["REFUSALS", "ROW_ERRORS", "connecting", "is_lock_timeout", "is_transient", "translated"]
 
-REFUSALS: Final = (asyncpg.PostgresError, SchemaError)
+REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
+
+ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
+"""Errors that a row may cause by being read: in the server, or when its values are decoded here."""
+
+PAYLOAD_CONSTRAINT: Final = "scheduled_jobs_payload"
+"""The constraint that limits the size of a job's arguments."""
 
 TRANSIENT_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
 """Connection exception, transaction rollback, insufficient resources (disk, memory, connections), operator
@@ -74,6 +83,35 @@ def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
 
 
 @contextmanager
+def connecting() -> Iterator[None]:
+    """Raise the permanent errors of taking or returning a connection as ConnectionRejectedError.
+
+    The pool may call functions of its owner here. Their errors are those of a secret store or of credentials
+    that rotate, and end without a change of the code.
+    """
+    try:
+        yield
+    except SchedulerError:
+        raise
+    except Exception as error:  # user code: a callable of the pool
+        if is_transient(error):
+            raise
+        raise ConnectionRejectedError(_describe_rejection(error)) from error
+
+
+def _describe_rejection(error: Exception) -> str:
+    if isinstance(error, asyncpg.PostgresError):
+        return (
+            f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); check the role, its "
+            "password and CONNECT privilege, the database and pg_hba.conf"
+        )
+    return (  # not its text: it may quote a password
+        f"a callable of the pool raised {type(error).__name__}; check the password=, connect=, init=, setup= "
+        "and reset= of asyncpg.create_pool()"
+    )
+
+
+@contextmanager
 def translated() -> Iterator[None]:
     """Raise transient errors as DatabaseUnavailableError, and errors of the schema as SchemaError.
 
@@ -94,6 +132,14 @@ def translated() -> Iterator[None]:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({error}); grant it as their "
             "owner (the documentation lists, under Roles, the privileges of a worker and an enqueuer)"
+        ) from error
+    except asyncpg.CheckViolationError as error:
+        _remove_values(error)
+        if error.constraint_name != PAYLOAD_CONSTRAINT:
+            raise
+        raise PayloadError(
+            "the arguments of a job exceed 16 MiB in the table; store large data elsewhere and pass a "
+            "reference to it"
         ) from error
     except (
         asyncpg.PostgresError,

@@ -22,6 +22,7 @@ __all__ = [
     "RenewResult",
     "RescueResult",
     "StatusChange",
+    "UnreadableJob",
     "VacuumDay",
     "VacuumTotal",
 ]
@@ -57,6 +58,16 @@ class ExchangeResult:
     due_in: float | None
     refused: set[str]
     silence: bool = False
+
+
+class UnreadableJob(NamedTuple):
+    """A job that failed because its row cannot be read."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+    exception: Exception
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,7 @@ STORE_CALLS: dict[str, Call] = {
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
     "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
+    "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "retry": lambda it, _: it.jobs.retry("a"),
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),

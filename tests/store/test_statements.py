@@ -321,6 +321,7 @@ def test_codec_test_covers_every_store_method_that_has_no_other_test() -> None:
         "jobs.statuses_of",
         "jobs.all_or_nothing",
         "claims.held_claim",
+        "claims.quarantine_unreadable",
         "results.write",
         "workers.deregister",
         "jobs.waiting_names",

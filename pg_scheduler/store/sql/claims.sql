@@ -139,6 +139,44 @@ deleted AS (
 )
 SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 
+-- name: lock_due
+-- route: caller
+-- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids.
+--
+-- Arguments are not read. The claim runs from the start of the index.
+SELECT job.job_id
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time BETWEEN {first_instant} AND coalesce($3, now())
+      AND status = 'pending'
+      AND coalesce(function, job_name) = ANY ($1)
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+) AS job;
+
+-- name: pending_claim
+-- route: caller
+-- Read a row as a claim does.
+SELECT {claim_columns}
+FROM {schema}scheduled_jobs
+WHERE job_id = $1;
+
+-- name: quarantine_job
+-- route: caller
+-- Fail a pending job whose row cannot be read. Its arguments are not read.
+UPDATE {schema}scheduled_jobs SET
+    status        = 'failed',
+    finished_at   = coalesce($3, now()),
+    error_message = $2,
+    attempt       = attempt % 2147483647 + 1
+WHERE job_id = $1 AND status = 'pending'
+RETURNING job_id, job_name, attempt;
+
 -- name: waiting_names
 -- route: pool
 -- Return the names of pending jobs.

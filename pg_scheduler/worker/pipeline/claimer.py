@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pg_scheduler.events import EventBus, JobExpired, JobsReclaimed
+from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.faults import ROW_ERRORS
 from pg_scheduler.store.types import FROM_THE_START
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
@@ -36,6 +37,9 @@ class ClaimerOptions:
 
     cursor_max_age_s: float = MAX_AGE_S
     """Seconds for which a job without a notification may be overlooked under load."""
+    max_failed_claims: int = 5
+    """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
+    locked that row to quarantine it."""
 
 
 class Claimer(Service):
@@ -80,6 +84,8 @@ class Claimer(Service):
         self._cursor = ClaimCursor(polling.max_interval, options.cursor_max_age_s)
         self._has_stopped = False
         self._may_have_unacknowledged = False
+        self._failed_claims = 0
+        self._max_failed_claims = options.max_failed_claims
         self._claiming = asyncio.Lock()
 
     async def prepare(self) -> None:
@@ -89,7 +95,18 @@ class Claimer(Service):
     async def run_once(self) -> float:
         """Claim due jobs once; return the seconds until the next claim."""
         async with self._claiming:  # two passes at once would count the same free slots
-            return NEVER if self._has_stopped else await self._claim()
+            if self._has_stopped:
+                return NEVER
+            try:
+                delay = await self._claim()
+            except ROW_ERRORS:
+                self._failed_claims += 1
+                if self._failed_claims > self._max_failed_claims:
+                    raise
+                await self._quarantine_unreadable()
+                return self._polling.min_interval
+            self._failed_claims = 0
+            return delay
 
     async def drain(self) -> None:
         """Refuse all further claims, and make the completer write results without waiting for one."""
@@ -171,6 +188,15 @@ class Claimer(Service):
         if job_ids:
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
             self._cursor.reset()
+
+    async def _quarantine_unreadable(self) -> None:
+        """Fail the due jobs whose rows cannot be read: each would end every claim."""
+        self._cursor.reset()
+        await self._release_unacknowledged()
+        limit = min(self._executor.free, self._batch)
+        for job in await self._claims.quarantine_unreadable(self._tasks.names(), limit):
+            self._failed_claims = 0
+            self._events.publish(JobFailed(*job))
 
     def _execute(self, jobs: list[Claim], *, claims_follow: bool) -> None:
         if claims_follow:
