@@ -8,6 +8,7 @@ import logging
 
 from pg_scheduler.errors import (
     ConfigurationError,
+    ConnectionRejectedError,
     DatabaseUnavailableError,
     JobConflictError,
     MigrationChangedError,
@@ -20,6 +21,7 @@ from pg_scheduler.errors import (
     SchemaForbiddenError,
     SchemaMissingError,
     SchemaTooNewError,
+    ServiceCancelledError,
     TransientFault,
 )
 from pg_scheduler.jobs.context import CurrentJob, current_job
@@ -43,6 +45,7 @@ from pg_scheduler.version import __version__
 __all__ = [
     "ConfigurationError",
     "ConflictResolution",
+    "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
     "Job",
@@ -65,6 +68,7 @@ __all__ = [
     "SchemaForbiddenError",
     "SchemaMissingError",
     "SchemaTooNewError",
+    "ServiceCancelledError",
     "TransientFault",
     "VacuumConfig",
     "VacuumPolicy",

@@ -35,6 +35,7 @@ from tools.reference.source import PUBLIC_MODULES
 NAMES = [
     "ConfigurationError",
     "ConflictResolution",
+    "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseUnavailableError",
     "Job",
@@ -57,6 +58,7 @@ NAMES = [
     "SchemaForbiddenError",
     "SchemaMissingError",
     "SchemaTooNewError",
+    "ServiceCancelledError",
     "TransientFault",
     "VacuumConfig",
     "VacuumPolicy",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.events.log import record_fields
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_job_id
 
 __all__ = ["LegacyMethods"]
-
-logger = logging.getLogger("pg_scheduler")
 
 
 class LegacyMethods(SchedulerParts):

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.faults import REFUSALS
 
@@ -51,6 +51,14 @@ class InsertBatcher:
         self._busy = shared or bool(self._waiting)
         if self._busy:
             self._flush = asyncio.create_task(self._insert_waiting(), name="pg_scheduler insert")
+            self._flush.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() or task is not self._flush:
+            return
+        waiting, self._waiting, self._busy = self._waiting, [], False  # cancelled before its first step
+        for _, answer in waiting:
+            _fail(answer, _cancelled())
 
     async def _insert_waiting(self) -> None:
         batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
@@ -59,6 +67,10 @@ class InsertBatcher:
             batch = self._take()
             if batch:
                 await self._answer(batch)
+        except asyncio.CancelledError:
+            for _, answer in batch.values():
+                _fail(answer, _cancelled())
+            raise
         finally:
             self._start_next(shared=len(batch) > 1)
 
@@ -95,6 +107,13 @@ class InsertBatcher:
         else:
             if not answer.done():
                 answer.set_result(inserted)
+
+
+def _cancelled() -> ServiceCancelledError:
+    return ServiceCancelledError(
+        "the task that inserts jobs was cancelled, but not by the Scheduler; call schedule() again with the "
+        "same job_id, and cancel only tasks of your own"
+    )
 
 
 def _fail(answer: asyncio.Future[bool], error: BaseException) -> None:

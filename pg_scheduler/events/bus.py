@@ -5,17 +5,15 @@ Subscribers are called in the event loop's thread and must not block it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from pg_scheduler.events.log import event_fields, message_of
+from pg_scheduler.events.log import event_fields, logger, message_of
 from pg_scheduler.events.types import Event
 
 __all__ = ["EventBus", "Sink", "Subscriber"]
-
-logger = logging.getLogger("pg_scheduler")
 
 Subscriber = Callable[[Event], None]
 
@@ -78,7 +76,7 @@ class EventBus:
         for subscriber in self._route(type(event)):
             try:
                 subscriber(event)
-            except Exception:  # an error of a subscriber must not end the service that published
+            except (Exception, asyncio.CancelledError):  # must not end the service that published
                 template, values = message_of(event)
                 logger.exception(
                     f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant

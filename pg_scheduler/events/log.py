@@ -8,18 +8,40 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, MutableMapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler.errors import SchedulerError
+from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
 from pg_scheduler.events import types
 
-__all__ = ["LEVELS", "EventLog", "event_fields", "message_of", "record_fields"]
+__all__ = ["LEVELS", "EventLog", "event_fields", "logger", "message_of", "record_fields"]
 
-logger = logging.getLogger("pg_scheduler")
+
+class _Logger(logging.LoggerAdapter[logging.Logger]):
+    """Print the error of a handler or filter, as ``logging`` does; raised, it would end the service."""
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Keep the fields of ``extra=``."""
+        return msg, kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a message for the caller."""
+        try:
+            super().log(level, msg, *args, stacklevel=2, **kwargs)
+        except Exception:  # noqa: BLE001 - user code: a handler or filter of the application
+            if logging.raiseExceptions and sys.stderr is not None:
+                traceback.print_exc()
+
+
+logger = _Logger(logging.getLogger("pg_scheduler"))
+"""The logger of every module of the package."""
 
 _JOB: Final = "job %(job_name)s (id %(job_id)s, attempt %(attempt)s)"
 
@@ -79,6 +101,9 @@ LEVELS: Final = {kind: level for kind, (level, _) in _RECORDS.items()}
 RETRY_REPORT_INTERVAL_S: Final = 10.0
 """Seconds of an outage between two records about the retries of its services."""
 
+REJECTION_REPORT_INTERVAL_S: Final = 60.0
+"""The same while connections are rejected: somebody has to act."""
+
 MAX_IDS: Final = 10
 """Ids that a message lists; it gives the number of further ones."""
 
@@ -130,6 +155,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
         case types.ServiceRetrying(next_in=math.inf):
             template = "%(service)s: database unavailable, no retry: %(error)s"
+        case types.ServiceRetrying(error=ConnectionRejectedError()):
+            template = "%(service)s: connection rejected, retry in %(next_in)s: %(error)s"
         case _:
             _, template = _RECORDS[type(event)]
     values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
@@ -141,8 +168,9 @@ class EventLog:
 
     An outage produces few records. The first service that finds the database unavailable is logged with the
     traceback, each other service without one. Then one retry is logged every ``RETRY_REPORT_INTERVAL_S``, the
-    others at DEBUG. The last service that resumes is logged with the duration of the outage. An error that
-    stops every service, such as a closed pool, is logged once.
+    others at DEBUG. Rejected connections are logged once at ERROR, then every
+    ``REJECTION_REPORT_INTERVAL_S``. The last service that resumes is logged with the duration of the outage.
+    An error that stops every service, such as a closed pool, is logged once.
 
     Args:
         worker_id: Returns the id of the worker whose events these are.
@@ -158,6 +186,7 @@ class EventLog:
         self._monotonic = monotonic
         self._retrying: set[str] = set()
         self._outage_began = self._reported_at = 0.0
+        self._is_rejected = False
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def wants(self, kind: type[types.Event]) -> bool:
@@ -167,15 +196,14 @@ class EventLog:
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event."""
         level = LEVELS[type(event)]
-        is_first = not self._retrying
+        has_traceback = True
         match event:
             case types.JobEvent():
                 pass
             case types.PassFinished(service=service):
                 self._note_resumed(service)
-            case types.ServiceRetrying(service=service):
-                if not self._is_reportable(service):
-                    level = logging.DEBUG
+            case types.ServiceRetrying():
+                level, has_traceback = self._note_retrying(event)
             case types.ServiceFaulted(error=SchedulerError() as error):
                 if type(error) in self._reported_errors:
                     level = logging.DEBUG
@@ -187,7 +215,6 @@ class EventLog:
                 self._retrying.clear()
         if logger.isEnabledFor(level):
             template, values = message_of(event)
-            has_traceback = is_first or not isinstance(event, types.ServiceRetrying)
             logger.log(
                 level,
                 template,
@@ -196,15 +223,22 @@ class EventLog:
                 extra=event_fields(event, self._worker_id()),
             )
 
-    def _is_reportable(self, service: str) -> bool:
+    def _note_retrying(self, event: types.ServiceRetrying) -> tuple[int, bool]:
+        """Return the level of the record, and whether it has the traceback."""
         now = self._monotonic()
-        if not self._retrying:
-            self._outage_began = now
-        elif service in self._retrying and now < self._reported_at + RETRY_REPORT_INTERVAL_S:
-            return False
-        self._retrying.add(service)
+        rejected = isinstance(event.error, ConnectionRejectedError)
+        is_first = not self._retrying
+        if is_first:
+            self._outage_began, self._is_rejected = now, False
+        is_news = is_first or (rejected and not self._is_rejected)
+        is_known = rejected or event.service in self._retrying
+        interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
+        self._retrying.add(event.service)
+        if not is_news and is_known and now < self._reported_at + interval:
+            return logging.DEBUG, is_first
         self._reported_at = now
-        return True
+        self._is_rejected = self._is_rejected or rejected
+        return (logging.ERROR if rejected and is_news else logging.WARNING), is_news
 
     def _note_resumed(self, service: str) -> None:
         if service not in self._retrying:

@@ -7,17 +7,14 @@ shutdown interrupts. An error that ends a part shuts the worker down; ``wait()``
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
-from pg_scheduler.events.log import record_fields
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.worker.runtime import Runtime
 
 __all__ = ["Lifecycle", "log_failure"]
-
-logger = logging.getLogger("pg_scheduler")
 
 
 class Lifecycle:
@@ -114,6 +111,7 @@ class Lifecycle:
     async def _shut_down(self) -> None:
         try:
             if self.runtime is not None:
+                self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         finally:
             self.runtime = None

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.model import JobStatus, Worker
@@ -173,6 +174,12 @@ class Runtime:
             supervisor=self._supervisor,
         )
         connect(signals, self.receivers)
+
+    @property
+    def rejection(self) -> ConnectionRejectedError | None:
+        """The error of the last claim if its connection was rejected."""
+        outage = self.claimer.outage
+        return outage if isinstance(outage, ConnectionRejectedError) else None
 
     async def start(self) -> None:
         """Start every part; return when jobs are being claimed."""

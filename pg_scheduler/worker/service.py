@@ -16,13 +16,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.errors import (
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+    PoolClosedError,
+    ServiceCancelledError,
+)
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 
 __all__ = ["NEVER", "BackoffOptions", "Service", "Wakeup"]
 
 NEVER: Final = float("inf")
 """The delay of a pass after which only a wake-up starts the next."""
+
+CANCELLATION_GRACE_S: Final = 0.1
+"""Seconds after which a cancelled task is reported. At the end of ``asyncio.run()``, which cancels every
+task, the event loop is closed by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,8 @@ class Service(ABC):
         self._events = events
         self._wakeup = Wakeup()
         self._backoff_ended = Wakeup()
-        self._is_backing_off = False
+        self.outage: DatabaseUnavailableError | None = None
+        """The error of the last pass if the database was unavailable."""
         self._task: asyncio.Task[None] | None = None
         self._lifecycle = asyncio.Lock()
         self._is_stopping = False
@@ -102,7 +112,7 @@ class Service(ABC):
 
     def retry(self) -> None:
         """End the backoff: the database is available."""
-        if self._is_backing_off:
+        if self.outage is not None:
             self._backoff_ended.set()
 
     async def start(self) -> None:
@@ -117,7 +127,7 @@ class Service(ABC):
             if self.is_running:
                 return
             self._is_stopping = False
-            self._backoff_ended, self._is_backing_off = Wakeup(), False
+            self._backoff_ended, self.outage = Wakeup(), None
             try:
                 await self.prepare()
             except BaseException:
@@ -158,19 +168,31 @@ class Service(ABC):
             except PoolClosedError:
                 raise
             except DatabaseUnavailableError as fault:
+                if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
+                    raise  # the settings are wrong from the start
                 delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 backoff = min(backoff * 2, self.backoff.longest_s)
                 self._events.publish(ServiceRetrying(self.name, fault, delay))
-                self._is_backing_off = True
+                self.outage = fault
                 sleep = self._backoff_ended  # new work does not end an outage
             else:
                 first_pass.set()
-                self._is_backing_off, backoff = False, self.backoff.first_s
+                self.outage, backoff = None, self.backoff.first_s
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
             if (delay > 0 or self.yields_between_passes) and not self._is_stopping:
                 await sleep.wait(delay)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):
+        if task.cancelled():
+            task.get_loop().call_later(CANCELLATION_GRACE_S, self._report_cancellation, task)
+        elif error := task.exception():
+            self._events.publish(ServiceFaulted(self.name, error))
+
+    def _report_cancellation(self, task: asyncio.Task[None]) -> None:
+        if self._task is task and not self._is_stopping:
+            error = ServiceCancelledError(
+                f"the task of the {self.name} was cancelled, but not by the Scheduler; cancel only tasks of "
+                "your own, not all of asyncio.all_tasks()"
+            )
             self._events.publish(ServiceFaulted(self.name, error))

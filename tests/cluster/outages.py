@@ -8,17 +8,18 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
 
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobLost, LeaseLost, ServiceFaulted, ServiceRetrying
 from tests.support.worker import Recorder
 from tools.chaos.proxy import Proxy
@@ -96,6 +97,16 @@ class Workload:
         assert bool(self.recorder.of(JobLost)) is lost
         assert not self.recorder.of(ServiceFaulted)
 
+    async def schedule_until_rejected(self) -> None:
+        """Schedule jobs for later until a call raises an error that is not a broken connection."""
+        while True:
+            try:
+                await self._schedule(self.note, 3600)
+            except ConnectionRejectedError:
+                raise
+            except DatabaseUnavailableError:
+                await asyncio.sleep(0.05)
+
     async def schedule_with_retries(self) -> str:
         """Schedule a job, with retries while the database is unavailable."""
         while True:
@@ -111,7 +122,13 @@ class Workload:
 
 @asynccontextmanager
 async def start_workload(
-    dsn: str, *, lease: float = 60, size: int = 5, stops: bool = False, **settings: Any
+    dsn: str,
+    *,
+    lease: float = 60,
+    size: int = 5,
+    stops: bool = False,
+    pool_settings: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
 ) -> AsyncIterator[Workload]:
     """Start a Scheduler on its own pool; at the end assert that no task and no unhandled error is left.
 
@@ -124,7 +141,7 @@ async def start_workload(
     unhandled: list[str] = []
     report_unhandled_errors(unhandled.append)
     before = asyncio.all_tasks()
-    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size)
+    pool = await asyncpg.create_pool(dsn, min_size=1, max_size=size, **pool_settings)
     scheduler = Node(pool, **({"shutdown_timeout": 0.5} | settings))
     try:
         await scheduler.start()

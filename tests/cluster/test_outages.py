@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,12 +22,13 @@ import pytest
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, StopMode
 from pg_scheduler.errors import (
+    ConnectionRejectedError,
     DatabaseUnavailableError,
     PoolClosedError,
     SchemaForbiddenError,
     SchemaMissingError,
 )
-from pg_scheduler.events import JobCompleted, ListenerConnected, ListenerLost, ServiceRetrying
+from pg_scheduler.events import JobCompleted, JobFailed, ListenerConnected, ListenerLost, ServiceRetrying
 from tests.cluster.outages import (
     TIMEOUT_S,
     Workload,
@@ -338,6 +339,201 @@ async def test_failover_to_a_standby_loses_no_job(scratch: Path | None) -> None:
             await workload.assert_recovered()
             for job_id in confirmed:
                 await workload.recorder.until(JobCompleted, job_id=job_id)
+
+
+# -- rejected connections ------------------------------------------------------------------------------
+
+
+async def reject_role(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute("ALTER ROLE worker NOLOGIN")
+
+
+async def restore_role(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute("ALTER ROLE worker LOGIN")
+
+
+async def revoke_connect(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute(f'REVOKE CONNECT ON DATABASE "{name}" FROM PUBLIC')
+
+
+async def grant_connect(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute(f'GRANT CONNECT ON DATABASE "{name}" TO PUBLIC')
+
+
+async def close_database(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+
+
+async def open_database(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+async def rename_database(owner: asyncpg.Connection, name: str) -> None:
+    await close_database(owner, name)
+    await owner.fetchval(TERMINATE_WORKER)
+    await owner.execute(f'ALTER DATABASE "{name}" RENAME TO "{name}_moved"')
+
+
+async def restore_database(owner: asyncpg.Connection, name: str) -> None:
+    await owner.execute(f'ALTER DATABASE "{name}_moved" RENAME TO "{name}"')
+    await open_database(owner, name)
+
+
+def edit_file(name: str, edit: Callable[[str], str]) -> None:
+    file = Path(name)
+    file.write_text(edit(file.read_text()))
+
+
+async def require_password(owner: asyncpg.Connection, name: str) -> None:
+    """The role has no password, so every one is wrong."""
+    file = await owner.fetchval("SHOW hba_file")
+    await asyncio.to_thread(edit_file, file, lambda text: f"local all worker scram-sha-256\n{text}")
+    await owner.execute("SELECT pg_reload_conf()")
+
+
+async def require_no_password(owner: asyncpg.Connection, name: str) -> None:
+    file = await owner.fetchval("SHOW hba_file")
+    await asyncio.to_thread(edit_file, file, lambda text: text.partition("\n")[2])
+    await owner.execute("SELECT pg_reload_conf()")
+
+
+TERMINATE_WORKER: Final = """
+    SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE usename = 'worker'
+"""
+REJECTIONS: Final = {
+    "28000": (reject_role, restore_role),
+    "28P01": (require_password, require_no_password),
+    "42501": (revoke_connect, grant_connect),
+    "55000": (close_database, open_database),
+    "3D000": (rename_database, restore_database),
+}
+
+
+def rejection_records(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if "connection rejected" in record.getMessage() and record.levelname != "DEBUG"
+    ]
+
+
+@pytest.mark.parametrize("state", REJECTIONS)
+async def test_scheduler_recovers_when_the_server_rejected_its_connections(
+    private_server: EmbeddedPostgres, private_dsn: str, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reject, restore = REJECTIONS[state]
+    name = urlsplit(private_dsn).path.removeprefix("/")
+    owner = await asyncpg.connect(private_server.dsn())
+    await owner.execute("CREATE ROLE worker LOGIN")
+    worker_dsn = private_dsn.replace("postgres@", "worker@")
+    await fetch_value(private_dsn, "GRANT CREATE ON SCHEMA public TO worker")
+    try:
+        async with start_workload(worker_dsn, pool_settings={"password": "wrong"}) as workload:
+            await workload.schedule_jobs()
+            await reject(owner, name)
+            try:
+                await owner.fetchval(TERMINATE_WORKER)
+                await workload.recorder.until(ServiceRetrying, count=4, service="claimer")
+                workload.finish_held_jobs()
+                with pytest.raises(ConnectionRejectedError, match=state) as caught:
+                    await workload.schedule_until_rejected()
+                assert isinstance(caught.value.__cause__, asyncpg.PostgresError)
+                assert caught.value.__cause__.sqlstate == state
+                async with asyncpg.create_pool(worker_dsn, min_size=0, password="wrong") as pool:
+                    with pytest.raises(ConnectionRejectedError, match=state):
+                        await Scheduler(pool).start()
+                assert not workload.stopped.done()
+            finally:
+                await restore(owner, name)
+            await workload.assert_recovered()
+        ((level, message),) = rejection_records(caplog)
+        assert level == "ERROR"
+        assert "the server rejected a connection (" in message
+        assert "check the role, its password and CONNECT privilege" in message
+    finally:
+        await fetch_value(private_dsn, "DROP OWNED BY worker CASCADE")
+        await owner.execute("DROP ROLE worker")
+        await owner.close()
+
+
+class SecretStore:
+    """The callables of a pool, which raise while the store is away."""
+
+    def __init__(self, callable_name: str) -> None:
+        self.is_away = False
+        self.settings = {callable_name: getattr(self, callable_name)}
+
+    def check(self) -> None:
+        if self.is_away:
+            raise KeyError("the secret")
+
+    def password(self) -> str:
+        self.check()
+        return "secret"
+
+    async def connect(self, *args: Any, **kwargs: Any) -> asyncpg.Connection:
+        self.check()
+        return await asyncpg.connect(*args, **kwargs)
+
+    async def init(self, _: object) -> None:
+        self.check()
+
+    async def setup(self, _: object) -> None:
+        self.check()
+
+    async def reset(self, _: object) -> None:
+        self.check()
+
+
+@pytest.mark.parametrize("name", ["password", "connect", "init", "setup"])
+async def test_scheduler_recovers_when_a_callable_of_the_pool_raised(
+    private_dsn: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SecretStore(name)
+    async with start_workload(private_dsn, pool_settings=store.settings) as workload:
+        await workload.schedule_jobs()
+        store.is_away = True
+        await fetch_value(private_dsn, TERMINATE)
+        await workload.wait_for_retries("claimer")
+        workload.finish_held_jobs()
+        with pytest.raises(ConnectionRejectedError, match="a callable of the pool raised KeyError"):
+            await workload.schedule_until_rejected()
+        with pytest.raises(ConnectionRejectedError):
+            await Scheduler(workload.scheduler.db_pool).start()
+        store.is_away = False
+        await workload.assert_recovered()
+    assert [level for level, _ in rejection_records(caplog)] == ["ERROR"]
+    assert "the secret" not in " ".join(message for _, message in rejection_records(caplog))
+
+
+async def test_result_is_written_when_the_reset_of_the_pool_raised(private_dsn: str) -> None:
+    store = SecretStore("reset")
+
+    async def fail() -> None:
+        raise ValueError("out of range")
+
+    async with start_workload(private_dsn, pool_settings=store.settings) as workload:
+        await workload.schedule_jobs()
+        store.is_away = True
+        job_id = await workload.scheduler.schedule(fail, execution_time=now())
+        await workload.wait_for_retries("completer")
+        store.is_away = False
+        await workload.recorder.until(JobFailed, job_id=job_id)
+        await workload.assert_recovered()
+
+
+async def test_wait_raises_the_rejection_after_a_shutdown_during_it(private_dsn: str) -> None:
+    store = SecretStore("password")
+    async with start_workload(private_dsn, pool_settings=store.settings, stops=True) as workload:
+        store.is_away = True
+        await fetch_value(private_dsn, TERMINATE)
+        await workload.wait_for_retries("claimer")
+        assert not workload.stopped.done()
+        await asyncio.wait_for(workload.scheduler.shutdown(), TIMEOUT_S)
+        with pytest.raises(ConnectionRejectedError, match="KeyError"):
+            await workload.stopped
+        store.is_away = False
+        await workload.scheduler.db_pool.close()
 
 
 # -- permanent errors ----------------------------------------------------------------------------------

@@ -23,9 +23,11 @@ from pg_scheduler.store.connections.session import (
     count_free,
     is_open,
     is_own_session,
+    release_to,
+    take_from,
     terminate_unanswered,
 )
-from pg_scheduler.store.faults import is_lock_timeout, translated
+from pg_scheduler.store.faults import connecting, is_lock_timeout, translated
 
 __all__ = ["DedicatedConnection"]
 
@@ -97,9 +99,10 @@ class DedicatedConnection:
 
     async def _open(self) -> Connection:
         if count_free(self._pool):
-            return await self._pool.acquire(timeout=self._options.call_timeout_s)
-        async with asyncio.timeout(self._options.call_timeout_s):
-            return await open_beside_pool(self._pool)
+            return await take_from(self._pool, self._options.call_timeout_s)
+        with connecting():
+            async with asyncio.timeout(self._options.call_timeout_s):
+                return await open_beside_pool(self._pool)
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -114,4 +117,4 @@ class DedicatedConnection:
                 if is_open(connection):  # the reset of the pool's owner may keep settings
                     await connection.execute(DEDICATED_RESET, timeout=timeout_s)
             finally:
-                await self._pool.release(connection, timeout=timeout_s)
+                await release_to(self._pool, connection, timeout_s)

@@ -28,11 +28,13 @@ from pg_scheduler.store.connections.session import (
     check_pool,
     count_free,
     is_own_session,
+    release_to,
+    take_from,
     terminate_unanswered,
     transact,
 )
 from pg_scheduler.store.connections.sticky import StickyConnection
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import connecting, translated
 
 __all__ = ["Connections"]
 
@@ -126,9 +128,12 @@ class Connections:
                     return
         with translated():
             check_pool(self._pool)
-            async with self._pool.acquire(timeout=self.options.call_timeout_s) as connection:
+            connection = await take_from(self._pool, self.options.call_timeout_s)
+            try:
                 with terminate_unanswered(connection):
                     yield connection
+            finally:
+                await release_to(self._pool, connection, self.options.call_timeout_s)
 
     def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection that the next call is likely to reuse; ``reserved`` as in ``acquire()``.
@@ -172,7 +177,7 @@ class Connections:
             if self._direct_dsn is None:
                 check_pool(self._pool)
             connection: Connection = (
-                await self._pool.acquire(timeout=timeout_s)
+                await take_from(self._pool, timeout_s)
                 if self._direct_dsn is None
                 else await _connect(self._direct_dsn, timeout_s)
             )
@@ -181,7 +186,7 @@ class Connections:
         finally:
             with suppress(DatabaseUnavailableError), translated():  # the connection is closed either way
                 if isinstance(connection, PoolConnectionProxy):
-                    await self._pool.release(connection, timeout=timeout_s)
+                    await release_to(self._pool, connection, timeout_s)
                 else:
                     await connection.close(timeout=timeout_s)
 
@@ -224,11 +229,12 @@ class Connections:
 
 
 async def _connect(dsn: str, timeout_s: float) -> asyncpg.Connection:
-    try:
-        return await asyncpg.connect(dsn, timeout=timeout_s)
-    except ValueError as error:  # a parse error, whose message or cause may quote the password
-        raise ConfigurationError(
-            f"direct_dsn is invalid ({type(error).__name__}); expected "
-            "postgresql://user:password@host:5432/database with every @, : and / of the password written "
-            "as %40, %3A and %2F"
-        ) from None
+    with connecting():
+        try:
+            return await asyncpg.connect(dsn, timeout=timeout_s)
+        except ValueError as error:  # a parse error, whose message or cause may quote the password
+            raise ConfigurationError(
+                f"direct_dsn is invalid ({type(error).__name__}); expected "
+                "postgresql://user:password@host:5432/database with every @, : and / of the password written "
+                "as %40, %3A and %2F"
+            ) from None

@@ -12,6 +12,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.store.connections.asyncpg_private import is_initialized
+from pg_scheduler.store.faults import connecting
 
 __all__ = [
     "Connection",
@@ -21,6 +22,8 @@ __all__ = [
     "ended_connection",
     "is_open",
     "is_own_session",
+    "release_to",
+    "take_from",
     "terminate",
     "terminate_unanswered",
     "transact",
@@ -71,6 +74,18 @@ def check_pool(pool: asyncpg.Pool) -> None:
             "the pool is not initialized; write pool = await asyncpg.create_pool(...), "
             "or async with asyncpg.create_pool(...) as pool:"
         )
+
+
+async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy:
+    """Take a connection from the pool."""
+    with connecting():
+        return await pool.acquire(timeout=timeout_s)
+
+
+async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeout_s: float) -> None:
+    """Return a connection to the pool, which resets it."""
+    with connecting():
+        await pool.release(connection, timeout=timeout_s)
 
 
 def count_free(pool: asyncpg.Pool) -> int:

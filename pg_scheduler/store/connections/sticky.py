@@ -15,7 +15,14 @@ from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.options import ConnectionOptions
-from pg_scheduler.store.connections.session import check_pool, ended_connection, is_open, terminate
+from pg_scheduler.store.connections.session import (
+    check_pool,
+    ended_connection,
+    is_open,
+    release_to,
+    take_from,
+    terminate,
+)
 from pg_scheduler.store.faults import translated
 
 __all__ = ["StickyConnection"]
@@ -53,7 +60,7 @@ class StickyConnection:
                 with translated():
                     await self._return()
                     check_pool(self._pool)
-                    self._connection = await self._pool.acquire(timeout=self._options.call_timeout_s)
+                    self._connection = await take_from(self._pool, self._options.call_timeout_s)
         except BaseException:  # let the next user in
             self._turn.release()
             raise
@@ -110,4 +117,4 @@ class StickyConnection:
     async def _return(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await self._pool.release(connection, timeout=self._options.call_timeout_s)
+            await release_to(self._pool, connection, self._options.call_timeout_s)

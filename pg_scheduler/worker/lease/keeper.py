@@ -23,7 +23,7 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, KeeperConnected, KeeperLost, ServiceFaulted
-from pg_scheduler.events.log import record_fields
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.faults import REFUSALS
 from pg_scheduler.worker.in_flight import InFlight
@@ -44,8 +44,6 @@ NO_LOCK: Final = (
     "its lease. Pass keeper_dsn= or direct_dsn=, the address of the server itself"
 )
 
-logger = logging.getLogger("pg_scheduler")
-
 
 @dataclass(frozen=True, slots=True)
 class KeeperOptions:
@@ -55,7 +53,7 @@ class KeeperOptions:
     """Seconds between two checks of the event loop."""
     reconnect_delay_s: float = 0.5
     """Seconds until it reconnects after a fault: less than a suspect worker gets to answer."""
-    refused_delay_s: float = 60.0
+    refused_delay_s: float = 10.0
     """Seconds until it reconnects after the server, or the pool's way to connect, refused."""
 
 

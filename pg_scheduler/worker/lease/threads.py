@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 
-__all__ = ["call_in_loop", "log_in_thread"]
+from pg_scheduler.events.log import logger
 
-logger = logging.getLogger("pg_scheduler")
+__all__ = ["call_in_loop", "log_in_thread"]
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pg_scheduler import events
-from pg_scheduler.errors import DatabaseUnavailableError, SchemaMissingError
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError, SchemaMissingError
 from pg_scheduler.events import (
     Event,
     EventBus,
@@ -312,6 +312,27 @@ def retrying(service: str) -> ServiceRetrying:
 
 def passed(service: str) -> PassFinished:
     return PassFinished(service, 0.1, 1.0)
+
+
+def rejected(service: str) -> ServiceRetrying:
+    return ServiceRetrying(service, ConnectionRejectedError("no such role"), next_in=1.0)
+
+
+def test_log_reports_rejected_connections_once_at_error_and_then_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Seconds()
+    write = EventLog(lambda: "w1", clock)
+    caplog.set_level(logging.INFO, "pg_scheduler")
+    write(retrying("claimer"))  # the server restarts first
+    for _ in range(12):
+        for service in ("claimer", "heartbeat"):
+            write(rejected(service))
+        clock.now += 10
+    records = [(record.levelname, record.getMessage()) for record in caplog.records[1:]]
+    message = "connection rejected, retry in 1.0 s: ConnectionRejectedError: no such role"
+    assert records == [("ERROR", f"claimer: {message}"), ("WARNING", f"claimer: {message}")]
+    assert [bool(record.exc_info) for record in caplog.records] == [True, True, False]
 
 
 def test_log_reports_an_outage_once_per_service_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
