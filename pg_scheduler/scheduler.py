@@ -68,7 +68,8 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         max_crashes: Workers that may die while they run a job before the job fails; None for no limit.
         max_loop_block: Seconds for which the event loop may be blocked before the worker releases its lease.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
-            no limit but that of the table, 16 MiB as stored. Larger arguments are rejected when the job is scheduled.
+            no limit but that of the table, 16 MiB as stored. Larger arguments are rejected when the job is
+            scheduled.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
         lease: How long this worker owns its claimed jobs without a further heartbeat; None uses
@@ -188,7 +189,9 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
 
         Raises:
             SchemaError: A newer version of the library has migrated the database.
-            ConfigurationError: A periodic job uses an advisory lock and the pool has one connection.
+            ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, or a
+                codec or ``reset=`` callable of the pool breaks the Scheduler's statements.
+            ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
         self._store.connections.check_loop()

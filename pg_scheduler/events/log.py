@@ -102,7 +102,7 @@ RETRY_REPORT_INTERVAL_S: Final = 10.0
 """Seconds of an outage between two records about the retries of its services."""
 
 REJECTION_REPORT_INTERVAL_S: Final = 60.0
-"""The same while connections are rejected: somebody has to act."""
+"""The same while connections are rejected: a person must act."""
 
 MAX_IDS: Final = 10
 """Ids that a message lists; it gives the number of further ones."""

@@ -14,6 +14,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.errors import (
+    ConfigurationError,
     ConnectionRejectedError,
     DatabaseUnavailableError,
     PayloadError,
@@ -132,6 +133,12 @@ def translated() -> Iterator[None]:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({error}); grant it as their "
             "owner (the documentation lists, under Roles, the privileges of a worker and an enqueuer)"
+        ) from error
+    except asyncpg.InvalidSQLStatementNameError as error:
+        raise ConfigurationError(
+            f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "
+            "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "
+            "asyncpg.create_pool()"
         ) from error
     except asyncpg.CheckViolationError as error:
         _remove_values(error)

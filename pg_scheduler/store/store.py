@@ -10,6 +10,7 @@ from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.migrate import REMEDY, migrate, verify
 from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
@@ -61,6 +62,9 @@ class Store:
     async def migrate(self) -> None:
         """Upgrade the tables to this version, or verify them."""
         schema = await self.schema()
+        for _ in range(2):  # a reset= of the pool may drop the prepared statements of the first use
+            async with self.connections.acquire() as connection:
+                await check_codecs(connection, self.connections.options.call_timeout_s)
         async with self.connections.acquire() as connection:
             try:
                 await verify(connection, schema=schema)

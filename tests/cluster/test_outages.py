@@ -8,6 +8,7 @@ contains the assertions.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -456,15 +457,19 @@ async def test_scheduler_recovers_when_the_server_rejected_its_connections(
         await owner.close()
 
 
+HAS_RESET: Final = "reset" in inspect.signature(asyncpg.create_pool).parameters
+NEEDS_RESET: Final = pytest.mark.skipif(not HAS_RESET, reason="asyncpg 0.29 has no reset=")
+
+
 class SecretStore:
-    """The callables of a pool, which raise while the store is away."""
+    """The callables of a pool, which raise while the store is unavailable."""
 
     def __init__(self, callable_name: str) -> None:
-        self.is_away = False
+        self.is_down = False
         self.settings = {callable_name: getattr(self, callable_name)}
 
     def check(self) -> None:
-        if self.is_away:
+        if self.is_down:
             raise KeyError("the secret")
 
     def password(self) -> str:
@@ -485,14 +490,21 @@ class SecretStore:
         self.check()
 
 
-@pytest.mark.parametrize("name", ["password", "connect", "init", "setup"])
+POOL_CALLABLES: Final = {"password", "connect", "init", "setup"} & {
+    "password",
+    *inspect.signature(asyncpg.create_pool).parameters,
+}
+"""asyncpg 0.29 has no ``connect`` and no ``reset``."""
+
+
+@pytest.mark.parametrize("name", sorted(POOL_CALLABLES))
 async def test_scheduler_recovers_when_a_callable_of_the_pool_raised(
     private_dsn: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = SecretStore(name)
     async with start_workload(private_dsn, pool_settings=store.settings) as workload:
         await workload.schedule_jobs()
-        store.is_away = True
+        store.is_down = True
         await fetch_value(private_dsn, TERMINATE)
         await workload.wait_for_retries("claimer")
         workload.finish_held_jobs()
@@ -500,12 +512,13 @@ async def test_scheduler_recovers_when_a_callable_of_the_pool_raised(
             await workload.schedule_until_rejected()
         with pytest.raises(ConnectionRejectedError):
             await Scheduler(workload.scheduler.db_pool).start()
-        store.is_away = False
+        store.is_down = False
         await workload.assert_recovered()
     assert [level for level, _ in rejection_records(caplog)] == ["ERROR"]
     assert "the secret" not in " ".join(message for _, message in rejection_records(caplog))
 
 
+@NEEDS_RESET
 async def test_result_is_written_when_the_reset_of_the_pool_raised(private_dsn: str) -> None:
     store = SecretStore("reset")
 
@@ -514,10 +527,10 @@ async def test_result_is_written_when_the_reset_of_the_pool_raised(private_dsn: 
 
     async with start_workload(private_dsn, pool_settings=store.settings) as workload:
         await workload.schedule_jobs()
-        store.is_away = True
+        store.is_down = True
         job_id = await workload.scheduler.schedule(fail, execution_time=now())
         await workload.wait_for_retries("completer")
-        store.is_away = False
+        store.is_down = False
         await workload.recorder.until(JobFailed, job_id=job_id)
         await workload.assert_recovered()
 
@@ -525,14 +538,14 @@ async def test_result_is_written_when_the_reset_of_the_pool_raised(private_dsn: 
 async def test_wait_raises_the_rejection_after_a_shutdown_during_it(private_dsn: str) -> None:
     store = SecretStore("password")
     async with start_workload(private_dsn, pool_settings=store.settings, stops=True) as workload:
-        store.is_away = True
+        store.is_down = True
         await fetch_value(private_dsn, TERMINATE)
         await workload.wait_for_retries("claimer")
         assert not workload.stopped.done()
         await asyncio.wait_for(workload.scheduler.shutdown(), TIMEOUT_S)
         with pytest.raises(ConnectionRejectedError, match="KeyError"):
             await workload.stopped
-        store.is_away = False
+        store.is_down = False
         await workload.scheduler.db_pool.close()
 
 
