@@ -14,7 +14,6 @@ from pg_scheduler import ConfigurationError, Scheduler
 from pg_scheduler.events import JobCompleted, ServiceFaulted
 from tests.support.worker import Recorder, now
 
-
 HAS_RESET = "reset" in inspect.signature(asyncpg.create_pool).parameters
 NEEDS_RESET = pytest.mark.skipif(not HAS_RESET, reason="asyncpg 0.29 has no reset=")
 
