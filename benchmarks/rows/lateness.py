@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.bench import Bench, Database
-from benchmarks.contestants import Contestant
+from benchmarks.contestants import BEFORE, Contestant
 from benchmarks.results import Goal
 from benchmarks.rows.latency import record_delays
 
@@ -28,7 +28,7 @@ async def measure(bench: Bench) -> None:
     n = bench.scale(300, 40)
 
     async def one(contestant: Contestant, database: Database) -> None:
-        mode = "default" if contestant.name in {"ours", "procrastinate"} else "tuned"
+        mode = "default" if contestant.name in {"ours", BEFORE, "procrastinate"} else "tuned"
         async with database.worker(contestant, n=n, mode=mode) as worker:
             await database.run(contestant, "single", n=n, every=0.03, lead=LEAD_S)
             result = await worker.result()
