@@ -1,4 +1,7 @@
-"""Stop attempts that this worker must not continue: cancelled on any node, lost, or without a lease."""
+"""Stop attempts that this worker must not continue: cancelled on any node, lost, or without a lease.
+
+The heartbeat detects them: its answer names the jobs that the worker no longer holds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detect a blocked event loop from another thread, and log the job that blocks it.
+"""Detect a blocked event loop from the lease keeper's thread, and log the job that blocks it.
 
 The watchdog schedules one callback after another in the event loop. While one has not run, the loop is
 blocked: a job computes for long, or makes a blocking call.
