@@ -196,9 +196,10 @@ async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, 
 
     async def switch_late() -> None:
         began.set()
-        while scheduler.is_running:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)  # the planner has stopped
+        runtime = scheduler._runtime
+        assert runtime is not None
+        while runtime.planner.is_running:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0)
         assert scheduler.disable_periodic_job("mine")
 
     await scheduler.start()
