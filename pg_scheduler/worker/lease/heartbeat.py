@@ -21,7 +21,7 @@ __all__ = ["Heartbeat"]
 
 POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
-stops within a second all the same."""
+still stops within a second."""
 
 
 class Heartbeat(Service):
