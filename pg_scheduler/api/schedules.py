@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.worker.lifecycle import log_failure
 
 __all__ = ["ScheduleMethods"]
+
+NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
 
 
 class ScheduleMethods(SchedulerParts):
@@ -34,7 +38,7 @@ class ScheduleMethods(SchedulerParts):
         """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
         A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
-        the background, and ``shutdown()`` waits for that; without a running event loop, ``start()`` writes.
+        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
 
         Returns:
             False if the key is unknown in this process.
@@ -79,10 +83,14 @@ class ScheduleMethods(SchedulerParts):
         return True
 
     async def _write_switches(self) -> None:
-        written = await self._periodic.write_switches()
-        if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
-            await self._periodic.sync()
-            written = await self._periodic.write_switches() or written
-        await self._periodic.refresh()
+        try:
+            written = await self._periodic.write_switches()
+            if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
+                await self._periodic.sync()
+                written = await self._periodic.write_switches() or written
+            await self._periodic.refresh()
+        except SchemaMissingError as error:
+            logger.warning(NO_TABLES, error, extra=record_fields())
+            return
         if written:
             await self._outbox.notify_schedules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,7 +17,7 @@ from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow, advisory_lock_key
-from pg_scheduler.schedules.sync import plan_sync
+from pg_scheduler.schedules.sync import NO_CHANGES, plan_sync
 from pg_scheduler.store.store import Store
 
 __all__ = ["ScheduleBook"]
@@ -109,10 +110,13 @@ class ScheduleBook:
         self._synced_version = None
 
     async def sync(self) -> None:
-        """Write the schedules declared in code to the database, unless they are unchanged."""
+        """Write the schedules declared in code to the database, unless they are unchanged.
+
+        A transaction that writes schedules excludes others, so it begins only if there is a change.
+        """
         version = self._catalogue.version
         configs = self._known()
-        if configs and self._synced_version != version:
+        if configs and self._synced_version != version and not await self._is_in_sync(configs):
             async with self._store.schedules.periodic_locked() as connection:
                 rows = await self._store.schedules.periodic_rows(on=connection)
                 new = [key for key in configs if key not in rows]
@@ -121,6 +125,12 @@ class ScheduleBook:
                 plan = plan_sync(configs, rows, now=now, chained=chained)
                 await self._store.schedules.write_periodic(plan, on=connection)
         self._synced_version = version
+
+    async def _is_in_sync(self, configs: Mapping[str, PeriodicJobConfig]) -> bool:
+        rows, now = await self._store.schedules.periodic_rows_and_now()
+        if now is None or not configs.keys() <= rows.keys():
+            return False
+        return plan_sync(configs, rows, now=now, chained={}) == NO_CHANGES
 
     async def refresh(self) -> tuple[dict[str, PeriodicRow], datetime | None]:
         """Return the rows of the schedules of this process, and the time of the database.

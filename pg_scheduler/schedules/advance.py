@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pg_scheduler.triggers.base import Trigger, latest_fire_time
+from pg_scheduler.triggers.combine import first_fire_time
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every
+from pg_scheduler.triggers.missed import latest_fire_time
 
 __all__ = ["Advance", "advance", "fire_time_job_id"]
 
@@ -18,7 +21,7 @@ class Advance:
     next_fire_at: datetime
 
 
-def advance(trigger: Trigger, *, anchor: datetime, first: datetime, now: datetime) -> Advance:
+def advance(trigger: Every | Cron, *, anchor: datetime, first: datetime, now: datetime) -> Advance:
     """Return the latest fire time that is due and the one after it. Earlier missed fire times are skipped.
 
     Args:
@@ -26,9 +29,12 @@ def advance(trigger: Trigger, *, anchor: datetime, first: datetime, now: datetim
         anchor: The instant from which an interval is counted.
         first: The stored next fire time, not after ``now``.
         now: The time of the database.
+
+    Raises:
+        ValueError: The trigger has no later fire time.
     """
     fire_time = latest_fire_time(trigger, first=first, now=now, anchor=anchor)
-    return Advance(fire_time, trigger.next_after(fire_time, anchor=anchor))
+    return Advance(fire_time, first_fire_time(trigger, after=fire_time, anchor=anchor))
 
 
 def fire_time_job_id(dedup_key: str, fire_time: datetime) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
 from pg_scheduler.jobs.validation import check_count, check_kind
-from pg_scheduler.triggers.base import Trigger
-from pg_scheduler.triggers.cron import CronTrigger
-from pg_scheduler.triggers.interval import IntervalTrigger
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every
+from pg_scheduler.triggers.zones import parse_timezone
 
 __all__ = [
     "MAX_DEDUP_KEY_LENGTH",
@@ -24,7 +23,6 @@ __all__ = [
     "PeriodicRow",
     "advisory_lock_key",
     "check_label",
-    "parse_timezone",
     "trigger_for",
 ]
 
@@ -36,8 +34,20 @@ MAX_DEDUP_KEY_LENGTH: Final = 200
 class PeriodicJobConfig:
     """A periodic function and its schedule, validated and with every default filled in.
 
-    ``timezone`` is None for an interval. ``derived_key`` is True if the dedup key was derived, ``named`` if
-    the job name was given.
+    Attributes:
+        func: The coroutine function.
+        interval: The time between two fire times; None with ``cron``.
+        cron: The cron expression; None with ``interval``.
+        timezone: The time zone of the cron expression; None for an interval.
+        use_advisory_lock: Whether an attempt is skipped while another one runs on any node.
+        priority: The priority of its jobs.
+        max_retries: The number of retries after a failed first attempt.
+        job_name: The name of its jobs.
+        dedup_key: The key of the schedule, the same on every node.
+        enabled: Whether the schedule fires.
+        trigger: Computes the fire times.
+        derived_key: Whether the dedup key was derived from the function and the schedule.
+        named: Whether the job name was given.
     """
 
     func: JobFunction
@@ -50,7 +60,7 @@ class PeriodicJobConfig:
     job_name: str = ""
     dedup_key: str = ""
     enabled: bool = True
-    trigger: Trigger = field(init=False, repr=False, compare=False)
+    trigger: Every | Cron = field(init=False, repr=False, compare=False)
     derived_key: bool = field(init=False, repr=False, compare=False)
     named: bool = field(init=False, repr=False, compare=False)
 
@@ -131,7 +141,7 @@ class PeriodicRow:
         """The interval, the cron expression and the name of the time zone."""
         return self.every, self.cron, self.timezone
 
-    def trigger(self) -> Trigger:
+    def trigger(self) -> Every | Cron:
         """Return the trigger of the schedule.
 
         Raises:
@@ -160,7 +170,7 @@ def check_label(name: str, value: object, max_length: int) -> str:
     )
 
 
-def trigger_for(every: timedelta | None, cron: str | None, timezone: tzinfo | str | None) -> Trigger:
+def trigger_for(every: timedelta | None, cron: str | None, timezone: tzinfo | str | None) -> Every | Cron:
     """Return the trigger of a schedule.
 
     Raises:
@@ -173,35 +183,9 @@ def trigger_for(every: timedelta | None, cron: str | None, timezone: tzinfo | st
     if every is not None and cron is not None:
         raise ValueError(f"Either every= or cron= must be given, not both: every={every!r} and cron={cron!r}")
     if cron is not None:
-        return CronTrigger(cron, parse_timezone(timezone))
+        return Cron(cron, parse_timezone(timezone))
     if timezone is not None:
         raise ValueError(f"timezone={timezone!r} requires cron=; an interval is the same in every time zone")
     if not isinstance(every, timedelta):
         raise TypeError(f"every must be a timedelta, not {type(every).__name__}: {every!r}")
-    return IntervalTrigger(every)
-
-
-def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
-    """Return the time zone of an IANA name; UTC for None.
-
-    Raises:
-        ValueError: This machine has no time zone with the name, or the object has no IANA name.
-    """
-    if timezone is None:
-        return UTC
-    if timezone is UTC or (isinstance(timezone, ZoneInfo) and timezone.key):
-        return timezone
-    if not isinstance(timezone, str):
-        raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
-            f"Invalid timezone {timezone!r}: it has no IANA name that other nodes could use; "
-            "pass an IANA name such as 'Europe/Berlin', or a ZoneInfo"
-        )
-    try:
-        return ZoneInfo(timezone)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        if timezone == "UTC":  # also on a machine without time zone data
-            return UTC
-        raise ValueError(
-            f"Invalid timezone {timezone!r}: not found on this machine; use an IANA name such as "
-            "'Europe/Berlin', or install the package tzdata if the machine has no time zone data"
-        ) from error
+    return Every(every)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
+from pg_scheduler.triggers.combine import first_fire_time
 
-__all__ = ["SyncPlan", "plan_sync"]
+__all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,9 @@ class SyncPlan:
 
     write: tuple[PeriodicRow, ...]
     delete: tuple[str, ...]
+
+
+NO_CHANGES: Final = SyncPlan((), ())
 
 
 def plan_sync(
@@ -96,4 +101,4 @@ def _row(
     if old and old.schedule == row.schedule:
         return row
     after = max(now, row.last_fire_at or now)
-    return replace(row, next_fire_at=config.trigger.next_after(after, anchor=anchor))
+    return replace(row, next_fire_at=first_fire_time(config.trigger, after=after, anchor=anchor))

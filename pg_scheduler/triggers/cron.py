@@ -25,10 +25,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.triggers.base import to_utc
+from pg_scheduler.triggers.base import Trigger, to_utc
 from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
+from pg_scheduler.triggers.cron_text import describe
+from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.zones import ClockChange, change_at, named_zone
 
-__all__ = ["CronTrigger"]
+__all__ = ["Cron"]
 
 SECOND: Final = timedelta(seconds=1)
 
@@ -36,45 +39,59 @@ MIN_CORRECTION: Final = timedelta(hours=3)
 """A change of this size or larger is a correction of the clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class CronTrigger:
+@trigger_kind("cron")
+@dataclass(frozen=True, slots=True, init=False)
+class Cron(Trigger):
     """Fires when the local time of a time zone matches a cron expression.
 
     Args:
         expression: Five fields, or six with the seconds **last**, or an alias such as ``@hourly``. Of day of
             month and day of week, one match is enough when both are restricted (neither starts with ``*``).
-        timezone: The time zone of the expression.
+        timezone: An IANA name or a ZoneInfo.
 
     Raises:
-        ValueError: The expression is invalid; the message contains the reason and the remedy.
+        ValueError: The expression or the time zone is invalid; the message contains the remedy.
 
     Example:
         >>> from datetime import UTC, datetime
-        >>> from zoneinfo import ZoneInfo
-        >>> from pg_scheduler.triggers import CronTrigger
-        >>> trigger = CronTrigger("30 2 * * *", ZoneInfo("Europe/Berlin"))
+        >>> from pg_scheduler.triggers import Cron
+        >>> trigger = Cron("30 2 * * *", timezone="Europe/Berlin")
         >>> trigger.next_after(datetime(2024, 3, 31, tzinfo=UTC))  # 02:30 is skipped
         datetime.datetime(2024, 3, 31, 1, 0, tzinfo=datetime.timezone.utc)
     """
 
     expression: str
-    timezone: tzinfo
+    timezone: str = "UTC"
     _fields: CronFields = field(init=False, repr=False, compare=False)
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_fields", parse_cron(self.expression))
+    def __init__(self, expression: str, timezone: str | tzinfo = "UTC") -> None:
+        name, zone = named_zone(timezone)
+        object.__setattr__(self, "_fields", parse_cron(expression))
+        object.__setattr__(self, "expression", expression)
+        object.__setattr__(self, "timezone", name)
+        object.__setattr__(self, "_zone", zone)
 
     def next_after(
         self,
         instant: datetime,
         *,
         anchor: datetime | None = None,  # noqa: ARG002 - part of the protocol
-    ) -> datetime:
-        """Return the first fire time strictly after ``instant``, in UTC. Cron has no anchor."""
-        local = to_utc(instant).astimezone(self.timezone)
+    ) -> datetime | None:
+        """Return the first fire time strictly after ``instant``, in UTC; None after the year 9999.
+
+        Cron has no anchor.
+        """
+        try:
+            return self._first_after(to_utc(instant))
+        except (LookupError, OverflowError):
+            return None
+
+    def _first_after(self, instant: datetime) -> datetime:
+        local = instant.astimezone(self._zone)
         shown = local.replace(tzinfo=None, microsecond=0, fold=0)
         search = shown + SECOND
-        repeat = self._change_at(shown)
+        repeat = change_at(shown, self._zone)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
             for start, offset in ((search, repeat.before), (repeat.wall_start, repeat.after)):
                 wall = self._fields.at_or_after(start)
@@ -84,56 +101,20 @@ class CronTrigger:
             search = repeat.wall_end
         while True:
             wall = self._fields.at_or_after(search)
-            change = self._change_at(wall)
-            if change is None or change.is_repeat:
+            change = change_at(wall, self._zone)
+            if change is None:
+                return wall.replace(tzinfo=self._zone).astimezone(UTC)
+            if change.is_repeat:
                 break
             if not self._follows(change):
                 return change.instant
             search = change.wall_end
-        first, second = (wall.replace(tzinfo=self.timezone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return first if first > instant else second
 
-    def _follows(self, change: _ClockChange) -> bool:
+    def _follows(self, change: ClockChange) -> bool:
         """Return whether skipped local times do not fire, and repeated ones fire twice, at this change."""
         return self._fields.wild or not -MIN_CORRECTION <= change.after - change.before < MIN_CORRECTION
 
-    def _change_at(self, wall: datetime) -> _ClockChange | None:
-        """Return the clock change that skips or repeats this wall time; None if it occurs exactly once."""
-        before, after = (_offset(wall.replace(tzinfo=self.timezone, fold=fold)) for fold in (0, 1))
-        if before == after:
-            return None
-        low, high = sorted((wall - before, wall - after))  # naive UTC; the change lies in (low, high]
-        while high - low > SECOND:
-            middle = low + (high - low) // SECOND // 2 * SECOND
-            if _offset(middle.replace(tzinfo=UTC).astimezone(self.timezone)) == after:
-                high = middle
-            else:
-                low = middle
-        return _ClockChange(high.replace(tzinfo=UTC), before, after)
-
-
-@dataclass(frozen=True, slots=True)
-class _ClockChange:
-    """An instant at which the UTC offset of a time zone changes."""
-
-    instant: datetime
-    before: timedelta
-    after: timedelta
-
-    @property
-    def is_repeat(self) -> bool:
-        return self.after < self.before
-
-    @property
-    def wall_start(self) -> datetime:
-        """The first wall time that is skipped or repeated."""
-        return self.instant.replace(tzinfo=None) + min(self.before, self.after)
-
-    @property
-    def wall_end(self) -> datetime:
-        """The first wall time after those that are skipped or repeated."""
-        return self.instant.replace(tzinfo=None) + max(self.before, self.after)
-
-
-def _offset(local: datetime) -> timedelta:
-    return local.utcoffset() or timedelta(0)
+    def __str__(self) -> str:
+        return f"{describe(self.expression, self._fields)}, {self.timezone}"

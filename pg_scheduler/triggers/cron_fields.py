@@ -4,16 +4,18 @@ croniter is used as the parser only. Its releases disagree about the times of an
 omits the 1st of March before 6.1), while all nodes of a cluster must agree, even with different releases. So
 this module searches itself, and rejects expressions that releases read differently.
 
-Wall times are naive: time zones are handled in `CronTrigger`.
+Wall times are naive: time zones are handled in `Cron`.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from calendar import monthrange
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import MAXYEAR, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Final
 
 from croniter import croniter
@@ -40,13 +42,13 @@ _MAX_LENGTH: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CronFields:
     """The values that each field of a cron expression matches.
 
     Attributes:
         wild: Whether the minute or the hour field starts with ``*``, so that the job follows the local time
-            through clock changes; see `CronTrigger`.
+            through clock changes; see `Cron`.
         either_day: Whether day of month and day of week are both restricted, so that one match is enough.
         last_day: Whether the day of month field contains ``L``.
         nth_weekdays: The occurrences in the month to which a weekday (0 = Sunday) is restricted, as text;
@@ -72,45 +74,67 @@ class CronFields:
         """
         day = self._day_from(wall.date())
         if day == wall.date():
-            moment = next(self._times_from(wall.time()), None)
+            moment = self._time_from(wall.time())
             if moment is not None:
                 return datetime.combine(day, moment)
             day = self._day_from(day + timedelta(days=1))
-        return datetime.combine(day, next(self._times_from(time.min)))
+        return datetime.combine(day, time(self.hours[0], self.minutes[0], self.seconds[0]))
 
-    def _times_from(self, start: time) -> Iterator[time]:
-        for hour in self.hours:
-            if hour < start.hour:
-                continue
-            for minute in self.minutes:
-                if (hour, minute) < (start.hour, start.minute):
-                    continue
-                for second in self.seconds:
-                    moment = time(hour, minute, second)
-                    if moment >= start:
-                        yield moment
+    def _time_from(self, start: time) -> time | None:
+        """Return the first matching time of a day that is not before ``start``; None if there is none."""
+        hour = _first(self.hours, start.hour)
+        if hour != start.hour:
+            return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
+        minute = _first(self.minutes, start.minute)
+        if minute == start.minute:
+            second = _first(self.seconds, start.second)
+            if second is not None:
+                return time(hour, minute, second)
+            minute = _first(self.minutes, start.minute + 1)
+        if minute is not None:
+            return time(hour, minute, self.seconds[0])
+        hour = _first(self.hours, start.hour + 1)
+        return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
 
     def _day_from(self, start: date) -> date:
+        year, month, first = start.year, start.month, start.day
         for _ in range(_MONTHS_AHEAD):
-            last = monthrange(start.year, start.month)[1]
-            if start.month in self.months:
-                for number in range(start.day, last + 1):
-                    day = start.replace(day=number)
-                    if self._names_day(day, last):
-                        return day
-            start = start.replace(day=last) + timedelta(days=1)
+            if month in self.months:
+                days = _days_of_month(self, *_month(year, month))
+                index = bisect_left(days, first)
+                if index < len(days):
+                    return date(year, month, days[index])
+            year, month, first = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+            if year > MAXYEAR:
+                break
         raise LookupError(f"no day matches the fields within {_MONTHS_AHEAD} months")
 
-    def _names_day(self, day: date, last: int) -> bool:
-        weekday = day.isoweekday() % 7
-        by_date = day.day in self.days or (self.last_day and day.day == last)
-        by_weekday = weekday in self.weekdays
-        if self.nth_weekdays:
-            wanted = self.nth_weekdays.get(weekday, frozenset())
-            by_weekday = str((day.day + 6) // 7) in wanted or ("l" in wanted and day.day + 7 > last)
-        return by_date or by_weekday if self.either_day else by_date and by_weekday
+
+_month = lru_cache(maxsize=4096)(monthrange)
 
 
+@lru_cache(maxsize=4096)
+def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple[int, ...]:
+    """Return the matching days of a month whose first day has a weekday (0 = Monday)."""
+    found = []
+    for day in range(1, length + 1):
+        weekday = (first_weekday + day) % 7  # 0 = Sunday
+        by_date = day in fields.days or (fields.last_day and day == length)
+        by_weekday = weekday in fields.weekdays
+        if fields.nth_weekdays:
+            wanted = fields.nth_weekdays.get(weekday, frozenset())
+            by_weekday = str((day + 6) // 7) in wanted or ("l" in wanted and day + 7 > length)
+        if (by_date or by_weekday) if fields.either_day else (by_date and by_weekday):
+            found.append(day)
+    return tuple(found)
+
+
+def _first(numbers: tuple[int, ...], least: int) -> int | None:
+    index = bisect_left(numbers, least)
+    return numbers[index] if index < len(numbers) else None
+
+
+@lru_cache(maxsize=1024)
 def parse_cron(expression: str) -> CronFields:
     """Parse a cron expression.
 

@@ -163,7 +163,7 @@ class Renderer:
         constructor = it.functions().get("__init__")
 
         yield f"{heading} `{it.name}`"
-        if constructor and not bases:
+        if constructor and (not bases or it.has_own_constructor()):
             yield _python(it.signature(constructor[-1], constructor_of=it.name))
             attributes = {each.declaration: each.text for each in fields if each.text}
         else:

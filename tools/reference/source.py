@@ -139,6 +139,11 @@ class Definition:
         words = [self.source(each) for each in found if self.source(each).startswith("dataclass")]
         return ["@dataclass(frozen=True)" if "frozen=True" in word else "@dataclass" for word in words]
 
+    def has_own_constructor(self) -> bool:
+        """Return whether a dataclass defines ``__init__()`` itself."""
+        found = self.node.decorator_list if isinstance(self.node, ast.ClassDef) else []
+        return any("init=False" in self.source(each) for each in found)
+
     def bases(self) -> list[str]:
         """Return the public base classes."""
         mixins = {mixin.name for mixin in self.mixins()}

@@ -16,6 +16,7 @@ from pg_scheduler.schedules.advance import advance
 from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.store import Store
+from pg_scheduler.triggers.combine import first_fire_time
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -100,7 +101,7 @@ class Planner(Service):
         try:
             trigger = row.trigger()
             if row.next_fire_at is None:
-                fire_time, following = None, trigger.next_after(now, anchor=row.anchor)
+                fire_time, following = None, first_fire_time(trigger, after=now, anchor=row.anchor)
             else:
                 due = advance(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
                 fire_time, following = due.fire_time, due.next_fire_at

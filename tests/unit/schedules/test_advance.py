@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.schedules import model
 from pg_scheduler.schedules.advance import Advance, advance, fire_time_job_id
-from pg_scheduler.schedules.model import parse_timezone, trigger_for
-from pg_scheduler.triggers.cron import CronTrigger
-from pg_scheduler.triggers.interval import IntervalTrigger
+from pg_scheduler.schedules.model import trigger_for
+from pg_scheduler.triggers import zones
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every
+from pg_scheduler.triggers.zones import parse_timezone
+from tests.support.triggers import fire_after
 
 ANCHOR = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
 def test_trigger_for_returns_the_trigger_of_an_interval_or_a_cron_expression() -> None:
-    assert trigger_for(MINUTE, None, None) == IntervalTrigger(MINUTE)
-    assert trigger_for(None, "0 3 * * *", "Europe/Berlin") == CronTrigger(
-        "0 3 * * *", ZoneInfo("Europe/Berlin")
-    )
+    assert trigger_for(MINUTE, None, None) == Every(MINUTE)
+    assert trigger_for(None, "0 3 * * *", "Europe/Berlin") == Cron("0 3 * * *", ZoneInfo("Europe/Berlin"))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_parse_timezone_returns_the_zone_of_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "zone", ["", "/etc/passwd", "../UTC", "Europe", "a\x00b", "\ud800", "UTC+2", 2, b"UTC"]
+    "zone", ["", "/etc/passwd", "../UTC", "Europe", "a\x00b", "\ud800", "UTC+2", 2, b"UTC", "localtime"]
 )
 def test_parse_timezone_raises_when_the_value_is_not_a_time_zone(zone: Any) -> None:
     with pytest.raises(ValueError, match=r"^Invalid timezone"):
@@ -78,22 +78,22 @@ def test_parse_timezone_returns_utc_when_the_machine_has_no_time_zone_data(
         def __new__(cls, key: str) -> Missing:
             raise ZoneInfoNotFoundError(key)
 
-    monkeypatch.setattr(model, "ZoneInfo", Missing)
+    monkeypatch.setattr(zones, "ZoneInfo", Missing)
     assert parse_timezone("UTC") is UTC
     with pytest.raises(ValueError, match="install the package tzdata"):
         parse_timezone("Europe/Berlin")
 
 
 def test_advance_returns_the_due_fire_time_and_the_next_one() -> None:
-    trigger = IntervalTrigger(MINUTE)
+    trigger = Every(MINUTE)
     first = ANCHOR + MINUTE
     assert advance(trigger, anchor=ANCHOR, first=first, now=first) == Advance(first, first + MINUTE)
 
 
 def test_advance_returns_the_latest_fire_time_when_several_were_missed() -> None:
-    late = advance(IntervalTrigger(MINUTE), anchor=ANCHOR, first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
+    late = advance(Every(MINUTE), anchor=ANCHOR, first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
     assert late == Advance(ANCHOR + 10 * MINUTE, ANCHOR + 11 * MINUTE)
-    cron = CronTrigger("0 12 * * *", ZoneInfo("UTC"))
+    cron = Cron("0 12 * * *", ZoneInfo("UTC"))
     noon = ANCHOR + timedelta(hours=12)
     assert advance(cron, anchor=ANCHOR, first=noon, now=noon + timedelta(days=400, hours=1)) == Advance(
         noon + timedelta(days=400), noon + timedelta(days=401)
@@ -102,8 +102,8 @@ def test_advance_returns_the_latest_fire_time_when_several_were_missed() -> None
 
 @given(st.integers(1, 10**10), st.integers(0, 10**12))
 def test_advance_never_fires_early_and_always_moves_forward(every: int, later: int) -> None:
-    trigger = IntervalTrigger(timedelta(microseconds=every))
-    first = trigger.next_after(ANCHOR, anchor=ANCHOR)
+    trigger = Every(timedelta(microseconds=every))
+    first = fire_after(trigger, ANCHOR, ANCHOR)
     now = first + timedelta(microseconds=later)
     due = advance(trigger, anchor=ANCHOR, first=first, now=now)
     assert first <= due.fire_time <= now < due.next_fire_at

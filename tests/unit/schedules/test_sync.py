@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
 from pg_scheduler.schedules.sync import SyncPlan, plan_sync
-from pg_scheduler.triggers.cron import CronTrigger
-from pg_scheduler.triggers.interval import IntervalTrigger
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -63,7 +63,7 @@ def test_new_schedule_is_anchored_at_the_current_time() -> None:
         last_fire_at=None,
         next_fire_at=NOW + HOUR,
     )
-    assert stored(config).trigger() == IntervalTrigger(HOUR)
+    assert stored(config).trigger() == Every(HOUR)
 
 
 def test_new_cron_schedule_fires_at_its_first_time() -> None:
@@ -71,7 +71,7 @@ def test_new_cron_schedule_fires_at_its_first_time() -> None:
     assert (row.every, row.cron, row.timezone) == (None, "30 2 * * *", "Asia/Kathmandu")
     assert row.next_fire_at == datetime(2030, 1, 1, 20, 45, tzinfo=UTC)
     trigger = row.trigger()
-    assert isinstance(trigger, CronTrigger)
+    assert isinstance(trigger, Cron)
 
 
 def test_unchanged_schedule_is_not_written() -> None:

@@ -1,4 +1,4 @@
-"""CronTrigger against Debian's cron, minute by minute (second by second for six fields).
+"""Cron against Debian's cron, minute by minute (second by second for six fields).
 
 The comparison omits intended differences (see the docstring of the module): how often a job starts within
 one instant, and changes of less than five minutes, which the zones below do not have. The simulated daemon
@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pg_scheduler.triggers.base import latest_fire_time
-from pg_scheduler.triggers.cron import CronTrigger
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.missed import latest_fire_time
 from tests.support.debian_cron import MINUTE, SECOND, fires, read
+from tests.support.triggers import fire_after
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -104,11 +105,11 @@ SECONDS = [
 ]
 
 
-def walk(trigger: CronTrigger, start: datetime, end: datetime) -> list[datetime]:
+def walk(trigger: Cron, start: datetime, end: datetime) -> list[datetime]:
     """The fire times from ``start`` on, before ``end``, in order."""
     found = []
     instant = start - timedelta(microseconds=1)
-    while (instant := trigger.next_after(instant)) < end:
+    while (instant := fire_after(trigger, instant)) < end:
         found.append(instant)
     return found
 
@@ -120,7 +121,7 @@ def zone(name: str) -> ZoneInfo:
 
 def check(expression: str, name: str, change: datetime, reach: timedelta) -> list[datetime]:
     start, end = change - reach, change + reach
-    ours = walk(CronTrigger(expression, zone(name)), start, end)
+    ours = walk(Cron(expression, zone(name)), start, end)
     assert ours == fires(expression, zone(name), start, end)
     return ours
 
@@ -193,11 +194,11 @@ def test_cron_fires_as_debian_when_the_expression_is_arbitrary(
 def test_cron_fires_as_debian_from_any_instant_near_a_clock_change(name: str, change: datetime) -> None:
     for expression in EXPRESSIONS:
         fired = fires(expression, zone(name), change - 30 * HOUR, change + 30 * HOUR)
-        trigger = CronTrigger(expression, zone(name))
+        trigger = Cron(expression, zone(name))
         for minutes in range(-200, 200, 29):
             instant = change + minutes * MINUTE
             coming = [fire for fire in fired if fire > instant]
-            assert not coming or trigger.next_after(instant) == coming[0]
+            assert not coming or fire_after(trigger, instant) == coming[0]
 
 
 @settings(max_examples=60, deadline=None)
@@ -216,7 +217,7 @@ def test_cron_matches_days_as_debian_does(expression: str, year: int) -> None:
     entry = read(expression)
     noons = [datetime(year, 1, 1, 12, tzinfo=UTC) + number * DAY for number in range(800)]
     expected = [noon for noon in noons if noon.month in entry.sets[3] and entry.names_day(noon)]
-    assert walk(CronTrigger(expression, zone("UTC")), noons[0], noons[-1] + SECOND) == expected
+    assert walk(Cron(expression, zone("UTC")), noons[0], noons[-1] + SECOND) == expected
 
 
 @settings(max_examples=100, deadline=None)
@@ -228,13 +229,13 @@ def test_cron_matches_days_as_debian_does(expression: str, year: int) -> None:
 def test_next_after_returns_the_first_later_fire_time(
     expression: str, change: tuple[str, datetime], offset: timedelta
 ) -> None:
-    trigger = CronTrigger(expression, zone(change[0]))
+    trigger = Cron(expression, zone(change[0]))
     instant = change[1] + offset
-    fire = trigger.next_after(instant)
+    fire = fire_after(trigger, instant)
     assert fire > instant
-    assert trigger.next_after(instant + (fire - instant) / 2) == fire
-    assert trigger.next_after(fire - timedelta(microseconds=1)) == fire
-    assert trigger.next_after(fire) > fire
+    assert fire_after(trigger, instant + (fire - instant) / 2) == fire
+    assert fire_after(trigger, fire - timedelta(microseconds=1)) == fire
+    assert fire_after(trigger, fire) > fire
 
 
 @settings(max_examples=100, deadline=None)
@@ -247,8 +248,8 @@ def test_next_after_returns_the_first_later_fire_time(
 def test_latest_fire_time_equals_the_last_result_of_next_after(
     expression: str, change: tuple[str, datetime], back: timedelta, ahead: timedelta
 ) -> None:
-    trigger = CronTrigger(expression, zone(change[0]))
-    first = trigger.next_after(change[1] - back)
+    trigger = Cron(expression, zone(change[0]))
+    first = fire_after(trigger, change[1] - back)
     now = max(first, change[1] + ahead)
     walked = walk(trigger, first, now + timedelta(microseconds=1))
     assert latest_fire_time(trigger, first=first, now=now, anchor=first) == walked[-1]
@@ -282,7 +283,7 @@ def test_latest_fire_time_equals_the_last_result_of_next_after(
 )
 def test_cron_fires_at_the_expected_times(expression: str, name: str, day: str, expected: list[str]) -> None:
     start = datetime.fromisoformat(f"{day}T00:00+00:00")
-    found = walk(CronTrigger(expression, zone(name)), start, start + DAY)
+    found = walk(Cron(expression, zone(name)), start, start + DAY)
     assert found == [datetime.fromisoformat(f"{day}T{text}+00:00") for text in expected]
 
 
@@ -301,7 +302,7 @@ def test_cron_fires_at_the_expected_times(expression: str, name: str, day: str, 
     ],
 )
 def test_cron_accepts_days_that_debian_has_no_syntax_for(expression: str, expected: list[str]) -> None:
-    trigger = CronTrigger(expression, zone("UTC"))
+    trigger = Cron(expression, zone("UTC"))
     instant = datetime(2024, 1, 1, tzinfo=UTC)
-    found = [instant := trigger.next_after(instant) for _ in expected]
+    found = [instant := fire_after(trigger, instant) for _ in expected]
     assert [f"{fire:%Y-%m-%d}" for fire in found] == expected

@@ -1,9 +1,8 @@
-"""Both triggers: interval arithmetic, the latest fire time, and invalid parameters."""
+"""Every, FixedDelay, At and Cron: arithmetic, descriptions, and invalid parameters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.triggers import CronTrigger, IntervalTrigger, Trigger
-from pg_scheduler.triggers.base import latest_fire_time
+from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger
+from tests.support.triggers import fire_after
 
 ANCHOR = datetime(2024, 1, 1, 12, 30, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -25,7 +24,7 @@ PERIODS = st.timedeltas(timedelta(microseconds=1), timedelta(days=400))
 def test_interval_fires_at_multiples_from_its_anchor(
     every: timedelta, instant: datetime, anchor: datetime
 ) -> None:
-    fire = IntervalTrigger(every).next_after(instant, anchor=anchor)
+    fire = fire_after(Every(every), instant, anchor)
     assert fire > instant
     assert fire - every <= instant
     assert (fire - anchor) % every == timedelta(0)
@@ -33,71 +32,138 @@ def test_interval_fires_at_multiples_from_its_anchor(
 
 def test_interval_counts_elapsed_time_when_the_clock_changes() -> None:
     anchor = datetime(2024, 3, 30, 12, 0, tzinfo=BERLIN)
-    fire = IntervalTrigger(timedelta(days=1)).next_after(anchor, anchor=anchor)
+    fire = Every(timedelta(days=1)).next_after(anchor, anchor=anchor)
     assert fire == anchor.astimezone(UTC) + timedelta(days=1)
     assert fire.tzinfo is UTC
 
 
-@given(every=PERIODS, steps=st.integers(0, 10**6), late=st.floats(0, 0.99))
-def test_latest_fire_time_of_an_interval_is_the_last_one_that_is_due(
-    every: timedelta, steps: int, late: float
-) -> None:
-    expected = ANCHOR + min(steps, timedelta(days=10**5) // every) * every
-    now = min(expected + every * late, expected + every - timedelta(microseconds=1))
-    assert latest_fire_time(IntervalTrigger(every), first=ANCHOR, now=now, anchor=ANCHOR) == expected
-
-
-@dataclass
-class Counting:
-    """Counts the calls of a trigger."""
-
-    trigger: Trigger
-    calls: int = 0
-
-    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
-        self.calls += 1
-        return self.trigger.next_after(instant, anchor=anchor)
-
-
-@pytest.mark.parametrize(
-    "trigger",
-    [
-        CronTrigger("* * * * * *", BERLIN),
-        CronTrigger("* 2 * * * *", BERLIN),
-        CronTrigger("0 0 1 1 * 0", BERLIN),
-        IntervalTrigger(timedelta(microseconds=1)),
-    ],
-)
-def test_latest_fire_time_is_found_in_few_calls_when_a_year_was_missed(trigger: Trigger) -> None:
-    """A call takes some 10 microseconds; stepping through every fire time would take minutes."""
-    counting = Counting(trigger)
-    now = ANCHOR + timedelta(days=366)
-    first = trigger.next_after(ANCHOR, anchor=ANCHOR)
-    found = latest_fire_time(counting, first=first, now=now, anchor=ANCHOR)
-    assert found <= now < trigger.next_after(found, anchor=ANCHOR)
-    assert counting.calls <= 120
-
-
 def test_triggers_are_values_with_equality_hash_and_repr() -> None:
-    triggers: list[Trigger] = [IntervalTrigger(timedelta(minutes=1)), CronTrigger("* * * * *", BERLIN)]
+    triggers: list[Trigger] = [Every(timedelta(minutes=1)), Cron("* * * * *", BERLIN)]
     assert {trigger.next_after(ANCHOR, anchor=ANCHOR) for trigger in triggers} == {
         ANCHOR + timedelta(minutes=1)
     }
-    assert CronTrigger("* * * * *", BERLIN) == triggers[1]
-    assert len({*triggers, CronTrigger("* * * * *", BERLIN)}) == 2
-    assert repr(triggers[1]).startswith("CronTrigger(expression='* * * * *', timezone=")
+    assert Cron("* * * * *", BERLIN) == triggers[1]
+    assert len({*triggers, Cron("* * * * *", BERLIN)}) == 2
+    assert repr(triggers[1]).startswith("Cron(expression='* * * * *', timezone=")
 
 
-@pytest.mark.parametrize("trigger", [IntervalTrigger(timedelta(minutes=1)), CronTrigger("* * * * *", BERLIN)])
+@pytest.mark.parametrize("trigger", [Every(timedelta(minutes=1)), Cron("* * * * *", BERLIN)])
 def test_next_after_raises_when_the_instant_is_naive(trigger: Trigger) -> None:
     with pytest.raises(ValueError, match=r"has no time zone; use datetime\.now\(UTC\)"):
         trigger.next_after(ANCHOR.replace(tzinfo=None), anchor=ANCHOR)
 
 
 @pytest.mark.parametrize("every", [timedelta(0), timedelta(seconds=-1), 30, None])
-def test_interval_trigger_raises_when_every_is_not_a_positive_timedelta(every: Any) -> None:
+def test_every_raises_when_it_is_not_a_positive_timedelta(every: Any) -> None:
     with pytest.raises(ValueError, match=r"every must be a positive timedelta, .* not "):
-        IntervalTrigger(every)
+        Every(every)
+
+
+def test_every_accepts_units() -> None:
+    assert Every(weeks=1, days=2, hours=3, minutes=4, seconds=5) == Every(
+        timedelta(days=9, hours=3, minutes=4, seconds=5)
+    )
+    assert Every(hours=0.5) == Every(timedelta(minutes=30))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"every": timedelta(hours=1), "hours": 1}, "pass a timedelta or units, not both"),
+        ({"hours": -1}, "every must be a positive timedelta"),
+        ({"days": 3661}, "at most 3660 days"),
+        ({"days": 10**12}, "units must be numbers, up to 3660 days in all, not .*days=1000000000000"),
+        ({"hours": "1"}, "units must be numbers, .* hours='1'"),
+        ({"hours": float("nan")}, "units must be numbers"),
+    ],
+)
+def test_every_raises_when_its_units_are_invalid(parameters: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Every(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("delay", "reason"),
+    [
+        (timedelta(0), "delay must be a positive timedelta"),
+        (5, "delay must be a positive timedelta, .* not 5"),
+        (timedelta(days=3661), "delay must be at most 3660 days"),
+    ],
+)
+def test_fixed_delay_raises_when_it_is_not_a_positive_timedelta(delay: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        FixedDelay(delay)
+
+
+def test_at_fires_once_at_each_instant() -> None:
+    later = ANCHOR + timedelta(days=1)
+    trigger = At(later, ANCHOR, later.astimezone(BERLIN))
+    assert trigger == At(ANCHOR, later)
+    assert trigger.upcoming(after=ANCHOR - timedelta(days=9)) == [ANCHOR, later]
+    assert trigger.next_after(later) is None
+
+
+@pytest.mark.parametrize(
+    ("instants", "reason"),
+    [
+        ((), "At has 0 instants; pass 1 to 1000"),
+        ((ANCHOR,) * 1001, "At has 1001 instants"),
+        (("2024-01-01",), "At takes datetimes, not '2024-01-01'"),
+        ((ANCHOR.replace(tzinfo=None),), "has no time zone"),
+    ],
+)
+def test_at_raises_when_its_instants_are_invalid(instants: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        At(*instants)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"),
+    [
+        (Every(hours=1), "every hour"),
+        (Every(seconds=90), "every 1 minute 30 seconds"),
+        (Every(days=1), "every 24 hours"),
+        (Every(days=14), "every 14 days"),
+        (Every(timedelta(microseconds=1)), "every microsecond"),
+        (FixedDelay(timedelta(seconds=10)), "10 seconds after the previous job ended"),
+        (At(ANCHOR), "at 2024-01-01 12:30 UTC"),
+        (At(ANCHOR.replace(second=5), ANCHOR), "at 2024-01-01 12:30, 2024-01-01 12:30:05 UTC"),
+        (
+            At(*(ANCHOR + timedelta(days=day) for day in range(4))),
+            "at 4 instants from 2024-01-01 12:30 to 2024-01-04 12:30 UTC",
+        ),
+        (CalendarInterval(months=1, at=time(9), timezone="Asia/Tokyo"), "every month at 09:00 Asia/Tokyo"),
+        (
+            CalendarInterval(years=1, days=2, first=date(2024, 1, 31), missing_day="skip"),
+            "every 1 year 2 days at 00:00 UTC from 2024-01-31 unless the day is missing",
+        ),
+        (Cron("0 3 * * SUN", "Europe/Berlin"), "at 03:00 on Sunday, Europe/Berlin"),
+        (Cron("30 2 * * *"), "at 02:30 every day, UTC"),
+        (Cron("0 9,17 * * 1-5"), "at 09:00 and 17:00 on Monday to Friday, UTC"),
+        (Cron("0 9 * 6-8 0,6"), "at 09:00 on Saturday and Sunday in June, July and August, UTC"),
+        (Cron("0 0 * jan *"), "at 00:00 every day in January, UTC"),
+        (Cron("@monthly"), "at 00:00 on day 1 of every month, UTC"),
+        (Cron("0 0 1,15 1 *"), "at 00:00 on day 1 and 15 of January, UTC"),
+        (Cron("0 0 L * *"), "at 00:00 on the last day of every month, UTC"),
+        (Cron("0 0 1,L * *"), "cron '0 0 1,L * *', UTC"),
+        (Cron("0 0 1-9 * *"), "cron '0 0 1-9 * *', UTC"),
+        (Cron("0 0 * 1-9 *"), "cron '0 0 * 1-9 *', UTC"),
+        (Cron("0 0 1 * 1"), "cron '0 0 1 * 1', UTC"),
+        (Cron("0 0 1 * */2"), "cron '0 0 1 * */2', UTC"),
+        (Cron("0 9 * * FRI#2"), "cron '0 9 * * FRI#2', UTC"),
+        (Cron("*/5 * * * *"), "cron '*/5 * * * *', UTC"),
+        (Cron("0 0 * * * 30"), "cron '0 0 * * * 30', UTC"),
+    ],
+)
+def test_str_describes_the_trigger(trigger: Trigger, text: str) -> None:
+    assert str(trigger) == text
+
+
+def test_time_zone_is_a_name_or_a_zone() -> None:
+    assert Cron("@daily", "Europe/Berlin") == Cron("@daily", BERLIN)
+    assert Cron("@daily", UTC) == Cron("@daily") == Cron("@daily", ZoneInfo("UTC"))
+    with pytest.raises(ValueError, match="Invalid timezone 'Mars'"):
+        Cron("@daily", "Mars")
 
 
 @pytest.mark.parametrize(
@@ -135,11 +201,11 @@ def test_interval_trigger_raises_when_every_is_not_a_positive_timedelta(every: A
         ("0 0 31 4,6 *", "has a date that never occurs"),
     ],
 )
-def test_cron_trigger_raises_with_reason_and_remedy_when_the_expression_is_invalid(
+def test_cron_raises_with_reason_and_remedy_when_the_expression_is_invalid(
     expression: Any, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
-        CronTrigger(expression, BERLIN)
+        Cron(expression, BERLIN)
     message = str(caught.value)
     assert repr(expression) in message
     assert "; " in message
@@ -147,14 +213,14 @@ def test_cron_trigger_raises_with_reason_and_remedy_when_the_expression_is_inval
 
 
 @given(st.text("0123456789*/-,?#lwhrfebmon() @", max_size=20) | st.text(max_size=20))
-def test_cron_trigger_accepts_any_text_or_raises_value_error(expression: str) -> None:
+def test_cron_accepts_any_text_or_raises_value_error(expression: str) -> None:
     try:
-        trigger = CronTrigger(expression, BERLIN)
+        trigger = Cron(expression, BERLIN)
     except ValueError:
         return
-    assert trigger.next_after(ANCHOR) > ANCHOR
+    assert fire_after(trigger, ANCHOR) > ANCHOR
 
 
 @given(st.lists(st.text("0123456789*/-,?#lfebmo()", min_size=1, max_size=6), min_size=5, max_size=6))
-def test_cron_trigger_accepts_any_fields_or_raises_value_error(fields: list[str]) -> None:
-    test_cron_trigger_accepts_any_text_or_raises_value_error.hypothesis.inner_test(" ".join(fields))  # type: ignore[attr-defined]
+def test_cron_accepts_any_fields_or_raises_value_error(fields: list[str]) -> None:
+    test_cron_accepts_any_text_or_raises_value_error.hypothesis.inner_test(" ".join(fields))  # type: ignore[attr-defined]

@@ -1,0 +1,156 @@
+"""The trigger that counts days, weeks, months and years of the calendar."""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from dataclasses import dataclass, field
+from datetime import MAXYEAR, date, datetime, time, timedelta, tzinfo
+from typing import Final, Literal
+
+from pg_scheduler.triggers.base import Trigger, to_utc
+from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.wall import check_time, time_text
+from pg_scheduler.triggers.zones import instant_of, named_zone
+
+__all__ = ["CalendarInterval"]
+
+MAX_YEARS: Final = 100
+DAYS_PER_MONTH: Final = 146_097 / 4_800
+"""Mean of the Gregorian calendar, which repeats after 4,800 months."""
+
+DAY: Final = timedelta(days=1)
+
+SLACK: Final = 8
+"""Days by which a date is at most later than the multiple of the mean interval."""
+
+
+@trigger_kind("calendar_interval")
+@dataclass(frozen=True, slots=True, init=False)
+class CalendarInterval(Trigger):
+    """Fires at a wall time, every n years, months, weeks and days after a first date.
+
+    All dates are counted from the first one, so the 31st stays the 31st: months are added first, then weeks
+    and days. A skipped wall time fires at the instant at which the clock is set forward, a repeated one fires
+    the first time only.
+
+    Args:
+        years: Years between two fire times.
+        months: Months between them, in addition.
+        weeks: Weeks, in addition.
+        days: Days, in addition.
+        at: The wall time.
+        timezone: An IANA name or a ZoneInfo.
+        first: The first date; the date of the anchor when None.
+        missing_day: If the month has no such day, ``"last"`` fires on its last day, ``"skip"`` not at all.
+
+    Raises:
+        ValueError: The interval is not positive or longer than 100 years, or another parameter is invalid.
+
+    Example:
+        >>> from datetime import UTC, date, datetime, time
+        >>> from pg_scheduler.triggers import CalendarInterval
+        >>> trigger = CalendarInterval(months=1, at=time(9), first=date(2024, 1, 31))
+        >>> [f"{fire:%d %b}" for fire in trigger.upcoming(4, after=datetime(2024, 1, 1, tzinfo=UTC))]
+        ['31 Jan', '29 Feb', '31 Mar', '30 Apr']
+    """
+
+    years: int = 0
+    months: int = 0
+    weeks: int = 0
+    days: int = 0
+    at: time = time(0)
+    timezone: str = "UTC"
+    first: date | None = None
+    missing_day: Literal["last", "skip"] = "last"
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        years: int = 0,
+        months: int = 0,
+        weeks: int = 0,
+        days: int = 0,
+        at: time = time(0),
+        timezone: str | tzinfo = "UTC",
+        first: date | None = None,
+        missing_day: Literal["last", "skip"] = "last",
+    ) -> None:
+        units = {"years": years, "months": months, "weeks": weeks, "days": days}
+        for unit, count in units.items():
+            _check_count(unit, count)
+        if not any(units.values()):
+            raise ValueError("CalendarInterval has no interval; pass years=, months=, weeks= or days=")
+        if years + (months + 1) // 12 + (7 * weeks + days) // 365 > MAX_YEARS:
+            raise ValueError(f"the interval must be at most {MAX_YEARS} years, not {units}")
+        check_time("at", at)
+        start: object = first
+        if start is not None and (not isinstance(start, date) or isinstance(start, datetime)):
+            raise ValueError(f"first must be a date, such as date(2024, 1, 31), not {first!r}")
+        policy: object = missing_day
+        if policy not in {"last", "skip"}:
+            raise ValueError(f"missing_day must be 'last' or 'skip', not {missing_day!r}")
+        name, zone = named_zone(timezone)
+        values = {"at": at, "timezone": name, "first": first, "missing_day": missing_day, "_zone": zone}
+        for attribute, value in (units | values).items():
+            object.__setattr__(self, attribute, value)
+
+    def next_after(self, instant: datetime, *, anchor: datetime | None = None) -> datetime | None:
+        """Return the first fire time strictly after ``instant``, in UTC; None after the year 9999.
+
+        Without ``first``, the dates are counted from the date of the anchor in the time zone, and no fire
+        time precedes the anchor.
+
+        Raises:
+            ValueError: A datetime is naive, or neither ``first`` nor an anchor is given.
+        """
+        after = to_utc(instant)
+        try:
+            first = self.first
+            if first is None:
+                if anchor is None:
+                    raise ValueError(f"'{self}' counts from an anchor; pass anchor= or first=")
+                begin = to_utc(anchor)
+                first = begin.astimezone(self._zone).date()
+                after = max(after, begin - timedelta(microseconds=1))
+            yesterday = after.astimezone(self._zone).date() - DAY
+            step = self._steps_until(yesterday, first)
+            while True:
+                day = self._date(first, step)
+                if day is not None and day >= yesterday:
+                    fire = instant_of(datetime.combine(day, self.at), self._zone)
+                    if fire > after:
+                        return fire
+                step += 1
+        except OverflowError:  # after the year 9999
+            return None
+
+    def _steps_until(self, day: date, first: date) -> int:
+        """Return how many whole intervals are certain to end before a day."""
+        months, days = 12 * self.years + self.months, 7 * self.weeks + self.days
+        passed = (day - first).days - (SLACK if months else 0)
+        return max(0, int(passed / (months * DAYS_PER_MONTH + days)))
+
+    def _date(self, first: date, steps: int) -> date | None:
+        """Return the date after so many intervals; None if it is left out."""
+        month = first.month - 1 + steps * (12 * self.years + self.months)
+        year, month = first.year + month // 12, month % 12 + 1
+        if year > MAXYEAR:
+            raise OverflowError(f"year {year} is out of range")
+        last = monthrange(year, month)[1]
+        if first.day > last and self.missing_day == "skip":
+            return None
+        return date(year, month, min(first.day, last)) + steps * timedelta(weeks=self.weeks, days=self.days)
+
+    def __str__(self) -> str:
+        units = {"year": self.years, "month": self.months, "week": self.weeks, "day": self.days}
+        words = [f"{count} {unit}{'s' * (count != 1)}" for unit, count in units.items() if count]
+        text = words[0].removeprefix("1 ") if len(words) == 1 else " ".join(words)
+        since = "" if self.first is None else f" from {self.first}"
+        skip = " unless the day is missing" if self.missing_day == "skip" else ""
+        return f"every {text} at {time_text(self.at)} {self.timezone}{since}{skip}"
+
+
+def _check_count(unit: str, count: object) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise ValueError(f"{unit} must be an int of at least 0, not {count!r}")

@@ -1,0 +1,255 @@
+"""Combinations of triggers with one another and with sets of instants.
+
+A search never goes through fire times one by one where it can jump: an intersection continues at the latest
+of its members' fire times, and a restriction at the next instant within the set. It ends after 10 years, or
+after a fixed number of steps, so no combination can occupy the CPU.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import lcm
+
+from pg_scheduler.triggers.base import INSTANT, Search, Trigger, end_of_search, next_fire_time, to_utc
+from pg_scheduler.triggers.interval import Every, FixedDelay
+from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.part import Part, check_parts, parts_of
+from pg_scheduler.triggers.sets import (
+    Complement,
+    DuringSet,
+    Finder,
+    Intersection,
+    Union,
+    find_inside,
+    find_outside,
+    first_agreed,
+)
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Combination",
+    "Except",
+    "Restriction",
+    "Within",
+    "both",
+    "either",
+    "first_fire_time",
+    "is_fixed_delay",
+    "outside",
+]
+
+
+class Combination(Trigger):
+    """A trigger made of others."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first fire time after an instant in UTC, within the steps that are left."""
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        """Return the first fire time strictly after ``instant``, in UTC; None if there is no further one."""
+        return self._find(to_utc(instant), to_utc(anchor), Search())
+
+
+@trigger_kind("or")
+@dataclass(frozen=True, slots=True)
+class AnyOf(Combination):
+    """Fires at the fire times of each of several triggers; at a common instant once."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
+        check_parts(self)
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the earliest fire time of the triggers."""
+        fires = (next_fire_time(each, instant, anchor, search) for each in self.triggers)
+        return min((fire for fire in fires if fire is not None), default=None)
+
+    def __str__(self) -> str:
+        return " or ".join(map(_group, self.triggers))
+
+
+@trigger_kind("and")
+@dataclass(frozen=True, slots=True)
+class AllOf(Combination):
+    """Fires at the instants at which each of several triggers fires, searched over 10 years."""
+
+    triggers: tuple[Trigger, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "triggers", _flat(AllOf, self.triggers))
+        check_parts(self)
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first instant at which all fire: each member jumps to the latest candidate."""
+        members = self._members()
+        end = end_of_search(instant)
+        fire, agreed, index = instant, 0, 0
+        while agreed < len(members):
+            later = next_fire_time(members[index], fire - INSTANT if agreed else fire, anchor, search)
+            if later is None or later > end:
+                return None
+            agreed = agreed + 1 if agreed and later == fire else 1
+            fire = later
+            index = (index + 1) % len(members)
+        return fire
+
+    def _members(self) -> list[Trigger]:
+        """Return the triggers with one grid for all intervals, which share the anchor."""
+        intervals = [each.every // INSTANT for each in self.triggers if isinstance(each, Every)]
+        others = [each for each in self.triggers if not isinstance(each, Every)]
+        return [*others, _Grid(lcm(*intervals))] if intervals else others
+
+    def __str__(self) -> str:
+        return " and ".join(map(_group, self.triggers))
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction(Combination):
+    """Fires at some of the fire times of a trigger, searched over 10 years."""
+
+    trigger: Trigger
+    during: DuringSet
+
+    def __post_init__(self) -> None:
+        check_parts(self)
+
+    @abstractmethod
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant at which it may fire that is not before ``instant``, or None."""
+
+    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the first fire time in the set. From one outside, jump to the next instant within."""
+        if is_fixed_delay(self):
+            return self._postponed(instant, anchor, search)
+        after, end = instant, end_of_search(instant)
+        while True:
+            fire = next_fire_time(self.trigger, after, anchor, search)
+            if fire is None or fire > end:
+                return None
+            entry = self._first_allowed(fire, search)
+            if entry is None or entry > end:
+                return None
+            if entry == fire:
+                return fire
+            after = entry - INSTANT
+
+    def _postponed(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+        """Return the end of a fixed delay, or the first later instant that all restrictions allow."""
+        trigger: Trigger = self
+        finders: list[Finder] = []
+        while isinstance(trigger, Restriction):
+            finders.append(trigger._first_allowed)  # noqa: SLF001 - of the same class
+            trigger = trigger.trigger
+        fire = next_fire_time(trigger, instant, anchor, search)
+        return None if fire is None else first_agreed(finders, fire, search)
+
+
+@trigger_kind("within")
+@dataclass(frozen=True, slots=True)
+class Within(Restriction):
+    """Fires at the fire times of a trigger that are in a set of instants."""
+
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant in the set."""
+        return find_inside(self.during, instant, search)
+
+    def __str__(self) -> str:
+        if isinstance(self.during, Complement):
+            return f"{_group(self.trigger)}, except {_group(self.during.during)}"
+        return f"{_group(self.trigger)}, {_group(self.during)}"
+
+
+@trigger_kind("except")
+@dataclass(frozen=True, slots=True)
+class Except(Restriction):
+    """Fires at the fire times of a trigger that are not in a set of instants."""
+
+    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant outside of the set."""
+        return find_outside(self.during, instant, search)
+
+    def __str__(self) -> str:
+        return f"{_group(self.trigger)}, except {_group(self.during)}"
+
+
+def either(trigger: Trigger, other: object) -> Trigger:
+    """Return ``trigger | other``."""
+    return AnyOf((trigger, other)) if isinstance(other, Trigger) else NotImplemented
+
+
+def both(trigger: Trigger, other: object) -> Trigger:
+    """Return ``trigger & other``."""
+    if isinstance(other, DuringSet):
+        return Within(trigger, other)
+    return AllOf((trigger, other)) if isinstance(other, Trigger) else NotImplemented
+
+
+def outside(trigger: Trigger, other: object) -> Trigger:
+    """Return ``trigger - other``."""
+    return Except(trigger, other) if isinstance(other, DuringSet) else NotImplemented
+
+
+def is_fixed_delay(trigger: Trigger) -> bool:
+    """Return whether the fire times follow the ends of jobs, with or without a restriction."""
+    while isinstance(trigger, Restriction):
+        trigger = trigger.trigger
+    return isinstance(trigger, FixedDelay)
+
+
+def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> datetime:
+    """Return the first fire time after an instant, for a schedule that is about to be stored.
+
+    Raises:
+        ValueError: There is none, or none within the bounds of the search.
+    """
+    try:
+        fire = next_fire_time(trigger, to_utc(after), to_utc(anchor), Search())
+    except ValueError as error:
+        raise ValueError(f"no fire time found for '{trigger}': {error}") from error
+    if fire is None:
+        reason = "it has no fire time within 10 years" if isinstance(trigger, Combination) else "it has ended"
+        if any(isinstance(part, AllOf) for part in (trigger, *parts_of(trigger))):
+            reason = "the triggers never coincide; to restrict a trigger to a time of day, use During"
+        raise ValueError(f"no fire time after {after} for '{trigger}': {reason}")
+    return fire
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid(Trigger):
+    """The common fire times of several intervals: ``anchor + k * period``, a number of microseconds."""
+
+    period: int
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        ahead = ((instant - anchor) // INSTANT // self.period + 1) * self.period
+        if ahead > (end_of_search(instant) - anchor) // INSTANT:
+            return None
+        return anchor + timedelta(microseconds=ahead)
+
+
+def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    """Return the triggers with those of members of the same kind in their place, each once."""
+    found: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
+    for each in triggers:
+        if not isinstance(each, Trigger):
+            raise ValueError(f"{kind.__name__} takes triggers, not {each!r}")  # noqa: TRY004
+        if is_fixed_delay(each):
+            raise ValueError(
+                f"'{each}' cannot be combined with a trigger; a FixedDelay combines with During only"
+            )
+        found += (one for one in (each.triggers if isinstance(each, kind) else [each]) if one not in found)
+    if not found:
+        raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
+    return tuple(found)
+
+
+def _group(part: Part) -> str:
+    return f"({part})" if isinstance(part, Combination | Union | Intersection) else str(part)

@@ -1,0 +1,221 @@
+"""The set of instants that a calendar, a time of day and two bounds describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, tzinfo
+from typing import Any, Final
+
+from pg_scheduler.triggers.base import Search, to_utc
+from pg_scheduler.triggers.kinds import trigger_kind
+from pg_scheduler.triggers.ranges import MONTHS, WEEKDAYS, WEEKS
+from pg_scheduler.triggers.sets import DuringSet
+from pg_scheduler.triggers.wall import WallSet, check_time, day_ranges, time_text
+from pg_scheduler.triggers.zones import first_change, instant_of, named_zone
+
+__all__ = ["During"]
+
+MAX_DATES: Final = 5000
+
+REACH: Final = timedelta(hours=25)
+"""No clock change is larger, and two changes of a time zone are further apart."""
+
+FIRST_DAY: Final = date(2000, 1, 1)
+
+DAYS_PER_STEP: Final = 366
+"""Days of a calendar that one step of a search passes. A rare week can be several years away."""
+
+
+@trigger_kind("during")
+@dataclass(frozen=True, slots=True, init=False)
+class During(DuringSet):
+    """The instants at which **all** given conditions hold on the wall clock of a time zone.
+
+    Combine it with a trigger, ``trigger & During(...)`` or ``trigger - During(...)``, or with other sets:
+    ``~d``, ``d | e``, ``d & e``. Where the clock is set back, both passes of the repeated hour count.
+
+    Args:
+        weekdays: Days such as ``"mon-fri"`` or ``"sat,sun"``.
+        dates: Up to 5,000 dates, such as holidays. An empty tuple matches nothing.
+        months: Months such as ``"jan-mar,12"``.
+        iso_weeks: Weeks of the ISO calendar, such as ``"1-26"``.
+        start: The time of day from which on the set contains a day; midnight when None.
+        end: The time of day at which it ends, excluded; midnight when None. ``end <= start`` passes midnight:
+            22:00 to 06:00 are two ranges of each day, 00:00 to 06:00 and 22:00 to 24:00.
+        since: The first instant, or the first date.
+        until: The end, excluded: an instant, or the midnight with which a date begins.
+        timezone: An IANA name or a ZoneInfo.
+
+    Raises:
+        ValueError: No condition is given, or a condition is invalid or can never hold.
+
+    Example:
+        >>> from datetime import UTC, date, datetime, time
+        >>> from pg_scheduler.triggers import During
+        >>> office = During(weekdays="mon-fri", start=time(9), end=time(17), timezone="Europe/London")
+        >>> datetime(2024, 7, 1, 8, 30, tzinfo=UTC) in office
+        True
+        >>> print(office & ~During(dates=(date(2024, 12, 25),), timezone="Europe/London"))
+        mon-fri 09:00-17:00 Europe/London and not 2024-12-25 Europe/London
+    """
+
+    weekdays: str | None = None
+    dates: tuple[date, ...] | None = None
+    months: str | None = None
+    iso_weeks: str | None = None
+    start: time | None = None
+    end: time | None = None
+    since: date | datetime | None = None
+    until: date | datetime | None = None
+    timezone: str = "UTC"
+    _wall: WallSet = field(init=False, repr=False, compare=False)
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+    _first: datetime | None = field(init=False, repr=False, compare=False)
+    _last: datetime | None = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        weekdays: str | None = None,
+        dates: Iterable[date] | None = None,
+        months: str | int | None = None,
+        iso_weeks: str | int | None = None,
+        start: time | None = None,
+        end: time | None = None,
+        since: date | datetime | None = None,
+        until: date | datetime | None = None,
+        timezone: str | tzinfo = "UTC",
+    ) -> None:
+        name, zone = named_zone(timezone)
+        days, weekday_set = WEEKDAYS.parse("weekdays", weekdays)
+        month_text, month_set = MONTHS.parse("months", months)
+        week_text, week_set = WEEKS.parse("iso_weeks", iso_weeks)
+        calendar = WallSet(weekday_set, month_set, week_set, None, day_ranges(None, None))
+        if calendar.day_from(FIRST_DAY) is None:
+            raise ValueError(
+                f"months={month_text!r} and iso_weeks={week_text!r} have no day in common; change one"
+            )
+        given = None if dates is None else _check_dates(dates)
+        chosen = None if given is None else tuple(filter(calendar.has_day, given))
+        ranges = day_ranges(
+            None if start is None else check_time("start", start),
+            None if end is None else check_time("end", end),
+        )
+        first, last = _bound("since", since, zone), _bound("until", until, zone)
+        if first is not None and last is not None and last <= first:
+            raise ValueError(f"until={until!r} is not after since={since!r}; swap them")
+        values: dict[str, Any] = {
+            "weekdays": days, "dates": given, "months": month_text, "iso_weeks": week_text,
+            "start": start, "end": end, "since": since, "until": until,
+        }  # fmt: skip
+        if all(value is None for value in values.values()):
+            raise ValueError("During() has no condition; pass weekdays=, dates=, start= or another one")
+        values |= {"timezone": name, "_zone": zone, "_first": first, "_last": last}
+        values["_wall"] = WallSet(weekday_set, month_set, week_set, chosen, ranges)
+        for attribute, value in values.items():
+            object.__setattr__(self, attribute, value)
+
+    def _find_inside(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant in the set that is not before ``instant``, or None."""
+        if self._first is not None and instant < self._first:
+            instant = self._first
+        found = self._first_found(instant, self._wall.first_inside, search)
+        return None if found is None or (self._last is not None and found >= self._last) else found
+
+    def _find_outside(self, instant: datetime, search: Search) -> datetime | None:
+        """Return the first instant not in the set that is not before ``instant``, or None."""
+        if self._first is not None and instant < self._first:
+            return instant
+        if self._last is not None and instant >= self._last:
+            return instant
+        found = self._first_found(instant, self._wall.first_outside, search)
+        return self._last if found is None or (self._last is not None and found > self._last) else found
+
+    def _first_found(
+        self, instant: datetime, find: Callable[[datetime], datetime | None], search: Search
+    ) -> datetime | None:
+        """Return the first instant whose wall time ``find`` returns unchanged; None after the year 9999."""
+        try:
+            return self._first_instant(instant, find, search)
+        except OverflowError:
+            return None
+
+    def _first_instant(
+        self, instant: datetime, find: Callable[[datetime], datetime | None], search: Search
+    ) -> datetime | None:
+        """Return the first instant whose wall time ``find`` returns unchanged.
+
+        Between two clock changes the wall clock runs like the time, so the wall time that is found gives the
+        instant. A change before that instant, or shortly after the start, begins a new search there.
+        """
+        while True:
+            search.spend()
+            wall = instant.astimezone(self._zone).replace(tzinfo=None, fold=0)
+            target = find(wall)
+            if target == wall:
+                return instant
+            reach = instant + REACH
+            found = None
+            if target is not None:
+                if self.dates is None:
+                    search.spend((target - wall).days // DAYS_PER_STEP)
+                found = instant + (target - wall)
+            change = first_change(instant, reach if found is None or found > reach else found, self._zone)
+            if change is not None:
+                instant = change
+            elif found is None or found <= reach:
+                return found
+            else:
+                instant = max(reach, found - REACH)
+
+    def __str__(self) -> str:
+        words = [
+            self.weekdays,
+            _dates_text(self.dates),
+            self.months,
+            self.iso_weeks and f"week {self.iso_weeks}",
+        ]
+        if self.start is not None or self.end is not None:
+            words.append(
+                f"{time_text(self.start or time.min)}-{'24:00' if self.end is None else time_text(self.end)}"
+            )
+        words.append(None if self.since is None else f"since {self.since}")
+        words.append(None if self.until is None else f"until {self.until}")
+        return " ".join([*filter(None, words), self.timezone])
+
+
+def _check_dates(dates: Iterable[object]) -> tuple[date, ...]:
+    if isinstance(dates, str | bytes) or not isinstance(dates, Iterable):
+        raise ValueError(f"dates must be a tuple of dates, not {dates!r}")  # noqa: TRY004 - as the other errors
+    found: set[date] = set()
+    for each in dates:
+        if not isinstance(each, date) or isinstance(each, datetime):
+            raise ValueError(  # noqa: TRY004
+                f"dates must contain dates such as date(2024, 12, 25), not {each!r}"
+            )
+        found.add(each)
+        if len(found) > MAX_DATES:
+            raise ValueError(f"dates has more than {MAX_DATES} dates; split them into two schedules")
+    return tuple(sorted(found))
+
+
+def _bound(name: str, given: object, zone: tzinfo) -> datetime | None:
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        return to_utc(given)
+    if isinstance(given, date):
+        try:
+            return instant_of(datetime.combine(given, time.min), zone)
+        except OverflowError as error:
+            raise ValueError(f"{name}={given!r} begins outside of the years 1 to 9999") from error
+    raise ValueError(f"{name} must be a timezone-aware datetime or a date, not {given!r}")
+
+
+def _dates_text(dates: tuple[date, ...] | None) -> str | None:
+    if dates is None:
+        return None
+    if len(dates) > 3:
+        return f"{len(dates)} dates from {dates[0]} to {dates[-1]}"
+    return ",".join(map(str, dates)) or "no date"

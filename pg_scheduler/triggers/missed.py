@@ -1,0 +1,140 @@
+"""Missed fire times, found by bisection: the work does not grow with the time that has passed.
+
+A planner calls these functions with the stored next fire time of a schedule as ``first``, which must be a
+fire time that is not after ``now``. A schedule with a `FixedDelay` has exactly one such fire time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pg_scheduler.triggers.base import (
+    INSTANT,
+    Search,
+    SearchLimitError,
+    Trigger,
+    next_fire_time,
+    to_utc,
+)
+from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.interval import Every
+
+__all__ = ["FireCount", "count_fire_times", "latest_fire_time", "newest_fire_times"]
+
+MAX_COUNT: Final = 1000
+"""Fire times that are counted one by one."""
+
+CHUNK: Final = 32
+"""Fire times that one step back may find."""
+
+
+@dataclass(frozen=True, slots=True)
+class FireCount:
+    """A number of fire times; a lower bound unless ``is_exact``."""
+
+    number: int
+    is_exact: bool
+
+
+def latest_fire_time(
+    trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, search: Search | None = None
+) -> datetime:
+    """Return the latest fire time that is not after ``now``.
+
+    The search bisects the time since ``first``, so a year of missed seconds costs some fifty calls of
+    ``next_after``.
+
+    Args:
+        trigger: The trigger.
+        first: A fire time not after ``now``.
+        now: A timezone-aware instant.
+        anchor: The anchor of the schedule.
+        search: The steps that the search may take.
+
+    Raises:
+        SearchLimitError: The trigger is a combination that takes too many steps.
+    """
+    found, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
+    if is_fixed_delay(trigger):
+        return found
+    if isinstance(trigger, Every):
+        return end - (end - origin) % trigger.every
+    steps = search or Search()
+    limit = end
+    while (following := next_fire_time(trigger, found, origin, steps)) is not None and following <= limit:
+        found = following
+        middle = found + (end - found) / 2
+        fire = next_fire_time(trigger, middle, origin, steps)
+        if fire is not None and fire <= limit:
+            found = fire
+        else:
+            end = middle
+    return found
+
+
+def newest_fire_times(
+    trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, limit: int
+) -> list[datetime]:
+    """Return the newest ``limit`` fire times from ``first`` to ``now``, in order.
+
+    Raises:
+        SearchLimitError: The trigger is a combination that takes too many steps.
+    """
+    begin, origin, search = to_utc(first), to_utc(anchor), Search()
+    search.left += 100 * limit
+    found = [latest_fire_time(trigger, first=first, now=now, anchor=anchor, search=search)]
+    step = timedelta(seconds=1)
+    while len(found) < limit and found[-1] > begin:
+        edge = found[-1]
+        start = edge - min(step, edge - begin) - INSTANT
+        chunk = _between(trigger, start, edge, origin, search)
+        if chunk is None:
+            step /= 4
+        elif chunk:
+            found += reversed(chunk)
+        elif step < edge - begin:
+            step *= 4
+        else:  # ``first`` is no longer a fire time, after an update of the time zone data
+            break
+    return found[:limit][::-1]
+
+
+def count_fire_times(
+    trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime, limit: int = MAX_COUNT
+) -> FireCount:
+    """Count the fire times from ``first`` to ``now``, both included.
+
+    The number is exact for `Every`. For other triggers it is exact up to ``limit``, and a lower bound beyond
+    or where a combination takes too many steps.
+    """
+    fire, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
+    if is_fixed_delay(trigger):
+        return FireCount(1, is_exact=True)
+    if isinstance(trigger, Every):
+        return FireCount((end - fire) // trigger.every + 1, is_exact=True)
+    search = Search()
+    for number in range(1, limit + 1):
+        try:
+            following = next_fire_time(trigger, fire, origin, search)
+        except SearchLimitError:
+            return FireCount(number, is_exact=False)
+        if following is None or following > end:
+            return FireCount(number, is_exact=True)
+        fire = following
+    return FireCount(limit, is_exact=False)
+
+
+def _between(
+    trigger: Trigger, start: datetime, edge: datetime, anchor: datetime, search: Search
+) -> list[datetime] | None:
+    """Return the fire times after ``start`` and before ``edge``; None if they are too many."""
+    found: list[datetime] = []
+    fire = next_fire_time(trigger, start, anchor, search)
+    while fire is not None and fire < edge:
+        if len(found) == CHUNK:
+            return None
+        found.append(fire)
+        fire = next_fire_time(trigger, fire, anchor, search)
+    return found

@@ -1,0 +1,164 @@
+"""Sets of wall times: days of a calendar, and times of the day. Wall times are naive."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Final
+
+__all__ = ["WallSet", "check_time", "day_ranges", "time_text"]
+
+DAY: Final = timedelta(days=1)
+
+MAX_CALENDAR_STEPS: Final = 40 * 53 * 8
+"""Steps that pass 40 years even if each week is looked at day by day; a 53rd week recurs within 8 years."""
+
+
+def day_ranges(start: time | None, end: time | None) -> tuple[tuple[timedelta, timedelta], ...]:
+    """Return the ranges since midnight from ``start`` to ``end``, in order; two if they pass midnight."""
+    first = _since_midnight(start or time.min)
+    last = DAY if end is None else _since_midnight(end)
+    if first < last:
+        return ((first, last),)
+    if last == timedelta(0):
+        return ((first, DAY),)
+    return ((timedelta(0), last), (first, DAY)) if first > last else ((timedelta(0), DAY),)
+
+
+def check_time(name: str, moment: object) -> time:
+    """Return a time of the day.
+
+    Raises:
+        ValueError: It is something else, or has a tzinfo.
+    """
+    if isinstance(moment, time) and moment.tzinfo is None:
+        return moment
+    raise ValueError(f"{name} must be a time without tzinfo, such as time(9), not {moment!r}; pass timezone=")
+
+
+def time_text(moment: time) -> str:
+    """Return "09:30", with seconds only if there are any."""
+    return moment.isoformat("auto" if moment.second or moment.microsecond else "minutes")
+
+
+def _since_midnight(moment: time) -> timedelta:
+    return timedelta(
+        hours=moment.hour, minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WallSet:
+    """The wall times that satisfy all given conditions. None is no condition.
+
+    Attributes:
+        weekdays: ISO weekdays: Monday is 1.
+        months: Months from 1.
+        weeks: ISO weeks from 1.
+        dates: Days in order.
+        ranges: Ranges since midnight, in order, without their ends.
+    """
+
+    weekdays: AbstractSet[int] | None
+    months: AbstractSet[int] | None
+    weeks: AbstractSet[int] | None
+    dates: tuple[date, ...] | None
+    ranges: tuple[tuple[timedelta, timedelta], ...]
+
+    def first_inside(self, wall: datetime) -> datetime | None:
+        """Return the first wall time in the set that is not before ``wall``; None if there is none."""
+        day = wall.date()
+        midnight = datetime.combine(day, time.min)
+        if self.has_day(day):
+            passed = wall - midnight
+            for first, last in self.ranges:
+                if passed < last:
+                    return wall if passed >= first else midnight + first
+        following = self.day_from(day + DAY)
+        return None if following is None else datetime.combine(following, time.min) + self.ranges[0][0]
+
+    def first_outside(self, wall: datetime) -> datetime | None:
+        """Return the first wall time not in the set that is not before ``wall``; None if there is none."""
+        day = wall.date()
+        if not self.has_day(day):
+            return wall
+        passed = wall - datetime.combine(day, time.min)
+        last = next((last for first, last in self.ranges if first <= passed < last), None)
+        if last is None:
+            return wall
+        if last < DAY:
+            return datetime.combine(day, time.min) + last
+        day += DAY  # the next day may begin within a range
+        if self.ranges[0] == (timedelta(0), DAY):
+            following = self._other_day_from(day)
+            return None if following is None else datetime.combine(following, time.min)
+        midnight = datetime.combine(day, time.min)
+        first, last = self.ranges[0]
+        return midnight + last if not first and self.has_day(day) else midnight
+
+    def has_day(self, day: date) -> bool:
+        """Return whether the conditions on days hold."""
+        if self.dates is not None:
+            index = bisect_left(self.dates, day)
+            return index < len(self.dates) and self.dates[index] == day
+        return (
+            (self.weekdays is None or day.isoweekday() in self.weekdays)
+            and (self.months is None or day.month in self.months)
+            and (self.weeks is None or day.isocalendar().week in self.weeks)
+        )
+
+    def day_from(self, day: date) -> date | None:
+        """Return the first day that is not before ``day`` and satisfies the conditions; None if none does."""
+        if self.dates is not None:
+            index = bisect_left(self.dates, day)
+            return self.dates[index] if index < len(self.dates) else None
+        for _ in range(MAX_CALENDAR_STEPS):
+            if self.months is not None and day.month not in self.months:
+                day = _next_month(day)
+            elif self.weeks is not None and day.isocalendar().week not in self.weeks:
+                day = _next_week(day)
+            elif self.weekdays is not None and day.isoweekday() not in self.weekdays:
+                day += DAY
+            else:
+                return day
+        return None
+
+    def _other_day_from(self, day: date) -> date | None:
+        """Return the first day that is not before ``day`` and does not satisfy the conditions."""
+        if self.weekdays is None and self.months is None and self.weeks is None and self.dates is None:
+            return None
+        if self.dates is not None:
+            return day + self._run_length(self.dates, day) * DAY
+        for _ in range(MAX_CALENDAR_STEPS):
+            if not self.has_day(day):
+                return day
+            if self.weekdays is not None:
+                day += DAY
+            elif self.weeks is not None:
+                day = _next_week(day)
+            else:
+                day = _next_month(day)
+        return None
+
+    @staticmethod
+    def _run_length(dates: tuple[date, ...], day: date) -> int:
+        """Return how many days from ``day`` on are all among the dates."""
+        first = low = bisect_left(dates, day)
+        high = len(dates)
+        while low < high:
+            middle = (low + high) // 2
+            if (dates[middle] - day).days == middle - first:
+                low = middle + 1
+            else:
+                high = middle
+        return low - first
+
+
+def _next_month(day: date) -> date:
+    return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
+
+
+def _next_week(day: date) -> date:
+    return day + timedelta(days=8 - day.isoweekday())

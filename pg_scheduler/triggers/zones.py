@@ -1,0 +1,134 @@
+"""Time zones by IANA name, and the instants at which their UTC offset changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+__all__ = [
+    "ClockChange",
+    "change_at",
+    "first_change",
+    "instant_of",
+    "named_zone",
+    "offset_at",
+    "parse_timezone",
+]
+
+SECOND: Final = timedelta(seconds=1)
+NO_OFFSET: Final = timedelta(0)
+
+MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
+"""Files beside the IANA time zones that an administrator chooses."""
+
+
+def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
+    """Return the time zone of an IANA name; UTC for None.
+
+    Raises:
+        ValueError: This machine has no time zone with the name, or the object has no IANA name.
+    """
+    if timezone is None:
+        return UTC
+    if timezone is UTC or (isinstance(timezone, ZoneInfo) and timezone.key):
+        return timezone
+    if not isinstance(timezone, str):
+        raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
+            f"Invalid timezone {timezone!r}: it has no IANA name that other nodes could use; "
+            "pass an IANA name such as 'Europe/Berlin', or a ZoneInfo"
+        )
+    if timezone == "UTC":  # also on a machine without time zone data
+        return UTC
+    shown = repr(timezone[:64])
+    if timezone in MACHINE_ZONES:
+        raise ValueError(
+            f"Invalid timezone {shown}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
+        )
+    try:
+        return ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"Invalid timezone {shown}: not found on this machine; use an IANA name such as "
+            "'Europe/Berlin', or install the package tzdata if the machine has no time zone data"
+        ) from error
+
+
+def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:
+    """Return the name of a time zone, and the zone that every node finds under this name.
+
+    Raises:
+        ValueError: This machine has no time zone with the name, or the object has no IANA name.
+    """
+    name = str(parse_timezone(timezone))
+    return name, parse_timezone(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """An instant at which the UTC offset of a time zone changes."""
+
+    instant: datetime
+    before: timedelta
+    after: timedelta
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether wall times occur twice; else they are skipped."""
+        return self.after < self.before
+
+    @property
+    def wall_start(self) -> datetime:
+        """The first wall time that is skipped or repeated."""
+        return self.instant.replace(tzinfo=None) + min(self.before, self.after)
+
+    @property
+    def wall_end(self) -> datetime:
+        """The first wall time after those that are skipped or repeated."""
+        return self.instant.replace(tzinfo=None) + max(self.before, self.after)
+
+
+def change_at(wall: datetime, zone: tzinfo) -> ClockChange | None:
+    """Return the clock change that skips or repeats this wall time; None if it occurs exactly once."""
+    if zone is UTC:
+        return None
+    before = zone.utcoffset(wall.replace(fold=0) if wall.fold else wall) or NO_OFFSET
+    after = zone.utcoffset(wall.replace(fold=1)) or NO_OFFSET
+    if before == after:
+        return None
+    low, high = sorted((wall - before, wall - after))  # naive UTC; the change lies in (low, high]
+    return ClockChange(_bisect(low, high, zone), before, after)
+
+
+def first_change(low: datetime, high: datetime, zone: tzinfo) -> datetime | None:
+    """Return the instant of a change between two instants; None if their offsets are equal."""
+    if zone is UTC or offset_at(low, zone) == offset_at(high, zone):
+        return None
+    naive = low.replace(tzinfo=None, microsecond=0)
+    return _bisect(naive, high.replace(tzinfo=None, microsecond=0), zone)
+
+
+def instant_of(wall: datetime, zone: tzinfo) -> datetime:
+    """Return the instant of a wall time: the first one if it occurs twice, the jump if it is skipped."""
+    change = change_at(wall, zone)
+    if change is not None and not change.is_repeat:
+        return change.instant
+    return wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+
+
+def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
+    """Return the UTC offset of a time zone at an instant."""
+    return instant.astimezone(zone).utcoffset() or NO_OFFSET
+
+
+def _bisect(low: datetime, high: datetime, zone: tzinfo) -> datetime:
+    """Return the first whole second with the offset of ``high``. Both are naive UTC; ``low`` differs."""
+    after = offset_at(high.replace(tzinfo=UTC), zone)
+    while high - low > SECOND:
+        middle = low + (high - low) // SECOND // 2 * SECOND
+        if offset_at(middle.replace(tzinfo=UTC), zone) == after:
+            high = middle
+        else:
+            low = middle
+    return high.replace(tzinfo=UTC)
