@@ -10,6 +10,7 @@
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
     ├── SchemaError
     │   ├── SchemaMissingError               a table is missing: call initialize_db() or start()
+    │   ├── SchemaMismatchError              a table differs: execute what the message names
     │   ├── SchemaForbiddenError             the role lacks a privilege: grant it, or migrate as the owner
     │   ├── SchemaTooNewError                a newer version migrated the database: upgrade the code
     │   └── MigrationChangedError            an applied migration differs from the shipped one
@@ -36,6 +37,7 @@ __all__ = [
     "SchedulerError",
     "SchemaError",
     "SchemaForbiddenError",
+    "SchemaMismatchError",
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
@@ -87,6 +89,10 @@ class SchemaError(SchedulerError):
 
 class SchemaMissingError(SchemaError):
     """A table is missing: call ``await scheduler.initialize_db()`` or ``start()`` first."""
+
+
+class SchemaMismatchError(SchemaError):
+    """A table differs from the one that the migrations make; the message names the part and the remedy."""
 
 
 class SchemaForbiddenError(SchemaError):

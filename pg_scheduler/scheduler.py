@@ -66,9 +66,10 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
             of 3 or fewer connections has no keeper then, and the jobs of a killed process wait until its
             lease expires.
         max_crashes: Workers that may die while they run a job before the job fails; None for no limit.
-        max_loop_block: Seconds for which the event loop may be blocked before the worker releases its lease.
+        max_loop_block: Seconds for which the event loop or the whole process may be blocked before the worker
+            loses its lease. A stopped process (SIGSTOP) keeps its jobs for as long.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
-            no limit but that of the table, 16 MiB as stored. Larger arguments are rejected when the job is
+            no limit but that of the table, 16 MiB. Larger arguments are rejected when the job is
             scheduled.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
@@ -197,6 +198,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         self._store.connections.check_loop()
         if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # changed on the instance
             self._life.worker_id = self._new_worker_id()
+        self._store.connections.close_in_children()
         await self._life.start()
 
     async def shutdown(self) -> None:

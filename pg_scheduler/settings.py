@@ -114,9 +114,13 @@ class VacuumTrigger(Enum):
     """The condition under which a finished job is deleted."""
 
     IMMEDIATE = "immediate"
+    """The job has finished."""
     TIME_BASED = "time_based"
+    """The job finished more than ``days`` days ago."""
     COUNT_BASED = "count_based"
+    """At least ``keep_count`` jobs of its name and status finished later."""
     NEVER = "never"
+    """Never."""
 
 
 @_validated
@@ -146,7 +150,10 @@ class VacuumPolicy:
 
     @classmethod
     def immediate(cls) -> VacuumPolicy:
-        """Return a policy that deletes jobs at the next vacuum."""
+        """Return a policy that deletes jobs at the next vacuum.
+
+        A Scheduler with ``vacuum_enabled=True`` deletes completed jobs in the statement that would mark them.
+        """
         return cls(VacuumTrigger.IMMEDIATE)
 
     @classmethod
@@ -156,7 +163,7 @@ class VacuumPolicy:
 
     @classmethod
     def keep_last(cls, count: int) -> VacuumPolicy:
-        """Return a policy that keeps the ``count`` jobs of each name that finished last."""
+        """Return a policy that keeps the ``count`` jobs of each name and status that finished last."""
         return cls(VacuumTrigger.COUNT_BASED, keep_count=count)
 
     @classmethod
@@ -174,8 +181,8 @@ class VacuumConfig:
         completed: Policy for completed jobs; one day by default.
         failed: Policy for failed jobs; seven days by default.
         cancelled: Policy for cancelled jobs; three days by default.
-        interval_minutes: Minutes between two vacuum passes.
-        track_metrics: Whether deletions are counted per day, in the table ``vacuum_stats``.
+        interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %.
+        track_metrics: Whether deletions are counted per day in UTC, in the table ``vacuum_stats``.
         expired: Policy for expired jobs; seven days by default.
     """
 

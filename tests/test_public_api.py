@@ -56,6 +56,7 @@ NAMES = [
     "SchedulerError",
     "SchemaError",
     "SchemaForbiddenError",
+    "SchemaMismatchError",
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
@@ -245,7 +246,7 @@ def test_public_value_has_its_fields_in_the_documented_order(value: type, first_
 
 
 PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "schedules", "store", "worker"}
-PRIVATE_MODULES = {"scheduler", "settings", "sqltext", "version"}
+PRIVATE_MODULES = {"scheduler", "settings", "sqlbuiltins", "sqltext", "version"}
 """Modules whose public names `pg_scheduler` exports."""
 
 PROGRAMS = sorted((ROOT / "examples").glob("**/*.py"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import is_not
 
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobPriority, JobSpec, Unset
@@ -40,6 +41,7 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
+        self._last: tuple[tuple[object, ...], JobDefaults] = ((None,) * 5, ("", 0, 0, None, None))
 
     def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
         """Return the rows of jobs, in their order, and register their functions.
@@ -109,14 +111,20 @@ class JobPreparer:
 
     def _defaults_of(self, spec: JobSpec) -> JobDefaults:
         task = self._tasks.adopt(spec.func)
-        return self._defaults(
-            task.name,
-            task,
-            priority=spec.priority,
-            max_retries=spec.max_retries,
-            misfire_grace_time=spec.misfire_grace_time,
-            timeout=spec.timeout,
-        )
+        given = (task, spec.priority, spec.max_retries, spec.misfire_grace_time, spec.timeout)
+        last, defaults = self._last
+        # The same objects as in the call before have been validated.
+        if any(map(is_not, given, last)):
+            defaults = self._defaults(
+                task.name,
+                task,
+                priority=spec.priority,
+                max_retries=spec.max_retries,
+                misfire_grace_time=spec.misfire_grace_time,
+                timeout=spec.timeout,
+            )
+            self._last = given, defaults
+        return defaults
 
     def _defaults(
         self,

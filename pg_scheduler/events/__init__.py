@@ -25,6 +25,7 @@ from pg_scheduler.events.types import (
     PeriodicJobPlanned,
     ServiceFaulted,
     ServiceRetrying,
+    UnregisteredName,
     WorkerStarted,
     WorkerStopped,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ServiceRetrying",
     "Sink",
     "Subscriber",
+    "UnregisteredName",
     "WorkerStarted",
     "WorkerStopped",
 ]

@@ -45,6 +45,11 @@ logger = _Logger(logging.getLogger("pg_scheduler"))
 
 _JOB: Final = "job %(job_name)s (id %(job_id)s, attempt %(attempt)s)"
 
+_OVERDUE: Final = (
+    "pending jobs reference the function %(job_name)s, which is not registered here "
+    "(%(jobs)s, due since %(due_since)s)"
+)
+
 _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.WorkerStarted: (logging.INFO, "worker %(worker_id)s started on %(hostname)s, pid %(pid)s"),
     types.WorkerStopped: (logging.INFO, "worker %(worker_id)s stopped"),
@@ -70,6 +75,10 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
         "event loop was blocked for %(seconds)s by job %(job_name)s (id %(job_id)s)",
     ),
     types.JobsReclaimed: (logging.WARNING, "jobs of dead workers %(dead_workers)s reclaimed: %(job_ids)s"),
+    types.UnregisteredName: (
+        logging.WARNING,
+        f"{_OVERDUE}; start a worker that registers it, or cancel the jobs",
+    ),
     types.JobsVacuumed: (
         logging.INFO,
         (
@@ -151,6 +160,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(dead_workers=()):
             template = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
+        case types.UnregisteredName():
+            template = _unregistered_template(event)
         case types.PassFinished(next_in=math.inf):
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
         case types.ServiceRetrying(next_in=math.inf):
@@ -200,6 +211,8 @@ class EventLog:
         match event:
             case types.JobEvent():
                 pass
+            case types.UnregisteredName(busy_workers=busy) if busy:
+                level = logging.INFO  # the name may be registered there
             case types.PassFinished(service=service):
                 self._note_resumed(service)
             case types.ServiceRetrying():
@@ -250,6 +263,16 @@ class EventLog:
                 _shown(self._monotonic() - self._outage_began),
                 extra=record_fields(worker_id=self._worker_id()),
             )
+
+
+def _unregistered_template(event: types.UnregisteredName) -> str:
+    if event.busy_workers:
+        template = f"{_OVERDUE}; it may be registered on workers without a free slot (%(busy_workers)s)"
+    else:
+        _, template = _RECORDS[types.UnregisteredName]
+    if event.suggestion is not None:
+        template += "; did you mean %(suggestion)s?"
+    return f"{template} (%(more_names)s more such names)" if event.more_names else template
 
 
 def _exception_of(event: types.Event) -> BaseException | None:

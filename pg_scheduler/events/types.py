@@ -32,6 +32,7 @@ __all__ = [
     "PeriodicJobPlanned",
     "ServiceFaulted",
     "ServiceRetrying",
+    "UnregisteredName",
     "WorkerStarted",
     "WorkerStopped",
 ]
@@ -50,8 +51,11 @@ class WorkerStarted(Event):
     """A Scheduler has started and claims jobs."""
 
     worker_id: str
+    """The id of the Scheduler's worker."""
     hostname: str = field(default_factory=platform.node)
+    """The name of the machine."""
     pid: int = field(default_factory=os.getpid)
+    """The id of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class WorkerStopped(Event):
     """A Scheduler has written its results and stopped."""
 
     worker_id: str
+    """The id of the Scheduler's worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +71,19 @@ class JobEvent(Event):
     """The base class of the events of one attempt of one job."""
 
     job_id: str
+    """The id of the job."""
     job_name: str
+    """The name of the job."""
     attempt: int
+    """The number of the attempt; 0 if the job was never claimed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
-    """An attempt started. ``execution_time`` is when it was due."""
+    """An attempt started."""
 
     execution_time: datetime
+    """When the attempt was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +93,24 @@ class JobCompleted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(JobEvent):
-    """The job failed and is not retried. ``exception`` is the exception it raised, with its traceback."""
+    """The job failed and is not retried."""
 
     error: str
+    """The text in ``error_message``."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception that the attempt raised, with its traceback; None if it raised none."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
-    """The attempt failed and is retried after the delay. ``exception`` is the exception it raised."""
+    """The attempt failed and is retried after the delay."""
 
     error: str
+    """The text in ``error_message``."""
     delay: timedelta
+    """The time until the retry is due."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """The exception that the attempt raised, with its traceback; None if it raised none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,7 @@ class JobCancelled(JobEvent):
     """The job was cancelled, or skipped because another job holds its advisory lock."""
 
     reason: str
+    """Why the job was cancelled or skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,7 @@ class LeaseLost(Event):
     """This worker's lease expired; its running jobs were cancelled in this process."""
 
     worker_id: str
+    """The id of the Scheduler's worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +149,7 @@ class KeeperConnected(Event):
     """The lease keeper connected. It holds the liveness lock unless it is connected to a pooler."""
 
     has_lock: bool
+    """Whether the keeper holds the liveness lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +161,21 @@ class KeeperLost(Event):
     """
 
     reason: str
+    """Why there is no connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
-    """The event loop resumed after it was blocked for ``seconds``.
-
-    ``job_id`` and ``job_name`` identify the job that blocked it, None if it was not a job. ``stack`` is the
-    stack of the event loop's thread when the block was detected.
-    """
+    """The event loop resumed after it was blocked."""
 
     job_id: str | None
+    """The job that blocked the event loop; None if it was not a job."""
     job_name: str | None
+    """The name of that job, or None."""
     seconds: float
+    """For how long the event loop was blocked."""
     stack: str = field(repr=False)
+    """The stack of the event loop's thread when the block was detected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +183,45 @@ class JobsReclaimed(Event):
     """Jobs of dead workers, or of a claim whose response was lost, are pending again."""
 
     job_ids: tuple[str, ...]
+    """The jobs that are pending again."""
     dead_workers: tuple[str, ...]
+    """The workers that were declared dead; none after a lost response."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisteredName(Event):
+    """Jobs have been due for 30 seconds, and their function is not registered on this worker.
+
+    No worker that had a free slot has registered it either. Published at most once a minute for each name.
+    The log record is a WARNING, or INFO if workers without a free slot may have registered the name.
+    """
+
+    job_name: str
+    """The name of the function, else of the jobs."""
+    jobs: int
+    """The number of these jobs, among the 2,000 of each priority that were due first."""
+    due_since: datetime
+    """When the first of them was due."""
+    suggestion: str | None
+    """The most similar name that is registered here, None if there is none."""
+    busy_workers: int = 0
+    """Other workers without a free slot, which may have registered the name."""
+    more_names: int = 0
+    """Further such names, which have no event in this minute. 0 except in the last of ten events."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobsVacuumed(Event):
-    """The vacuum deleted finished jobs. Each field is the number of deleted jobs of a status."""
+    """The vacuum deleted finished jobs."""
 
     completed: int
+    """The number of completed jobs that were deleted."""
     failed: int
+    """The number of failed jobs that were deleted."""
     cancelled: int
+    """The number of cancelled jobs that were deleted."""
     expired: int
+    """The number of expired jobs that were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +229,11 @@ class PeriodicJobPlanned(Event):
     """This node enqueued the job of a fire time."""
 
     dedup_key: str
+    """The key of the schedule."""
     job_id: str
+    """The job that was enqueued."""
     next_fire_at: datetime
+    """The next fire time of the schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +241,9 @@ class PeriodicJobBroken(Event):
     """A schedule's row is invalid; the planner skips it until it changes."""
 
     dedup_key: str
+    """The key of the schedule."""
     error: BaseException
+    """What is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +251,7 @@ class ListenerConnected(Event):
     """The LISTEN connection works: notifications arrive."""
 
     channel: str
+    """The notification channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +259,7 @@ class ListenerLost(Event):
     """The LISTEN connection is lost: jobs are found by polling alone."""
 
     reason: str
+    """Why no notifications arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +267,11 @@ class PassFinished(Event):
     """A service finished one pass and sleeps for ``next_in`` seconds."""
 
     service: str
+    """The name of the service."""
     seconds: float
+    """The duration of the pass."""
     next_in: float
+    """Seconds until the next pass; infinite if it waits for a signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +279,11 @@ class ServiceRetrying(Event):
     """The database was unavailable in a service's pass; the next pass is in ``next_in`` seconds."""
 
     service: str
+    """The name of the service."""
     error: BaseException
+    """The error of the pass."""
     next_in: float
+    """Seconds until the next pass; infinite if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,4 +291,6 @@ class ServiceFaulted(Event):
     """A permanent error ended a service; the Scheduler shuts down."""
 
     service: str
+    """The name of the service."""
     error: BaseException
+    """The error that ended it."""

@@ -17,17 +17,18 @@ __all__ = ["CurrentJob", "current", "current_job"]
 
 @dataclass(frozen=True, slots=True)
 class CurrentJob:
-    """The attempt that is running.
-
-    ``attempt`` is 1 for the first claim of the job and grows with each later one. ``deadline`` is the time at
-    which the timeout expires, None without a timeout.
-    """
+    """The attempt that is running."""
 
     job_id: str
+    """The id of the job."""
     job_name: str
+    """The name of the job."""
     attempt: int
+    """1 for the first claim of the job, larger for each later one."""
     execution_time: datetime
+    """When this attempt was due."""
     deadline: datetime | None
+    """When the timeout of the attempt expires; None for no timeout."""
 
 
 current: Final[ContextVar[tuple[Claim, float]]] = ContextVar("pg_scheduler_current_job")

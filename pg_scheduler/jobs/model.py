@@ -44,11 +44,17 @@ class JobStatus(StrEnum):
     """The status of a job."""
 
     PENDING = "pending"
+    """The job is due, or will be."""
     RUNNING = "running"
+    """A worker has claimed the job."""
     COMPLETED = "completed"
+    """The function returned."""
     FAILED = "failed"
+    """The job failed and is not retried."""
     CANCELLED = "cancelled"
+    """The job was cancelled, or skipped because another job holds its advisory lock."""
     EXPIRED = "expired"
+    """The job did not start within its misfire grace time."""
 
     @property
     def is_finished(self) -> bool:
@@ -156,34 +162,52 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as read from its row.
-
-    ``attempt`` counts claims, ``retry_count`` failed attempts that were retried. A ``timeout`` of None means
-    no limit, an ``expires_at`` of None no expiry. ``replacement`` is True while a new definition waits for a
-    running job to finish.
-    """
+    """A job as read from its row."""
 
     job_id: str
+    """The id, unique among all jobs."""
     job_name: str
+    """The name of the function, or of the periodic job."""
     execution_time: datetime
+    """When the job is due; after a failed attempt, when the retry is due."""
     status: JobStatus
+    """The status."""
     args: tuple[Any, ...]
+    """The positional arguments. Empty if the row's arguments cannot be decoded."""
     kwargs: Mapping[str, Any]
+    """The keyword arguments. Empty if the row's arguments cannot be decoded."""
     priority: JobPriority
+    """The priority."""
     attempt: int
+    """The number of claims so far, part of the fencing token."""
     retry_count: int
+    """The number of failed attempts that were retried."""
+    crash_count: int
+    """The number of workers that died while they ran the job."""
     max_retries: int
+    """The number of retries allowed after failed attempts."""
     misfire_grace_time: int | None
+    """Seconds after ``execution_time`` within which the job may start; None for no limit."""
     timeout: timedelta | None
+    """The time limit of one attempt; None for no limit."""
     created_at: datetime
+    """When the job was scheduled first."""
     started_at: datetime | None
+    """When the current or last attempt started; None for a pending job, and if there was none."""
     finished_at: datetime | None
+    """When the job reached a terminal state; None before."""
     expires_at: datetime | None
+    """When the job expires if it has not started; None for never."""
     last_heartbeat: datetime | None
+    """When the worker last renewed the lease; None for a pending job, and if none has claimed it."""
     lease_until: datetime | None
+    """Until when the worker that runs the job owns it; None unless the job is running."""
     worker_id: str | None
+    """The worker that runs the job, or ran it last; None for a pending job, and if none has."""
     error_message: str | None
+    """The error of the last failed attempt, or the reason of a cancellation or expiry; None for neither."""
     replacement: bool
+    """Whether a new definition waits until the running attempt ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +215,17 @@ class JobCounts:
     """The number of jobs in each status."""
 
     pending: int = 0
+    """Jobs that are due, or will be."""
     running: int = 0
+    """Jobs that a worker has claimed."""
     completed: int = 0
+    """Jobs whose function returned."""
     failed: int = 0
+    """Jobs that failed and are not retried."""
     cancelled: int = 0
+    """Jobs that were cancelled or skipped."""
     expired: int = 0
+    """Jobs that did not start in time."""
 
     @property
     def total(self) -> int:
@@ -205,15 +235,25 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker as read from its row. ``is_alive`` is True if its lease is valid by the database's clock."""
+    """A worker as read from its row."""
 
     worker_id: str
+    """The id, as in ``Scheduler.worker_id``."""
     hostname: str
+    """The name of the machine."""
     pid: int
+    """The id of the process on that machine."""
     version: str
+    """The version of this library."""
     max_concurrent_jobs: int
+    """The number of slots."""
     running_jobs: int
+    """Jobs that ran at the last heartbeat."""
     started_at: datetime
+    """When the worker registered."""
     last_beat: datetime
+    """The last heartbeat."""
     lease_until: datetime
+    """When its lease expires unless it is renewed."""
     is_alive: bool
+    """Whether the lease is valid by the database's clock."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
@@ -15,9 +17,14 @@ __all__ = [
     "check_function",
     "check_name",
     "module_name",
+    "most_similar",
     "qualified_name",
     "required_parameters",
 ]
+
+MAX_COMPARED_LENGTH: Final = 200
+MAX_COMPARED_NAMES: Final = 1000
+"""Bounds of ``most_similar()``, which takes some 50 microseconds for each pair of names."""
 
 
 def check_function(func: object, *, decorator: str | None = None) -> None:
@@ -81,3 +88,14 @@ def check_name(name: object) -> str:
     if not text:
         raise ValueError("job name '' is empty; omit name= to use module.qualname")
     return text
+
+
+def most_similar(name: str, names: Sequence[str]) -> str | None:
+    """Return the name that was probably meant: the closest one with the same last part, else a close one."""
+    if len(name) > MAX_COMPARED_LENGTH:
+        return None
+    candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
+    last = name.rpartition(".")[2]
+    if alike := [other for other in candidates if other.rpartition(".")[2] == last]:
+        return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
+    return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)

@@ -26,9 +26,13 @@ class RetryPolicy:
     """
 
     base: timedelta = timedelta(seconds=60)
+    """The delay before the first retry, greater than zero."""
     factor: float = 2.0
+    """The factor by which the delay grows with each retry, at least 1."""
     maximum: timedelta = timedelta(seconds=300)
+    """The longest delay, from ``base`` to 3650 days."""
     jitter: float = 0.1
+    """The fraction of the delay by which it varies, from 0 to less than 1."""
 
     def __post_init__(self) -> None:
         for name in ("base", "maximum"):

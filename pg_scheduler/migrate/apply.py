@@ -2,7 +2,8 @@
 
 When the nodes of an application start together, all of them find the database empty. They queue on an
 advisory lock. The first one migrates, and the others find nothing to do. The lock belongs to the transaction,
-so it works through PgBouncer and cannot be left behind.
+so it works through PgBouncer and cannot be left behind. So does a search path of ``pg_catalog``: the
+migrations do not qualify built-in names, and no other role may replace one.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.events.log import record_fields
+from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify, quote_identifier
 
-from .plan import Migration, plan, shipped_migrations
+from .plan import Migration, Step, plan, shipped_migrations
 from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records, delete_record, insert_record
 from .repair import recreate_tables, restore_records
-from .verify import home_schema, missing_tables, read_state
+from .shape import check_relations
+from .verify import check_shape, home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -35,8 +39,24 @@ logger = logging.getLogger("pg_scheduler")
 _LOCK_CLASS = 0x70677363  # "pgsc"; the second half of the key is a hash of the schema's name
 _MAX_ATTEMPTS = 5
 
-_TAKE_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)"
-_SCHEMA_EXISTS = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+_MISFITS = (
+    asyncpg.DuplicateColumnError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.DuplicateTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedObjectError,
+)
+
+# Names that the migrations do not qualify lead to built-in functions, operators and types only.
+_PIN_AND_LOCK = """
+    SELECT
+        pg_catalog.current_setting('search_path'),
+        pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+        pg_catalog.pg_advisory_xact_lock($1::integer, $2::integer)
+"""
+_UNPIN = "SELECT pg_catalog.set_config('search_path', $1, true)"
+_SCHEMA_EXISTS = qualify_builtins("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
+_DELETE_RECORDS = "DELETE FROM {schema}scheduler_migrations"
 _RECORDS_EXIST = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
 
 
@@ -72,10 +92,14 @@ async def migrate(
         SchemaTooNewError: A newer release has applied a migration that this release cannot use, or would have
             to revert; nothing was changed.
         MigrationChangedError: An applied migration differs from the shipped one; nothing was changed.
+        SchemaMismatchError: A table differs from the one that the migrations make; nothing was changed.
 
     Example:
+        >>> applied = await migrate(connection, schema="jobs")  # doctest: +SKIP
         >>> await migrate(connection, schema="jobs")  # doctest: +SKIP
-        [1, 2, 3]
+        []
+        >>> await migrate(connection, schema="jobs", target=0) == applied[::-1]  # doctest: +SKIP
+        True
     """
     return await apply(connection, shipped_migrations(), schema=schema, target=target)
 
@@ -101,10 +125,12 @@ async def _apply(
     connection: AnyConnection, shipped: Sequence[Migration], home: str, target: int | None
 ) -> list[int]:
     repairs: list[str] = []
+    is_part = connection.is_in_transaction()
     async with _transaction(connection):
-        await connection.execute(_TAKE_LOCK, *_lock_key(home), timeout=MIGRATION_TIMEOUT_S)
+        search_path = await connection.fetchval(_PIN_AND_LOCK, *_lock_key(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)
+        check_relations(state.parts, home)
         if not state.applied and await restore_records(
             connection, home, shipped, state.tables, is_new=is_new
         ):
@@ -116,13 +142,12 @@ async def _apply(
             await recreate_tables(connection, home, applied, missing)
             repairs += missing
         for step in steps:
-            migration = step.migration
-            script = migration.up if step.up else migration.down
-            await connection.execute(qualify(script, home), timeout=MIGRATION_TIMEOUT_S)
-            if step.up:
-                await insert_record(connection, home, migration)
-            else:
-                await delete_record(connection, home, migration)
+            await _execute(connection, home, step)
+        if steps or repairs:
+            state = await read_state(connection, home, shipped)
+        check_shape(state, home)
+        if is_part:  # of a transaction that continues
+            await connection.execute(_UNPIN, search_path, timeout=MIGRATION_TIMEOUT_S)
     if steps or repairs:
         # Statements that were prepared for the old columns would fail inside a transaction.
         await connection.reload_schema_state()
@@ -156,6 +181,29 @@ async def _transaction(connection: AnyConnection) -> AsyncIterator[None]:
         raise
     async with asyncio.timeout(MIGRATION_TIMEOUT_S):
         await transaction.commit()
+
+
+async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
+    """Apply or revert one migration, and record it.
+
+    Raises:
+        SchemaMismatchError: The migration creates what exists, or changes what does not.
+    """
+    migration = step.migration
+    script = migration.up if step.up else migration.down
+    try:
+        await connection.execute(qualify(script, home), timeout=MIGRATION_TIMEOUT_S)
+    except _MISFITS as error:
+        command = qualify(_DELETE_RECORDS, home)
+        raise SchemaMismatchError(
+            f"migration {migration.version:04} ({migration.name}) does not fit the tables in schema "
+            f"{home!r}: {error}; if its record is lost, start() restores all records after the "
+            f"owner of the table executes: {command}"
+        ) from error
+    if step.up:
+        await insert_record(connection, home, migration)
+    else:
+        await delete_record(connection, home, migration)
 
 
 async def _prepare(connection: AnyConnection, home: str) -> bool:

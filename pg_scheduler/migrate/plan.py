@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "check",
     "load_migrations",
+    "migrations_folder",
     "plan",
     "shipped_migrations",
     "table_names",
@@ -174,9 +175,14 @@ def _too_new(newest: int, head: int) -> SchemaTooNewError:
 
 @cache
 def shipped_migrations() -> tuple[Migration, ...]:
-    """Return the migrations of this release by version, from the wheel or else from the checkout."""
+    """Return the migrations of this release by version."""
+    return load_migrations(migrations_folder())
+
+
+def migrations_folder() -> Traversable:
+    """Return the folder of the migrations in the wheel, or else in the checkout."""
     packaged = files(__package__.partition(".")[0]) / "migrations"
-    return load_migrations(packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations")
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
 def load_migrations(folder: Traversable) -> tuple[Migration, ...]:

@@ -1,18 +1,23 @@
-"""Check that a database has the migrations of this release.
+"""Check that a database has the migrations of this release, and the tables that they make.
 
 Every node does so at every start, so a check that succeeds takes one query and no lock.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.sqltext import qualify
+from pg_scheduler.events.log import record_fields
+from pg_scheduler.sqlbuiltins import qualify_builtins
+from pg_scheduler.sqltext import qualify, quote_identifier
 
-from ..errors import SchemaMissingError
+from ..errors import SchemaMismatchError, SchemaMissingError
 from .plan import Applied, Migration, check, shipped_migrations, table_names
+from .records import RECORDS
+from .shape import PARTS, Part, check_parts, check_relations, unlogged_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,35 +26,33 @@ if TYPE_CHECKING:
 
     AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-__all__ = ["REMEDY", "SchemaState", "home_schema", "missing_tables", "read_state", "verify"]
+__all__ = ["REMEDY", "SchemaState", "check_shape", "home_schema", "missing_tables", "read_state", "verify"]
+
+logger = logging.getLogger("pg_scheduler")
 
 QUERY_TIMEOUT_S = 30.0
 
 REMEDY = "; call await scheduler.initialize_db() or start() to create or upgrade them"
 """The end of each message about missing tables or migrations."""
 
-_HOME_SCHEMA = """
+_HOME_SCHEMA = qualify_builtins("""
     SELECT coalesce(
         (SELECT namespace.nspname
          FROM pg_catalog.pg_class AS class
          JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
-         WHERE class.oid = coalesce(
-             pg_catalog.to_regclass('scheduled_jobs'), pg_catalog.to_regclass('scheduler_migrations')
-         )),
-        pg_catalog.current_schema()
+         WHERE class.oid = coalesce(to_regclass('scheduled_jobs'), to_regclass('scheduler_migrations'))),
+        current_schema()
     )
-"""
+""")
 # Read by to_jsonb, because the column "needs" exists only from migration 0006 on.
-_STATE = """
-    SELECT record.version, record.checksum, (to_jsonb(record) ->> 'needs')::integer AS needs, existing.tables
-    FROM (
-        SELECT coalesce(array_agg(class.relname::text), '{}') AS tables
-        FROM pg_catalog.pg_class AS class
-        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
-        WHERE namespace.nspname = $1 AND class.relname = ANY ($2::text[])
-    ) AS existing
-    LEFT JOIN {schema}scheduler_migrations AS record ON true
-"""
+_APPLIED = qualify_builtins("""
+    SELECT record.version, record.checksum, (to_jsonb(record) ->> 'needs')::integer AS needs,
+        NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
+    FROM {schema}scheduler_migrations AS record
+    UNION ALL
+    SELECT NULL, NULL, NULL, part.* FROM
+""")
+_STATE = f"{_APPLIED} ({PARTS}) AS part"
 
 
 class SchemaState(NamedTuple):
@@ -57,11 +60,16 @@ class SchemaState(NamedTuple):
 
     Attributes:
         applied: The migrations, by version.
-        tables: The names of the tables that exist, of those that the shipped migrations create.
+        parts: What the catalogue has about the tables that the shipped migrations create.
     """
 
     applied: Mapping[int, Applied]
-    tables: frozenset[str]
+    parts: tuple[Part, ...]
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of the tables that exist, without the one of the records."""
+        return frozenset(part.table for part in self.parts) - {RECORDS}
 
 
 async def home_schema(connection: AnyConnection, schema: str | None = None) -> str:
@@ -91,10 +99,10 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
 
 
 async def verify(connection: AnyConnection, *, schema: str | None = None) -> None:
-    """Check that the database has the migrations of this release, without changing anything.
+    """Check that the database has the migrations of this release and their tables, without changing anything.
 
     Migrations of a newer release are accepted if they remove nothing that this one uses. Whether all tables
-    exist is not checked then.
+    and their columns, constraints and indexes exist is not checked then.
 
     With ``schema`` (from ``home_schema``) this takes a single query. If the tables are missing, that query
     fails, which aborts a transaction of the caller.
@@ -107,6 +115,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         SchemaMissingError: The tables or some migrations are missing.
         SchemaTooNewError: A newer release has applied a migration that this release cannot use.
         MigrationChangedError: An applied migration differs from the shipped one.
+        SchemaMismatchError: A table differs from the one that the migrations make.
     """
     home = await home_schema(connection, schema)
     shipped = shipped_migrations()
@@ -114,6 +123,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         state = await read_state(connection, home, shipped)
     except asyncpg.UndefinedTableError as error:
         raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
+    check_relations(state.parts, home)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]
     if missing:
@@ -124,16 +134,50 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         raise SchemaMissingError(
             f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}{REMEDY}"
         )
+    check_shape(state, home)
+    if tables := unlogged_tables(state.parts):
+        logger.warning(
+            "unlogged tables in schema %r: %s; the server empties them after a crash, and a standby does not "
+            "have them; execute ALTER TABLE ... SET LOGGED",
+            home,
+            ", ".join(tables),
+            extra=record_fields(),
+        )
 
 
 async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[Migration]) -> SchemaState:
-    """Return the recorded migrations and the existing tables of the schema, with one query."""
+    """Return the recorded migrations and the existing tables of the schema, with one query.
+
+    Raises:
+        SchemaMismatchError: The table of the records lacks a column.
+    """
     query = qualify(_STATE, schema)
-    rows = await connection.fetch(query, schema, table_names(shipped), timeout=QUERY_TIMEOUT_S)
+    names = [*table_names(shipped), RECORDS]
+    try:
+        rows = await connection.fetch(query, schema, names, timeout=QUERY_TIMEOUT_S)
+    except asyncpg.UndefinedColumnError as error:
+        records = f"{quote_identifier(schema)}.{RECORDS}"
+        raise SchemaMismatchError(
+            f"{records} cannot be read ({error}); start() restores it if it is dropped; execute as the owner "
+            f"of the table: DROP TABLE {records}"
+        ) from error
     applied = {
         row["version"]: Applied(row["checksum"], row["needs"]) for row in rows if row["version"] is not None
     }
-    return SchemaState(applied, frozenset(rows[0]["tables"]))
+    parts = tuple(Part(*row[3:]) for row in rows if row["version"] is None)
+    return SchemaState(applied, parts)
+
+
+def check_shape(state: SchemaState, schema: str) -> None:
+    """Check the parts of the tables, if the schema has exactly the newest migrations of this release.
+
+    Raises:
+        SchemaMismatchError: A table differs from the one that the migrations make.
+    """
+    check_relations(state.parts, schema)
+    applied = {version: record.checksum for version, record in state.applied.items()}
+    if applied == {migration.version: migration.checksum for migration in shipped_migrations()}:
+        check_parts(state.parts, schema)
 
 
 def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str]:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.jobs.outcome import describe, release_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, ClaimPosition, ExchangeResult, UnreadableJob
+from pg_scheduler.store.types import (
+    FROM_THE_START,
+    NO_IDS,
+    PRIORITY_LEVELS,
+    ClaimPosition,
+    ExchangeResult,
+    HeadPosition,
+    UnreadableJob,
+)
 
 __all__ = ["ClaimRepository"]
 
+PRIORITIES: Final = tuple(PRIORITY_LEVELS)
 CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
+MAX_ROW_BYTES: Final = 2**24 + 2**17
+"""The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
 
@@ -46,6 +57,9 @@ class ClaimRepository:
         keep: bool = True,
         since: ClaimPosition = FROM_THE_START,
         after: Sequence[str] = NO_IDS,
+        crashed: bool = True,
+        isolated_from: int = 1,
+        check_crowd: bool = False,
     ) -> ExchangeResult:
         """Write completions and claim due jobs, in one round trip.
 
@@ -59,23 +73,23 @@ class ClaimRepository:
             keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
             since: Where the search for due jobs begins.
             after: The ids to begin at, of those instants.
+            crashed: Whether to claim a crashed job. One claim takes one such job at most.
+            isolated_from: The number of workers that died under a job that counts as crashed.
+            check_crowd: Whether to tell if many due rows follow that position.
         """
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
+        about = worker_id, names, limit, now
+        options = *since, keep, after, crashed, check_crowd, isolated_from
         locked: set[str] = set()
         try:
-            rows = await self._statements.fetch(
-                "exchange_jobs", worker_id, names, limit, now, ids, attempt, *since, keep, after
-            )
+            rows = await self._statements.fetch("exchange_jobs", *about, ids, attempt, *options)
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
-            done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
-            locked = {*ids} - {row[0] for row in done}
-            rows = await self._statements.fetch(
-                "exchange_jobs", worker_id, names, limit, now, [], 0, *since, keep, after
-            )
+            locked = await self.complete(worker_id, completed, keep=keep)
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options)
         last = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
@@ -84,29 +98,120 @@ class ClaimRepository:
             (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
         jobs.sort(key=START_ORDER)
         refused = locked.union(last["refused"] or ())
-        return ExchangeResult(jobs, expired, last["due"], refused, last["silence"])
+        return ExchangeResult(
+            jobs, expired, last["due"], refused, last["silence"], last["crashed"], last["crowded"]
+        )
 
-    async def quarantine_unreadable(self, names: Sequence[str], limit: int) -> list[UnreadableJob]:
+    async def skip_head(
+        self, names: Sequence[str], levels: Sequence[int], since: ClaimPosition, after: Sequence[str]
+    ) -> dict[int, HeadPosition]:
+        """Walk a bounded number of due rows; return by level where the walk stopped.
+
+        Args:
+            names: The names of jobs that the worker can run.
+            levels: The levels to walk, as in a claim position. One without rows has no result.
+            since: Where the walk begins.
+            after: The ids to begin at, of those instants.
+        """
+        rows = await self._statements.fetch(
+            "skip_head",
+            names,
+            [PRIORITIES[level] for level in levels],
+            [since[level] for level in levels],
+            [after[level] for level in levels],
+            self._statements.now,
+        )
+        return {
+            PRIORITY_LEVELS[priority]: HeadPosition(due, job_id, ended)
+            for priority, due, job_id, ended in rows
+        }
+
+    async def claim(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        crashed: bool = True,
+        isolated_from: int = 1,
+    ) -> ExchangeResult:
+        """Claim due jobs from the start of the index, at half the cost of an exchange.
+
+        Expired and crashed jobs are left to an exchange, which also checks the liveness locks.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that it can run.
+            limit: The maximum number of jobs to claim.
+            crashed: Whether a crashed job counts as the next one that is due.
+            isolated_from: The number of workers that died under a job that counts as crashed.
+        """
+        now = self._statements.now
+        rows = await self._statements.fetch(
+            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from
+        )
+        jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
+        jobs.sort(key=START_ORDER)
+        return ExchangeResult(jobs, [], rows[0]["due"])
+
+    async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
+        """Write why jobs expired that an exchange of this worker has just found, with these names."""
+        ids = [claim.job_id for claim in expired]
+        await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
+
+    async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
+        """Write completions, each job once and all of one attempt number; return the ids of the refused ones.
+
+        It waits for no locked row: such a completion is refused.
+        """
+        ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
+        now = self._statements.now
+        done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+        return {*ids} - {row[0] for row in done}
+
+    async def quarantine_unreadable(
+        self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
+    ) -> list[UnreadableJob]:
         """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
 
         Args:
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that failed.
+            isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         found: list[UnreadableJob] = []
         async with self._statements.transaction() as connection:
             for due in await self._statements.fetch(
-                "lock_due", names, limit, self._statements.now, on=connection
+                "lock_due", names, limit, self._statements.now, isolated_from, on=connection
             ):
                 if error := await self._reading_error(due["job_id"], connection):
-                    reason = UNREADABLE.format(describe(error))
-                    args = due["job_id"], reason, self._statements.now
-                    rows = await self._statements.fetch("quarantine_job", *args, on=connection)
-                    found += [
-                        UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error)
-                        for row in rows
-                    ]
+                    found += await self._quarantine(due["job_id"], error, connection)
         return found
+
+    async def quarantine_oversized(
+        self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
+    ) -> list[UnreadableJob]:
+        """Fail the due jobs that have more text than the table accepts, which earlier releases accepted.
+
+        Args:
+            names: The names of jobs that the worker can run.
+            limit: The limit of the claim that timed out.
+            isolated_from: The crashes from which jobs were left out of that claim; None for none.
+        """
+        args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
+        found: list[UnreadableJob] = []
+        for due in await self._statements.fetch("oversized_due", *args):
+            error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
+            async with self._statements.transaction() as connection:
+                found += await self._quarantine(due["job_id"], error, connection)
+        return found
+
+    async def _quarantine(self, job_id: str, error: Exception, connection: Connection) -> list[UnreadableJob]:
+        reason = UNREADABLE.format(describe(error))
+        rows = await self._statements.fetch(
+            "quarantine_job", job_id, reason, self._statements.now, on=connection
+        )
+        return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
         try:

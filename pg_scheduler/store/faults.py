@@ -24,7 +24,15 @@ from pg_scheduler.errors import (
     SchemaMissingError,
 )
 
-__all__ = ["REFUSALS", "ROW_ERRORS", "connecting", "is_lock_timeout", "is_transient", "translated"]
+__all__ = [
+    "REFUSALS",
+    "ROW_ERRORS",
+    "connecting",
+    "is_lock_timeout",
+    "is_timeout",
+    "is_transient",
+    "translated",
+]
 
 REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
@@ -81,6 +89,11 @@ def _summarize(error: BaseException) -> str:
 def is_lock_timeout(fault: DatabaseUnavailableError) -> bool:
     """Return whether a statement failed because a row was locked. Its connection stays usable."""
     return isinstance(fault.__cause__, asyncpg.LockNotAvailableError)
+
+
+def is_timeout(fault: DatabaseUnavailableError) -> bool:
+    """Return whether a statement failed because it was not answered in time."""
+    return isinstance(fault.__cause__, TimeoutError)
 
 
 @contextmanager
@@ -145,8 +158,8 @@ def translated() -> Iterator[None]:
         if error.constraint_name != PAYLOAD_CONSTRAINT:
             raise
         raise PayloadError(
-            "the arguments of a job exceed 16 MiB in the table; store large data elsewhere and pass a "
-            "reference to it"
+            "the arguments of a job exceed 16 MiB in the table, or its name 64 KiB; store large data "
+            "elsewhere and pass a reference to it"
         ) from error
     except (
         asyncpg.PostgresError,

@@ -16,7 +16,7 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import ExpiredJob, StatusChange
+from pg_scheduler.store.types import ExpiredJob, OverdueName, StatusChange
 
 __all__ = ["JobRepository"]
 
@@ -120,9 +120,15 @@ class JobRepository:
         now = self._statements.now
         return _status_change(await self._statements.fetch("set_status", job_id, status.value, lease_s, now))
 
-    async def expire(self, limit: int) -> list[ExpiredJob]:
-        """Expire pending jobs past their misfire grace time."""
-        rows = await self._statements.fetch("expire_jobs", self._statements.now, limit)
+    async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
+        """Expire pending jobs past their misfire grace time, with the reason.
+
+        Args:
+            worker_id: The worker that expires them.
+            names: The names of jobs that it can run.
+            limit: The maximum number of jobs.
+        """
+        rows = await self._statements.fetch("expire_jobs", worker_id, names, limit, self._statements.now)
         return [ExpiredJob(*row) for row in rows]
 
     # -- read ------------------------------------------------------------------------------------------
@@ -161,6 +167,17 @@ class JobRepository:
         """Return the statuses of those ids that exist."""
         rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
         return {row[0]: JobStatus(row[1]) for row in rows}
+
+    async def overdue_names(self, worker_id: str, names: Sequence[str], limit: int) -> list[OverdueName]:
+        """Return the names of overdue jobs that a worker cannot run, the longest overdue first.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that it can run.
+            limit: Jobs of each priority that are read, the oldest first.
+        """
+        rows = await self._statements.fetch("overdue_names", self._statements.now, names, limit, worker_id)
+        return [OverdueName(*row) for row in rows]
 
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""

@@ -11,7 +11,8 @@ connection first. ``<route> | <route>`` leaves the choice to the method; the fir
 is ``call`` or ``hot``, by default ``call``.
 
 ``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
-the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``.
+the search path of their connection is. ``{name}`` becomes the text after ``-- fragment: name``. Built-in
+functions, operators and types are qualified too; see ``sqlbuiltins``.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
 
-__all__ = ["Query", "Route", "Timeout", "load_queries"]
+__all__ = ["Query", "Route", "Timeout", "load_queries", "load_query"]
 
 
 class Route(StrEnum):
@@ -85,27 +87,38 @@ _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
 
-@cache
 def load_queries(schema: str) -> Mapping[str, Query]:
     """Return every statement by name, for the tables in ``schema``."""
-    return MappingProxyType(
-        {query.name: replace(query, text=qualify(query.text, schema)) for query in _queries()}
-    )
+    return MappingProxyType({name: load_query(schema, name) for name in _sources().texts})
 
 
-def _queries() -> Iterator[Query]:
-    parts = list(_parts())
-    fragments = _PRIORITIES | {
-        name: _COMMENT.sub("", text).strip() for kind, name, text in parts if kind == "fragment"
-    }
-    seen: set[str] = set()
-    for kind, name, text in parts:
+@cache
+def load_query(schema: str, name: str) -> Query:
+    """Return one statement. To load all would block the event loop for 14 ms."""
+    sources = _sources()
+    query = _query(name, sources.texts[name], sources.fragments)
+    return replace(query, text=qualify(query.text, schema))
+
+
+class _Sources(NamedTuple):
+    """The texts of the files."""
+
+    texts: Mapping[str, str]
+    """The statements by name."""
+    fragments: Mapping[str, str]
+
+
+@cache
+def _sources() -> _Sources:
+    fragments, texts = dict(_PRIORITIES), {}
+    for kind, name, text in _parts():
         if kind == "fragment":
-            continue
-        if name in seen:
+            fragments[name] = _COMMENT.sub("", text).strip()
+        elif name in texts:
             raise LookupError(f"two statements are named {name!r}")
-        seen.add(name)
-        yield _query(name, text, fragments)
+        else:
+            texts[name] = text
+    return _Sources(texts, fragments)
 
 
 def _parts() -> Iterator[tuple[str, str, str]]:
@@ -123,15 +136,21 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     routes = declared["route"].removeprefix("shared, ")
     try:
+        text = _expand(text, fragments).strip()
+    except KeyError as error:
+        raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
+    try:
+        text = qualify_builtins(text)
+    except ValueError as error:
+        raise LookupError(f"statement {name!r} depends on the search path: {error}") from error
+    try:
         return Query(
             name=name,
-            text=_expand(text, fragments).strip(),
+            text=text,
             routes=tuple(Route(route) for route in routes.split(" | ")),
             is_shareable=routes != declared["route"],
             timeout=Timeout(declared.get("timeout", Timeout.CALL)),
         )
-    except KeyError as error:
-        raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
     except ValueError as error:
         raise LookupError(f"statement {name!r} has the invalid declaration {declared!r}: {error}") from error
 

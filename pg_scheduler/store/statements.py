@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from hashlib import md5
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.queries import Query, Route, Timeout, load_queries
+from pg_scheduler.store.queries import Query, Route, Timeout, load_query
 
 __all__ = ["Statements"]
 
@@ -79,12 +79,11 @@ class Statements:
 
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema. Its name has a fixed length."""
-        schema = await self.schema(on=on)
-        return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+        return _channel(self._schema or await self.schema(on=on))
 
     async def query(self, name: str, *, on: Connection | None = None) -> Query:
         """Return a statement by name."""
-        return load_queries(self._schema or await self.schema(on=on))[name]
+        return load_query(self._schema or await self.schema(on=on), name)
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """Yield a transaction for statements that belong together."""
@@ -138,3 +137,8 @@ class Statements:
         query = await self.query(name, on=on)
         with translated():
             await on.execute(query.text, timeout=self.call_timeout_s)
+
+
+@cache
+def _channel(schema: str) -> str:
+    return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"

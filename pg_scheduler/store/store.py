@@ -61,11 +61,13 @@ class Store:
 
     async def migrate(self) -> None:
         """Upgrade the tables to this version, or verify them."""
-        schema = await self.schema()
-        for _ in range(2):  # a reset= of the pool may drop the prepared statements of the first use
-            async with self.connections.acquire() as connection:
-                await check_codecs(connection, self.connections.options.call_timeout_s)
+        timeout_s = self.connections.options.call_timeout_s
         async with self.connections.acquire() as connection:
+            await check_codecs(connection, timeout_s)
+            schema = await self.schema(on=connection)
+        async with self.connections.acquire() as connection:
+            # Again: a reset= of the pool may have dropped the prepared statements of the first use.
+            await check_codecs(connection, timeout_s)
             try:
                 await verify(connection, schema=schema)
             except SchemaMissingError as missing:

@@ -18,6 +18,8 @@ __all__ = [
     "Deadlines",
     "ExchangeResult",
     "ExpiredJob",
+    "HeadPosition",
+    "OverdueName",
     "Quarantined",
     "RenewResult",
     "RescueResult",
@@ -51,13 +53,32 @@ class ExchangeResult:
         refused: Ids of completions that ``settle()`` has to decide: the job is lost, a replacement waits for
             it, or its row is locked.
         silence: Whether the liveness lock of another worker is free.
+        crashed: The id of the claimed or expired crashed job; None if there is none.
+        crowded: Whether many due rows follow the position from which jobs were claimed; false if this was not
+            checked.
     """
 
     jobs: list[Claim]
     expired: list[Claim]
     due_in: float | None
-    refused: set[str]
+    refused: set[str] = field(default_factory=set)
     silence: bool = False
+    crashed: str | None = None
+    crowded: bool = False
+
+
+class HeadPosition(NamedTuple):
+    """Where a walk over due rows stopped.
+
+    Attributes:
+        due: The execution time of the row.
+        job_id: Its id.
+        ended: Whether a claim may take this job, or no later one is due; otherwise the walk can continue.
+    """
+
+    due: datetime
+    job_id: str
+    ended: bool
 
 
 class UnreadableJob(NamedTuple):
@@ -92,10 +113,28 @@ class Deadlines:
     Attributes:
         lapse_in: Until the first lease expires.
         expiry_in: Until the first pending job expires.
+        has_overdue: Whether a pending job was due 30 seconds ago.
     """
 
     lapse_in: float | None
     expiry_in: float | None
+    has_overdue: bool = False
+
+
+class OverdueName(NamedTuple):
+    """A name of overdue jobs.
+
+    Attributes:
+        name: The name.
+        jobs: The number of its overdue jobs that were counted.
+        due_since: When the first of them was due.
+        busy_workers: Other workers without a free slot, which may have registered the name.
+    """
+
+    name: str
+    jobs: int
+    due_since: datetime
+    busy_workers: int
 
 
 class ExpiredJob(NamedTuple):

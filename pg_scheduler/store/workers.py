@@ -40,8 +40,14 @@ class WorkerRepository:
         self._results = results
         self._server_start_grace_s = server_start_grace_s
 
-    async def register(self, worker: Worker, lease_s: float, liveness_key: int | None = None) -> None:
-        """Insert or update the worker's row, with a new lease and the key of its liveness lock."""
+    async def register(
+        self,
+        worker: Worker,
+        lease_s: float,
+        liveness_key: int | None = None,
+        extension_s: float | None = None,
+    ) -> None:
+        """Insert or update the worker's row, with a new lease; see ``renew()`` for its liveness lock."""
         await self._statements.fetch(
             "register_worker",
             worker.worker_id,
@@ -52,6 +58,7 @@ class WorkerRepository:
             lease_s,
             self._statements.now,
             liveness_key,
+            extension_s,
         )
 
     async def renew(
@@ -62,6 +69,7 @@ class WorkerRepository:
         *,
         ended: Mapping[str, int] | None = None,
         liveness_key: int | None = None,
+        extension_s: float | None = None,
         on: Connection | None = None,
     ) -> RenewResult:
         """Renew the leases of a worker and of its jobs.
@@ -72,11 +80,12 @@ class WorkerRepository:
             lease_s: The length of the lease in seconds.
             ended: The attempts of jobs whose results are not written yet. The worker still holds them.
             liveness_key: The key of the liveness lock that the worker holds.
+            extension_s: Seconds for which the held lock extends an expired lease.
             on: The connection to use.
         """
         own = {**(ended or {}), **held}
         now = self._statements.now
-        args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held))
+        args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
         (row,) = await self._statements.fetch("renew_lease", *args, on=on)
         return RenewResult(row["alive"], row["lost"], row["late"])
 
@@ -109,7 +118,7 @@ class WorkerRepository:
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
-        return Deadlines(row["lapse_in"], row["expiry_in"])
+        return Deadlines(row["lapse_in"], row["expiry_in"], row["overdue"])
 
     async def rescue(
         self,
@@ -125,8 +134,8 @@ class WorkerRepository:
             heartbeat_threshold_s: Seconds after its last heartbeat in which a job without a lease counts as
                 held.
             limit: The maximum number of jobs.
-            suspects: Declare these dead, if their lease is expired or their liveness lock is free; None for
-                every worker whose lease expired.
+            suspects: Declare these dead, if their lease with its extension expired or their liveness lock is
+                free; None for every worker whose lease expired, which a held lock extends as well.
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
         """
         changes: dict[str, RowChange] = {}

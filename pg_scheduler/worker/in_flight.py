@@ -66,7 +66,26 @@ class InFlight:
     def __init__(self, results: Results) -> None:
         self.attempts: Final[dict[str, Attempt]] = {}
         """Running attempts by job id. Only the executor adds and removes them."""
+        self.crashed_claim: Claim | None = None
+        """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self._results = results
+
+    @property
+    def runs_crashed_job(self) -> bool:
+        """Whether a crashed job runs."""
+        claim = self.crashed_claim
+        return claim is not None and self.holds(claim.job_id, claim.attempt)
+
+    @property
+    def has_crashed_job(self) -> bool:
+        """Whether such a job runs, or its result is not yet written."""
+        claim = self.crashed_claim
+        if claim is None:
+            return False
+        if self.runs_crashed_job or self.unwritten().get(claim.job_id) == claim.attempt:
+            return True
+        self.crashed_claim = None
+        return False
 
     def held(self) -> dict[str, int]:
         """Return the attempt numbers of all running attempts by job id."""

@@ -31,6 +31,7 @@ from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
@@ -67,7 +68,7 @@ class Runtime:
         self._events = events
         self._outbox = outbox
         self.signals = signals = Signals()
-        lease = Lease(config.lease_seconds)
+        lease = Lease(config.lease_seconds, config.max_loop_block)
         deleted: Counter[JobStatus] = Counter()
         results = ResultBuffer(
             events,
@@ -95,7 +96,7 @@ class Runtime:
         )
         self.heartbeat = Heartbeat(store, events, in_flight, _worker(worker_id, config), lease, signals)
         keeper = LeaseKeeper(
-            LeaseConnection(store.workers, store.connections, worker_id),
+            LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
             events,
             in_flight,
             lease,
@@ -119,11 +120,12 @@ class Runtime:
             max_crashes=config.max_crashes,
             options=tuning.rescuer,
         )
-        expirer = Expirer(store.jobs, events, tuning.expirer)
+        expirer = Expirer(store.jobs, events, tasks, worker_id, tuning.expirer)
         scanner = DeadlineScanner(
             store.workers,
             events,
             signals,
+            NameReporter(store.jobs, events, tasks, worker_id, tuning.names),
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
             options=tuning.scanner,
@@ -140,6 +142,7 @@ class Runtime:
             worker_id,
             signals,
             batch=config.batch_claim_limit,
+            max_crashes=config.max_crashes,
             polling=config.polling,
             options=tuning.claimer,
         )

@@ -43,23 +43,37 @@ class BackoffOptions:
 
 
 class Wakeup:
-    """A sleep that can be ended early. A wake-up that comes before the sleep ends it at once."""
+    """A sleep that can be ended early. A wake-up that comes before the sleep ends it at once.
+
+    A future and a timer: every job that wakes an idle worker passes here.
+    """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
         """End the sleep, or the next one."""
-        self._event.set()
+        self._is_set = True
+        self._end()
 
     async def wait(self, seconds: float) -> None:
         """Sleep until the timeout expires or ``set()`` is called."""
-        try:
-            async with asyncio.timeout(None if seconds == NEVER else max(seconds, 0)):
-                await self._event.wait()
-        except TimeoutError:
-            pass
-        self._event.clear()
+        if not self._is_set:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = None if seconds == NEVER else loop.call_later(max(seconds, 0), self._end)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        self._is_set = False
+
+    def _end(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Service(ABC):

@@ -59,6 +59,7 @@ class Signals:
     def __init__(self) -> None:
         self.due = Signal("a job is due or will be soon, or was made pending again")
         self.slot_free = Signal("a slot became free when none was free")
+        self.crashed_job_ended = Signal("a crashed job has ended: the next may be claimed")
         self.jobs_claimed = Signal("the claimer claimed jobs")
         self.attempt_lost = Signal("an attempt ended, and its row may still be claimed by this worker")
         self.results_waiting = Signal("outcomes are buffered that no claim will write")

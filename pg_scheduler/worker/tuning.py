@@ -9,6 +9,7 @@ from pg_scheduler.worker.lease.watchdog import WatchdogOptions
 from pg_scheduler.worker.listener import ListenerOptions
 from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
 from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
+from pg_scheduler.worker.maintenance.name_reporter import NameReporterOptions
 from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
@@ -29,6 +30,7 @@ class Tuning:
     expirer: ExpirerOptions = field(default_factory=ExpirerOptions)
     keeper: KeeperOptions = field(default_factory=KeeperOptions)
     listener: ListenerOptions = field(default_factory=ListenerOptions)
+    names: NameReporterOptions = field(default_factory=NameReporterOptions)
     rescuer: RescuerOptions = field(default_factory=RescuerOptions)
     results: ResultBufferOptions = field(default_factory=ResultBufferOptions)
     scanner: ScannerOptions = field(default_factory=ScannerOptions)

@@ -43,6 +43,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
     return (
         (signals.due, (to.claimer.rescan,)),
         (signals.slot_free, (to.claimer.wake,)),
+        (signals.crashed_job_ended, (to.claimer.rescan,)),
         (signals.jobs_claimed, (to.heartbeat.poll_for_cancellations,)),
         (signals.attempt_lost, (to.claimer.reconcile_claims,)),
         (signals.results_waiting, (to.completer.wake,)),

@@ -280,6 +280,16 @@ async def test_count_jobs_counts_by_status_and_name(filled: Scheduler) -> None:
     assert await filled.count_jobs(job_name="unknown") == JobCounts()
 
 
+async def test_job_shows_how_many_workers_died_while_they_ran_it(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    job_id = await scheduler.schedule_job("app.work", now(), {})
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = 2")
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert job.crash_count == 2
+    assert [each.crash_count for each in await scheduler.list_jobs()] == [2]
+
+
 async def test_get_job_returns_none_for_an_unknown_id(make: Make) -> None:
     assert await make().get_job("unknown") is None
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler, SchemaMissingError, periodic
+from pg_scheduler import Scheduler, SchemaMismatchError, SchemaMissingError, periodic
 from pg_scheduler.events import JobCompleted, JobsReclaimed, PassFinished, PeriodicJobPlanned
 from tests.api.conftest import Make, Pools
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
@@ -153,3 +153,19 @@ async def test_running_scheduler_stops_when_a_table_is_dropped_and_starts_again(
     await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
     await seen.until(JobCompleted, job_id="job")
     assert "missing in schema 'public': scheduled_jobs;" in caplog.text
+
+
+@pytest.mark.parametrize("call", [Scheduler.initialize_db, Scheduler.start])
+async def test_scheduler_starts_after_the_remedy_for_a_dropped_index(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate, call: Callable[[Scheduler], Awaitable[None]]
+) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_claim")
+    scheduler = make()
+    seen = Recorder(scheduler)
+    with pytest.raises(SchemaMismatchError, match="index scheduled_jobs_claim of scheduled_jobs") as caught:
+        await call(scheduler)
+    assert not holds(scheduler.is_running)
+    await pool.execute(str(caught.value).partition("execute as their owner: ")[2])
+    await scheduler.start()
+    await scheduler.schedule(open_gate.job, execution_time=now(), job_id="job")
+    await seen.until(JobCompleted, job_id="job")

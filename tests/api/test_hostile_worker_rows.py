@@ -26,6 +26,7 @@ TYPES = {
     "max_concurrent_jobs": "integer",
     "running_jobs": "integer",
     "liveness_key": "bigint",
+    "lease_extension": "double precision",
     "started_at": "timestamptz",
     "last_beat": "timestamptz",
     "lease_until": "timestamptz",
@@ -34,6 +35,7 @@ LONG_ID = "🦉" * 2500
 IDS = [*OTHER_WORKERS, LONG_ID, "\u202e", "set by hand", "due", "a b"]
 NUMBERS = ["0", "-1", str(-(2**31)), str(2**31 - 1)]
 LIVENESS_KEYS = [None, "0", "7", str(-(2**63)), str(2**63 - 1)]
+EXTENSIONS = [None, "0", "-1e308", "600", "1e308", "NaN", "Infinity", "-Infinity"]
 
 rows = st.fixed_dictionaries(
     {
@@ -44,6 +46,7 @@ rows = st.fixed_dictionaries(
         "max_concurrent_jobs": st.sampled_from(NUMBERS),
         "running_jobs": st.sampled_from(NUMBERS),
         "liveness_key": st.sampled_from(LIVENESS_KEYS),
+        "lease_extension": st.sampled_from(EXTENSIONS),
         "started_at": st.sampled_from(INSTANTS),
         "last_beat": st.sampled_from(INSTANTS),
         "lease_until": st.sampled_from(INSTANTS),

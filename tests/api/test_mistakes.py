@@ -189,6 +189,22 @@ async def test_switch_is_stored_when_the_scheduler_was_not_started(
         assert started.get_periodic_jobs()["mine"].enabled is False
 
 
+async def test_switch_before_the_first_start_is_stored_by_it(
+    make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await pool.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
+    scheduler = make()
+    assert scheduler.disable_periodic_job("mine")
+    await scheduler.shutdown()
+    (record,) = [each for each in caplog.records if each.name == "pg_scheduler"]
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("enabled and disabled schedules not stored, start() stores them: ")
+    await scheduler.start()
+    await scheduler.shutdown()
+    assert not await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+
+
 async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, pool: asyncpg.Pool) -> None:
     periodic(every=timedelta(hours=1), dedup_key="mine")(greet)
     scheduler = make(shutdown_timeout=5)

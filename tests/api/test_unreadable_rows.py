@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 
 import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, JobStatus, PayloadError, Scheduler
-from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted
+from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted, ServiceRetrying
 from tests.api.conftest import Make
+from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Recorder, now
 
 pytestmark = pytest.mark.timeout(120)
@@ -23,14 +26,36 @@ ENQUEUER = """
 """
 INSERT = "INSERT INTO scheduled_jobs (job_id, task_data, execution_time, job_name)"
 
-BOMB = """('{"args": [' || repeat('1e131071,', 8300) || '0]}')::jsonb"""
-"""Arguments of 75 kB, in which each number has 131,072 digits: their text has more than 1 GB."""
+BOMB = """('{{"args": [' || repeat('1e131071,', {}) || '0]}}')::jsonb"""
+"""Arguments with so many numbers of 16 bytes, each of which has 131,072 digits as text."""
+UNREADABLE = BOMB.format(8300)
+"""More than 1 GB of text."""
+SLOW = BOMB.format(2500)
+"""328 MB of text."""
+LARGEST = BOMB.format(124)
+"""Nearly the limit: 16.3 MB of text."""
+
+LARGE_NAME = "repeat('x', 65537)"
+COPY = "CREATE TEMP TABLE compressed AS SELECT jsonb_build_array({}) AS data"
 
 
 async def note(*args: object) -> None: ...
 
 
 NAME = f"{note.__module__}.{note.__qualname__}"
+
+
+async def insert_as_earlier_release(pool: asyncpg.Pool, value: str) -> None:
+    """Insert a job that is due and overdue, without the limit of the table."""
+    async with pool.acquire() as connection, connection.transaction():
+        constraint = await connection.fetchval(
+            "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'scheduled_jobs_payload'"
+        )
+        await connection.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_payload")
+        row = f"{INSERT} SELECT 'bomb', {value}, now() - interval '1 minute', '{NAME}'"
+        await connection.execute(row, timeout=60)
+        command = "ALTER TABLE scheduled_jobs ADD CONSTRAINT scheduled_jobs_payload"
+        await connection.execute(f"{command} {constraint}")
 
 
 async def as_enqueuer(pool: asyncpg.Pool, *statements: str) -> None:
@@ -52,6 +77,97 @@ async def test_role_that_may_insert_cannot_exceed_the_limit_of_the_table(pool: a
         await as_enqueuer(pool, row.replace(str(LIMIT_BYTES), str(LIMIT_BYTES - 100)))
     finally:
         await pool.execute("DROP OWNED BY enqueuer; DROP ROLE enqueuer")
+
+
+@pytest.mark.parametrize(
+    ("preparation", "data", "name"),
+    [
+        ("", UNREADABLE, f"'{NAME}'"),
+        ("", SLOW, f"'{NAME}'"),
+        ("", BOMB.format(130), f"'{NAME}'"),
+        ("", SLOW.replace("1e131071", "1e-16383"), f"'{NAME}'"),
+        (COPY.format("repeat('x', 100000000)"), "(SELECT data FROM compressed)", f"'{NAME}'"),
+        (COPY.format(f"({SLOW})"), "(SELECT data FROM compressed)", f"'{NAME}'"),
+        ("", "'{}'::jsonb", LARGE_NAME),
+    ],
+)
+async def test_role_that_may_insert_cannot_store_a_row_that_is_large_as_text(
+    pool: asyncpg.Pool, preparation: str, data: str, name: str
+) -> None:
+    await pool.execute(f"{ENQUEUER} GRANT INSERT (function) ON scheduled_jobs TO enqueuer")
+    insert = f"{INSERT[:-1]}, function) SELECT 'bomb', {data}, now(), {name}, '{NAME}'"
+    swapped = f"{INSERT[:-1]}, function) SELECT 'bomb', {data}, now(), '{NAME}', {name}"
+    try:
+        for statement in (insert, swapped):
+            with pytest.raises((asyncpg.CheckViolationError, asyncpg.ProgramLimitExceededError)):
+                await as_enqueuer(pool, *filter(None, [preparation]), statement)
+    finally:
+        await pool.execute("DROP OWNED BY enqueuer; DROP ROLE enqueuer")
+
+
+async def test_largest_rows_of_a_role_that_may_insert_fail_and_the_others_run(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    scheduler.register(note)
+    await pool.execute(ENQUEUER)
+    try:
+        rows = "SELECT 'bomb ' || n, {}, now() - interval '1 minute', '{}' FROM generate_series(1, 12) AS n"
+        await as_enqueuer(pool, f"{INSERT} {rows.format(LARGEST, NAME)}")
+    finally:
+        await pool.execute("DROP OWNED BY enqueuer; DROP ROLE enqueuer")
+    await scheduler.start()
+    neighbour = await scheduler.schedule(note, execution_time=now())
+    await seen.until(JobCompleted, job_id=neighbour)
+    failed = await seen.until(JobFailed, 12)
+    assert all("task_data is not valid JSON" in event.error for event in failed)  # int() limits the digits
+    assert not seen.of(ServiceFaulted)
+    assert not seen.of(ServiceRetrying)
+
+
+async def test_pending_row_beyond_the_limit_can_be_cancelled(make: Make, pool: asyncpg.Pool) -> None:
+    await insert_as_earlier_release(pool, UNREADABLE)
+    scheduler = make()
+    assert await scheduler.cancel_job("bomb")
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "cancelled"
+
+
+async def test_row_that_takes_too_long_to_read_fails_alone(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert_as_earlier_release(pool, SLOW)
+    began = time.monotonic()
+    assert await pool.fetchval("SELECT octet_length(task_data::text) FROM scheduled_jobs") > 3e8
+    # To send the text takes longer than to compute its size.
+    use_options(monkeypatch, hot_timeout_s=1.75 * (time.monotonic() - began))
+    scheduler = make()
+    seen = Recorder(scheduler)
+    scheduler.register(note)
+    neighbours = [await scheduler.schedule(note, execution_time=now()) for _ in range(20)]
+    starting = asyncio.create_task(scheduler.start())
+    (failed,) = await seen.until(JobFailed)
+    await starting
+    for job_id in neighbours:
+        await seen.until(JobCompleted, job_id=job_id)
+    assert failed.job_id == "bomb"
+    assert re.fullmatch(
+        r"the row of this job cannot be read \(PayloadError: \d{9} bytes of text, more than \d{8}\); .*",
+        failed.error,
+    )
+    assert not seen.of(ServiceFaulted)
+
+
+async def test_claimer_retries_and_fails_no_job_when_claims_time_out_for_another_reason(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    scheduler._store.statements._hot_timeout_s = 0.1
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("LOCK TABLE scheduler_workers IN ACCESS EXCLUSIVE MODE")
+        job_id = await scheduler.schedule(note, execution_time=now())
+        await seen.until(ServiceRetrying, 3, service="claimer")
+    await seen.until(JobCompleted, job_id=job_id)
+    assert not seen.of(JobFailed)
 
 
 @pytest.mark.parametrize("others", [0, 200])
@@ -84,18 +200,14 @@ async def test_two_workers_quarantine_an_unreadable_row_and_run_the_others(
     seen = [Recorder(each) for each in workers]
     for each in workers:
         each.register(note)
-    await pool.execute(ENQUEUER)
-    try:
-        await as_enqueuer(pool, f"{INSERT} SELECT 'bomb', {BOMB}, now() - interval '1 minute', '{NAME}'")
-        neighbours = [f"neighbour {n}" for n in range(20)]
-        rows = "SELECT id, '{}', now() - interval '30 seconds', $2 FROM unnest($1::text[]) AS id"
-        await pool.execute(f"{INSERT} {rows}", neighbours, NAME)
-        for each in workers:
-            await each.start()
-        await asyncio.gather(*(completed_once(seen, job_id) for job_id in neighbours))
-        (failed,) = [event for each in seen for event in each.of(JobFailed)]
-    finally:
-        await pool.execute("DROP OWNED BY enqueuer; DROP ROLE enqueuer")
+    await insert_as_earlier_release(pool, UNREADABLE)
+    neighbours = [f"neighbour {n}" for n in range(20)]
+    rows = "SELECT id, '{}', now() - interval '30 seconds', $2 FROM unnest($1::text[]) AS id"
+    await pool.execute(f"{INSERT} {rows}", neighbours, NAME)
+    for each in workers:
+        await each.start()
+    await asyncio.gather(*(completed_once(seen, job_id) for job_id in neighbours))
+    (failed,) = [event for each in seen for event in each.of(JobFailed)]
     assert failed.job_id == "bomb"
     assert failed.error.startswith("the row of this job cannot be read (ProgramLimitExceededError: ")
     row = await pool.fetchrow("SELECT status, error_message FROM scheduled_jobs WHERE job_id = 'bomb'")
@@ -119,3 +231,44 @@ async def test_scheduler_stops_when_every_claim_fails_without_an_unreadable_row(
     row = await scheduler.get_job(job_id)
     assert row is not None
     assert row.status is JobStatus.PENDING
+
+
+async def insert_crashed(pool: asyncpg.Pool, name: str, count: int) -> None:
+    """Insert jobs under which two workers died, due before the others."""
+    rows = "SELECT 'crashed ' || n, '{}', now() - interval '1 hour', $1, 2 FROM generate_series(1, $2) AS n"
+    await pool.execute(f"{INSERT[:-1]}, crash_count) {rows}", name, count)
+
+
+async def test_worker_quarantines_an_unreadable_row_behind_crashed_jobs(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    release = asyncio.Event()
+
+    async def blocking() -> None:
+        await release.wait()
+
+    scheduler = make(max_concurrent_jobs=5)
+    seen = Recorder(scheduler)
+    scheduler.register(note)
+    scheduler.register(blocking, name="blocking")
+    await insert_as_earlier_release(pool, UNREADABLE)
+    await insert_crashed(pool, "blocking", 10)
+    await scheduler.start()
+    neighbour = await scheduler.schedule(note, execution_time=now())
+    await seen.until(JobCompleted, job_id=neighbour)
+    (failed,) = await seen.until(JobFailed)
+    assert failed.job_id == "bomb"
+    assert not seen.of(ServiceFaulted)
+    release.set()
+    await seen.until(JobCompleted, 11)
+
+
+async def test_claim_without_crashed_jobs_is_searched_for_oversized_rows_behind_them(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await insert_as_earlier_release(pool, BOMB.format(140))
+    await insert_crashed(pool, NAME, 3)
+    claims = scheduler._store.claims
+    assert await claims.quarantine_oversized([NAME], 3) == []
+    (failed,) = await claims.quarantine_oversized([NAME], 3, isolated_from=2)
+    assert failed.job_id == "bomb"

@@ -3,6 +3,7 @@ notifications between nodes. Tests wait for records of the nodes, not for a time
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres, server_dsn
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.conftest import FAST, database
 
 
@@ -34,6 +35,16 @@ def no_periodic_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 def client(pool: asyncpg.Pool) -> Scheduler:
     """A Scheduler that is not started: it only enqueues and reads."""
     return Scheduler(pool)
+
+
+@pytest.fixture
+async def warmed_up_server(pool: asyncpg.Pool) -> None:
+    """Wait until ten seconds after the server's start; before that, only leases detect dead workers."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await pool.fetchval(  # noqa: ASYNC110 - nothing reports it
+            "SELECT clock_timestamp() - pg_postmaster_start_time() > '10 s'"
+        ):
+            await asyncio.sleep(0.5)
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
+import math
+import multiprocessing
 import os
+import re
 import signal
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,6 +43,9 @@ FORMER_NAMES = {"JobsRescued": "JobsReclaimed"}
 
 NO_ARGUMENTS: dict[str, Any] = {"args": [], "kwargs": {}}
 SOON = RetryPolicy(base=timedelta(milliseconds=50), maximum=timedelta(milliseconds=50))
+
+
+match_ended = asyncio.Event()
 
 
 def report(event: str, **details: Any) -> None:
@@ -85,12 +93,56 @@ async def block() -> None:
     report_job("ran")
 
 
+@job(name="cluster.match")
+async def match() -> None:
+    """Hold the GIL for seven seconds at the first attempt, in one match with catastrophic backtracking."""
+    if current_job().attempt == 1:
+        text, seconds = "a" * 18 + "b", 0.0
+        while seconds < 0.3:  # each further letter doubles it
+            text = "a" + text
+            began = time.perf_counter()
+            re.match(r"(?:a+)+$", text)
+            seconds = time.perf_counter() - began
+        report_job("matches")
+        re.match("|".join([r"(?:a+)+$"] * math.ceil(7 / seconds)), text)
+    report_job("ran")
+    match_ended.set()
+
+
+@job(name="cluster.accompany")
+async def accompany() -> None:
+    """Run until a match on this node has ended at the first attempt; run for a moment at later ones."""
+    if current_job().attempt == 1:
+        await match_ended.wait()
+    else:
+        await asyncio.sleep(0.1)
+    report_job("ran")
+
+
 @job(name="cluster.stumble")
 async def stumble() -> None:
     """Fail at the first attempt."""
     report_job("ran")
     if current_job().attempt == 1:
         raise RuntimeError("the first attempt always fails")
+
+
+def release_standard_streams() -> None:
+    """Replace the standard streams: the test waits until no process holds those of the node."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+
+
+@job(name="cluster.fork")
+async def fork() -> None:
+    """Fork a process pool that outlives this process at the first attempt; complete at later ones."""
+    if current_job().attempt == 1:
+        context = multiprocessing.get_context("fork")
+        processes = ProcessPoolExecutor(1, mp_context=context, initializer=release_standard_streams)
+        report("forked", child=await asyncio.get_running_loop().run_in_executor(processes, os.getpid))
+        await asyncio.Event().wait()
+    report_job("ran")
 
 
 @job(name="cluster.die")
@@ -169,6 +221,13 @@ class Commands:
     async def reclaim(self) -> None:
         await self._scheduler.recover_orphaned_jobs()
 
+    async def fork(self) -> None:
+        """Fork a child that terminates its copies of the pool's connections, and wait for its end."""
+        child = multiprocessing.get_context("fork").Process(target=self._scheduler.db_pool.terminate)
+        child.start()
+        await asyncio.to_thread(child.join)
+        assert child.exitcode == 0, child.exitcode
+
     async def _schedule(self, name: str, job_id: str, resolution: ConflictResolution) -> None:
         await self._scheduler.schedule_job(
             name, datetime.now(UTC), NO_ARGUMENTS, JobPriority.NORMAL, 1, job_id, resolution
@@ -182,8 +241,12 @@ async def main() -> None:
     parser.add_argument("--slots", type=int, default=25)
     parser.add_argument("--max-loop-block", type=float)
     parser.add_argument("--tick", type=float, help="seconds between two ticks")
+    parser.add_argument("--role", help="the role that each connection sets before its use")
+    parser.add_argument("--jobs", help="a module with further jobs")
     parser.add_argument("--tock", action="store_true", help="every second by cron")
     options = parser.parse_args()
+    if options.jobs:
+        importlib.import_module(options.jobs)
     if options.tick:
         periodic(every=timedelta(seconds=options.tick), dedup_key=TICK)(tick)
     if options.tock:
@@ -192,7 +255,11 @@ async def main() -> None:
     class Node(Scheduler):
         LEASE_DURATION = options.lease
 
-    async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4) as pool:
+    async def set_role(connection: Any) -> None:
+        await connection.execute(f"SET ROLE {options.role}")
+
+    hooks: dict[str, Any] = {"setup": set_role} if options.role else {}
+    async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4, **hooks) as pool:
         settings = {"max_loop_block": options.max_loop_block} if options.max_loop_block else {}
         scheduler = Node(
             pool,

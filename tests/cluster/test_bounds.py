@@ -25,6 +25,7 @@ from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, methods_of, new_job, worker
 from tests.support.worker import now
 
@@ -215,6 +216,11 @@ STORE_CALLS: dict[str, Call] = {
     "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
+    "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),
+    "claim": lambda it, _: it.claims.claim("w1", [NAME], 1),
+    "explain_expiry": lambda it, _: it.claims.explain_expiry("w1", [NAME], claimed()),
+    "complete": lambda it, _: it.claims.complete("w1", claimed(), keep=True),
+    "skip_head": lambda it, _: it.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "retry": lambda it, _: it.jobs.retry("a"),
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),
@@ -227,7 +233,7 @@ STORE_CALLS: dict[str, Call] = {
     "rescue": lambda it, _: it.workers.rescue(120),
     "release_unacknowledged": lambda it, _: it.claims.release_unacknowledged("w1", {}),
     "scan_deadlines": lambda it, _: it.workers.scan_deadlines(30, 120),
-    "expire": lambda it, _: it.jobs.expire(10),
+    "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
     "vacuum_surplus": lambda it, _: it.retention.vacuum_surplus(JobStatus.FAILED, 1, 10),
@@ -239,6 +245,7 @@ STORE_CALLS: dict[str, Call] = {
         after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
     ),
     "count_jobs": lambda it, _: it.jobs.count_jobs(None),
+    "overdue_names": lambda it, _: it.jobs.overdue_names("w1", [NAME], 10),
     "waiting_names": lambda it, _: it.jobs.waiting_names(),
     "now": lambda it, _: it.schedules.now(),
     "periodic_rows": lambda it, _: it.schedules.periodic_rows(),

@@ -61,7 +61,7 @@ async def test_jobs_of_a_killed_node_are_reclaimed_once_by_two_other_nodes(
 async def test_resumed_node_can_neither_complete_nor_continue_the_jobs_it_lost(
     fleet: Fleet, client: Scheduler
 ) -> None:
-    stopped = await fleet.start(*LEASE)
+    stopped = await fleet.start(*LEASE, "--max-loop-block", "3")
     continuing = await enqueue(client, "hold")
     await fleet.wait_for("JobStarted", node=stopped, job_id=continuing)
     # This job stops its own process (SIGSTOP), and completes immediately after SIGCONT.

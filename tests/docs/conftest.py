@@ -10,11 +10,12 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.schedules.catalogue import periodic_catalogue
+from tests.support.triggers import own_kinds
 
 
 @pytest.fixture(autouse=True)
 def empty_catalogues() -> Iterator[None]:
-    """Limit the functions that a page decorates to that page."""
+    """Limit the functions and kinds of triggers that a page decorates to that page."""
     names = [name for name in TaskRegistry().__dict__ if name != "_parent"]
     saved = {name: getattr(catalogue, name) for name in names}
     for name, value in TaskRegistry().__dict__.items():
@@ -23,7 +24,8 @@ def empty_catalogues() -> Iterator[None]:
     catalogue._version = saved["_version"] + 1
     periodic = periodic_catalogue.configs()
     periodic_catalogue.clear()
-    yield
+    with own_kinds():
+        yield
     for name, value in saved.items():
         setattr(catalogue, name, value)
     catalogue._version += 2

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import doctest
+import importlib
+import inspect
 import re
 import sys
 from collections import Counter
@@ -13,6 +18,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.migrate import migrate
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
 from tools.reference import __main__ as command
 from tools.reference.docstrings import parse_docstring
@@ -155,6 +161,49 @@ def test_reference_check_reports_a_stale_page_until_it_is_written(
     assert "## `JobCounts`\n" in text
     assert text.endswith("<!-- end -->\n\nBy hand.\n")
     assert command.main(["--check"]) == 0
+
+
+DATACLASSES = {
+    name: (module, definition)
+    for module, name in sorted(DESCRIBED)
+    if (definition := find(module, name)).decorators()  # those of a dataclass
+}
+
+
+@pytest.mark.parametrize("name", DATACLASSES)
+def test_every_field_of_a_public_dataclass_is_documented(name: str) -> None:
+    _, definition = DATACLASSES[name]
+    items = {**definition.doc.items.get("Args", {}), **definition.doc.items.get("Attributes", {})}
+    fields = [field for field in definition.fields() if field.name != "_"]
+    assert [field.name for field in fields if not (field.text or items.get(field.name))] == []
+
+
+def test_documented_dataclasses_include_those_that_users_read() -> None:
+    values = {"Job", "JobSpec", "JobCounts", "Worker", "CurrentJob", "RetryPolicy", "PeriodicJobConfig"}
+    assert values | {"JobEvent", "UnregisteredName", "VacuumConfig", "PollingConfig"} <= DATACLASSES.keys()
+
+
+def test_documented_attributes_of_a_dataclass_exist() -> None:
+    for name, (module, definition) in DATACLASSES.items():
+        cls = getattr(importlib.import_module(module), name)
+        names = {field.name for field in dataclasses.fields(cls)}
+        assert definition.doc.items.get("Args", {}).keys() <= inspect.signature(cls).parameters.keys() | names
+        assert definition.doc.items.get("Attributes", {}).keys() <= names, name
+
+
+async def test_example_of_migrate_returns_what_it_shows(empty_dsn: str) -> None:
+    connection = await asyncpg.connect(empty_dsn)
+    globs: dict[str, object] = {"migrate": migrate, "connection": connection}
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for example in doctest.DocTestParser().get_examples(migrate.__doc__ or ""):
+        if example.want:
+            code = compile(example.source.strip(), "example", "eval", flags)
+            value = eval(code, globs)
+            assert f"{await value}\n" == example.want
+        else:
+            code = compile(example.source, "example", "exec", flags)
+            await eval(code, globs)
+    await connection.close()
 
 
 def test_docstring_parser_splits_text_items_and_blocks() -> None:

@@ -8,7 +8,7 @@ from itertools import combinations
 import asyncpg
 import pytest
 
-from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
 from pg_scheduler.migrate.apply import apply
 from pg_scheduler.migrate.plan import table_names
@@ -192,6 +192,20 @@ async def test_migrate_restores_lost_records(
         f"recreated what was missing in schema 'public': {missing}"
     ]
     assert await temporary_tables(connection) == []
+
+
+@pytest.mark.parametrize("lost", ["= 1", "= 4", "= 7", "> 5"])
+async def test_migrate_names_the_remedy_when_some_records_are_lost(
+    connection: asyncpg.Connection, lost: str
+) -> None:
+    await migrate(connection)
+    await connection.execute(f"DELETE FROM scheduler_migrations WHERE version {lost}")
+    with pytest.raises(SchemaMismatchError, match="does not fit the tables in schema 'public'") as caught:
+        await migrate(connection)
+    await connection.execute(str(caught.value).partition(" executes: ")[2])
+    assert await migrate(connection) == []
+    await verify(connection)
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ SOON = 0.002
 """Seconds after which the test asks the server whether a session waits for a lock."""
 LIVENESS = {"w1": 101, "w2": 102, "w3": 103}
 """The liveness lock of each worker."""
+EXTENSION = LEASE
+"""Seconds for which a held liveness lock extends an expired lease."""
 LIMIT = 10
 
 ENDED = {"completed", "failed", "cancelled", "expired"}
@@ -151,7 +153,7 @@ class Register(Op):
     worker_id: str
 
     async def run(self, store: Store) -> None:
-        await store.workers.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id])
+        await store.workers.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id], EXTENSION)
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
         return Lease(self.now, self.now + LEASE * SECOND) if worker_id == self.worker_id else lease
@@ -216,9 +218,20 @@ class ExchangeOp(Op):
     worker_id: str
     completed: Sequence[Claim] = ()
     limit: int = LIMIT
+    crashed: bool = True
 
     async def run(self, store: Store) -> ExchangeResult:
-        return await store.claims.exchange(self.worker_id, [NAME], self.limit, completed=self.completed)
+        return await store.claims.exchange(
+            self.worker_id, [NAME], self.limit, completed=self.completed, crashed=self.crashed
+        )
+
+    def effects(self, state: State) -> Iterator[State]:
+        (every,) = super().effects(state)
+        claimed = {key for key, row in every.jobs.items() if row.attempt > state.jobs[key].attempt}
+        crashed = {key for key in claimed if state.jobs[key].crashes}
+        for one in crashed if self.crashed and crashed else {None}:  # any one of them, or none
+            left = {key: state.jobs[key] for key in crashed - {one}}
+            yield every._replace(jobs={**every.jobs, **left})
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row is None:
@@ -254,6 +267,9 @@ class ExchangeOp(Op):
             assert f"[{row.definition}]" in claim.task_data
             assert row.expires is None or row.expires >= self.now, "an expired job never runs"
         finished = {claim.job_id for claim in self.completed} - answer.refused
+        crashed = [each.job_id for each in (*answer.jobs, *answer.expired) if now.jobs[each.job_id].crashes]
+        assert crashed == ([answer.crashed] if answer.crashed else []), "at most one job of a dead worker"
+        assert self.crashed or not crashed
         reported = [claim.job_id for claim in (*answer.jobs, *answer.expired)]
         assert changed(before, now) == {*reported, *finished}
         assert len(reported) + len(finished) == len({*reported, *finished})
@@ -266,7 +282,10 @@ class Renew(Op):
     held: Mapping[str, int]
 
     async def run(self, store: Store) -> RenewResult:
-        return await store.workers.renew(self.worker_id, self.held, LEASE)
+        liveness = LIVENESS[self.worker_id]
+        return await store.workers.renew(
+            self.worker_id, self.held, LEASE, liveness_key=liveness, extension_s=EXTENSION
+        )
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         token = (self.worker_id, self.held.get(job_id))
@@ -354,8 +373,8 @@ class RescueOp(Op):
         dead = [
             worker_id
             for worker_id, lease in state.workers.items()
-            if (worker_id in self.suspects or not self.suspects)
-            and (lease.until < self.now or (self.suspects and worker_id not in state.locked))
+            if (worker_id in self.suspects if self.suspects else lease.until < self.now)
+            and (worker_id not in state.locked or lease.until + EXTENSION * SECOND < self.now)
         ]
         some = chain.from_iterable(combinations(dead, count) for count in range(len(dead), -1, -1))
         for found in some:  # workers that are claiming are skipped
@@ -417,7 +436,7 @@ class Expire(Op):
     skips: ClassVar[bool] = True
 
     async def run(self, store: Store) -> list[ExpiredJob]:
-        return await store.jobs.expire(LIMIT)
+        return await store.jobs.expire("w1", [NAME], LIMIT)
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:
         if row and row.status == "pending" and row.due <= self.now and row.expires and row.expires < self.now:
@@ -916,7 +935,7 @@ class World:
         self.now += 3 * LEASE * SECOND
         await self.do(self.rescue())
         await self.do(Register("w3"))
-        for _ in range(2):  # a second replacement may wait
+        for _ in range(4):  # a second replacement may wait, and crashed jobs are claimed one by one
             answer = await self.do(ExchangeOp("w3"))
             await self.do(self.finish("w3", CompleteOutcome(), *answer.jobs))
             self.now += SECOND

@@ -5,6 +5,8 @@ The oldest and the newest supported asyncpg run this file: ``dev.py test --lowes
 
 from __future__ import annotations
 
+from typing import Any
+
 import asyncpg
 import pytest
 
@@ -12,18 +14,34 @@ from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, open
 from tests.support.store import Pool
 
 
-@pytest.mark.parametrize("name", ["_get_new_connection", "_connect_args", "_connect_kwargs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_get_new_connection",
+        "_connect_args",
+        "_connect_kwargs",
+        "_connection_class",
+        "_record_class",
+        "_init",
+        "_setup",
+    ],
+)
 def test_asyncpg_pool_has_the_private_attribute(name: str, pool: Pool) -> None:
     assert hasattr(pool, name), f"asyncpg {asyncpg.__version__} has changed"
 
 
-async def test_open_beside_pool_runs_init_and_is_not_counted_in_the_pool(dsn: str) -> None:
+async def test_open_beside_pool_runs_the_hooks_and_is_not_counted_in_the_pool(dsn: str) -> None:
     async def init(connection: asyncpg.Connection) -> None:
         await connection.execute("SET application_name = 'initialized'")
 
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, init=init) as pool, pool.acquire():
+    async def setup(connection: Any) -> None:
+        await connection.execute("SET search_path = elsewhere")
+
+    hooks: Any = {"init": init, "setup": setup}
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1, **hooks) as pool, pool.acquire():
         connection = await open_beside_pool(pool)
         assert await connection.fetchval("SHOW application_name") == "initialized"
+        assert await connection.fetchval("SHOW search_path") == "elsewhere"
         assert (pool.get_size(), pool.get_idle_size()) == (1, 0)
         await connection.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import ExchangeResult
 from tests.support.store import (
     LEASE,
     NAME,
@@ -34,11 +36,21 @@ async def store(store: Store) -> Store:
     return store
 
 
+Take = Callable[..., Awaitable[ExchangeResult]]
+
+
+@pytest.fixture(params=["exchange", "claim"])
+def take(request: pytest.FixtureRequest, store: Store) -> Take:
+    """Claim by either statement."""
+    method: Take = getattr(store.claims, request.param)
+    return method
+
+
 def ids(claims: list[Claim]) -> list[str]:
     return [claim.job_id for claim in claims]
 
 
-async def test_exchange_returns_claims_with_every_value_of_the_job(store: Store, pool: Pool) -> None:
+async def test_claim_returns_claims_with_every_value_of_the_job(take: Take, store: Store, pool: Pool) -> None:
     job = new_job(
         execution_time=NOW - SECOND,
         task_data='{"args": [1], "kwargs": {}}',
@@ -50,7 +62,7 @@ async def test_exchange_returns_claims_with_every_value_of_the_job(store: Store,
         lock_key=-(2**63),
     )
     await store.jobs.insert([job])
-    claimed = await store.claims.exchange("w1", ["app.moved"], 10)
+    claimed = await take("w1", ["app.moved"], 10)
     assert claimed.expired == []
     assert claimed.jobs == [
         Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63))
@@ -62,7 +74,7 @@ async def test_exchange_returns_claims_with_every_value_of_the_job(store: Store,
     assert found["finished_at"] is None
 
 
-async def test_exchange_orders_jobs_by_priority_time_and_id(store: Store) -> None:
+async def test_claim_orders_jobs_by_priority_time_and_id(take: Take, store: Store) -> None:
     jobs = [
         new_job("low", priority=8, execution_time=NOW - 60 * SECOND),
         new_job("b", execution_time=NOW - SECOND),
@@ -73,26 +85,28 @@ async def test_exchange_orders_jobs_by_priority_time_and_id(store: Store) -> Non
     ]
     await store.jobs.insert(jobs)
     order = ["critical", "high", "earlier", "a", "b", "low"]
-    assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == order[:4]
-    assert ids((await store.claims.exchange("w1", [NAME], 4)).jobs) == order[4:]
+    assert ids((await take("w1", [NAME], 4)).jobs) == order[:4]
+    assert ids((await take("w1", [NAME], 4)).jobs) == order[4:]
 
 
-async def test_exchange_claims_jobs_of_one_instant_by_id_when_inserted_in_another_order(store: Store) -> None:
+async def test_claim_claims_jobs_of_one_instant_by_id_when_inserted_in_another_order(
+    take: Take, store: Store
+) -> None:
     names = [f"{n * 7919 % 1000:04}" for n in range(1000)]
     await store.jobs.insert([new_job(name) for name in names])
     taken: list[str] = []
-    while batch := ids((await store.claims.exchange("w1", [NAME], 64)).jobs):
+    while batch := ids((await take("w1", [NAME], 64)).jobs):
         taken += batch
     assert taken == sorted(names)
 
 
-async def test_exchange_claims_no_job_before_it_is_due(store: Store, clock: FakeClock) -> None:
+async def test_claim_claims_no_job_before_it_is_due(take: Take, store: Store, clock: FakeClock) -> None:
     await store.jobs.insert([new_job(execution_time=NOW + SECOND)])
-    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
+    assert (await take("w1", [NAME], 1)).jobs == []
     assert await due_in(store, [NAME]) == 1
     clock.advance(SECOND)
     assert await due_in(store, [NAME]) == 0
-    assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
+    assert ids((await take("w1", [NAME], 1)).jobs) == ["job"]
     assert await due_in(store, [NAME]) is None
 
 
@@ -124,27 +138,27 @@ async def test_exchange_returns_no_due_time_for_jobs_it_claimed(store: Store) ->
     assert (await store.claims.exchange("w1", [NAME], 2)).due_in == 5
 
 
-async def test_exchange_returns_a_negative_due_time_when_a_due_job_is_locked(
-    store: Store, pool: Pool
+async def test_claim_returns_a_negative_due_time_when_a_due_job_is_locked(
+    take: Take, store: Store, pool: Pool
 ) -> None:
     await store.jobs.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
-        claimed = await store.claims.exchange("w1", [NAME], 10)
+        claimed = await take("w1", [NAME], 10)
         assert (ids(claimed.jobs), claimed.due_in) == (["a"], -1)
-    claimed = await store.claims.exchange("w1", [NAME], 10)
+    claimed = await take("w1", [NAME], 10)
     assert (ids(claimed.jobs), claimed.due_in) == (["b"], None)
 
 
-async def test_exchange_claims_no_job_of_an_unregistered_name(store: Store, pool: Pool) -> None:
+async def test_claim_claims_no_job_of_an_unregistered_name(take: Take, store: Store, pool: Pool) -> None:
     await store.jobs.insert(
         [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
     )
-    assert (await store.claims.exchange("w1", [], 10)).jobs == []
-    assert ids((await store.claims.exchange("w1", [NAME], 10)).jobs) == ["known"]
+    assert (await take("w1", [], 10)).jobs == []
+    assert ids((await take("w1", [NAME], 10)).jobs) == ["known"]
     assert await column(pool, "status") == {"known": "running", "unknown": "pending", "moved": "pending"}
     assert sorted(await store.jobs.waiting_names()) == ["elsewhere", "other"]
-    assert ids((await store.claims.exchange("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
+    assert ids((await take("w1", ["other", "elsewhere"], 10)).jobs) == ["moved", "unknown"]
 
 
 async def test_exchange_expires_a_job_past_its_misfire_grace_time(
@@ -168,29 +182,29 @@ async def test_exchange_expires_a_job_past_its_misfire_grace_time(
     assert (await store.claims.exchange("w1", [NAME], 10)).expired == []
 
 
-async def test_exchange_claims_a_job_when_its_grace_time_ends_at_this_instant(store: Store) -> None:
+async def test_claim_claims_a_job_when_its_grace_time_ends_at_this_instant(take: Take, store: Store) -> None:
     await store.jobs.insert([new_job(misfire_grace_time=0)])
-    assert ids((await store.claims.exchange("w1", [NAME], 1)).jobs) == ["job"]
+    assert ids((await take("w1", [NAME], 1)).jobs) == ["job"]
 
 
-async def test_exchange_gives_each_claim_a_new_attempt_number(store: Store) -> None:
+async def test_claim_gives_each_claim_a_new_attempt_number(take: Take, store: Store) -> None:
     (first,) = await running(store, new_job())
     await store.workers.rescue(120)
-    assert (await store.claims.exchange("w1", [NAME], 1)).jobs == [], "it is held"
+    assert (await take("w1", [NAME], 1)).jobs == [], "it is held"
     await store.workers.deregister("w1")
     await store.workers.register(worker("w2"), LEASE)
     await store.jobs.set_status(
         "job", (await store.jobs.statuses_of(["job"]))["job"].__class__.PENDING, LEASE
     )
-    (second,) = (await store.claims.exchange("w2", [NAME], 1)).jobs
+    (second,) = (await take("w2", [NAME], 1)).jobs
     assert (first.attempt, second.attempt) == (1, 2)
     assert await store.claims.held_claim("job", "w1") is None
     assert await store.claims.held_claim("job", "w2") == second
 
 
-async def test_exchange_claims_nothing_when_the_worker_has_no_row(store: Store, pool: Pool) -> None:
+async def test_claim_claims_nothing_when_the_worker_has_no_row(take: Take, store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job()])
-    assert (await store.claims.exchange("without a row", [NAME], 1)).jobs == []
+    assert (await take("without a row", [NAME], 1)).jobs == []
     assert (await row(pool))["attempt"] == 0
 
 
@@ -309,3 +323,57 @@ async def test_exchange_writes_nothing_when_no_job_is_due(store: Store, pool: Po
         assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
         await store.jobs.insert([new_job()], connection=connection)
         assert len(await claim_on(connection, store, 10)) == 1
+
+
+async def test_exchange_claims_one_job_under_which_a_worker_died(store: Store, pool: Pool) -> None:
+    await store.jobs.insert([new_job(job_id, priority=3 if job_id == "c" else 5) for job_id in "abcde"])
+    await store.jobs.insert([new_job("later", execution_time=NOW + 9 * SECOND)])
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = ANY ('{b,c,d}')")
+    found = await store.claims.exchange("w1", [NAME], 10)
+    assert (ids(found.jobs), found.crashed) == (["c", "a", "e"], "c"), "the first in the order of claims"
+    assert found.due_in == 9, "those that may not run now are not due"
+    found = await store.claims.exchange("w1", [NAME], 10, crashed=False)
+    assert (ids(found.jobs), found.crashed, found.due_in) == ([], None, 9)
+    assert await column(pool, "status") == {
+        "a": "running",
+        "b": "pending",
+        "c": "running",
+        "d": "pending",
+        "e": "running",
+        "later": "pending",
+    }
+    for job_id in "bd":
+        found = await store.claims.exchange("w1", [NAME], 1)
+        assert (ids(found.jobs), found.crashed) == ([job_id], job_id)
+
+
+async def test_exchange_returns_an_expired_job_under_which_a_worker_died(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await store.jobs.insert([new_job("a", misfire_grace_time=0)])
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = 1")
+    clock.advance(SECOND)
+    found = await store.claims.exchange("w1", [NAME], 10)
+    assert (found.jobs, ids(found.expired), found.crashed) == ([], ["a"], "a")
+
+
+async def test_claim_leaves_expired_and_crashed_jobs_to_an_exchange(store: Store, clock: FakeClock) -> None:
+    await store.jobs.insert([new_job("plain"), new_job("late", misfire_grace_time=1), new_job("crashed")])
+    async with store.connections.acquire() as connection:
+        await connection.execute("UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = 'crashed'")
+    clock.advance(2 * SECOND)
+    claimed = await store.claims.claim("w1", [NAME], 10)
+    assert (ids(claimed.jobs), claimed.expired, claimed.due_in) == (["plain"], [], -2)
+    claimed = await store.claims.exchange("w1", [NAME], 10, crashed=False)
+    assert (claimed.jobs, ids(claimed.expired)) == ([], ["late"])
+    assert (await store.claims.claim("w1", [NAME], 10)).due_in == -2, "a crashed job is due"
+    assert (await store.claims.claim("w1", [NAME], 10, crashed=False)).due_in is None
+
+
+async def test_complete_refuses_completions_that_are_lost_or_locked(store: Store, pool: Pool) -> None:
+    done, lost, locked = await running(store, new_job("done"), new_job("lost"), new_job("locked"))
+    await store.jobs.cancel("lost")
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
+        assert await store.claims.complete("w1", [done, lost, locked], keep=True) == {"lost", "locked"}
+    assert await column(pool, "status") == {"done": "completed", "lost": "cancelled", "locked": "running"}

@@ -25,6 +25,7 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import Route, load_queries
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
@@ -34,15 +35,20 @@ FUTURE = 20_000
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
     + ", timestamptz" * 4
-    + ", bool, text[]",
+    + ", bool, text[], bool, bool, integer",
+    "skip_head": "text[], integer[], timestamptz[], text[], timestamptz",
+    "claim_jobs": "text, text[], integer, timestamptz, bool, integer",
+    "explain_expiry": "text, text[], text[], timestamptz",
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
+    "oversized_due": "text[], integer, timestamptz, bigint, integer",
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
     ", timestamptz",
     "apply_replacements": "text[], integer[], text, timestamptz",
-    "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer",
+    "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "restart_leases": "timestamptz, integer",
-    "expire_jobs": "timestamptz, integer",
+    "expire_jobs": "text, text[], integer, timestamptz",
+    "overdue_names": "timestamptz, text[], integer, text",
     "scan_deadlines": "timestamptz, double precision, double precision",
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
@@ -67,15 +73,20 @@ NONE = """'{"","","",""}'"""
 VALUES = {
     "exchange_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, {IDS}, 1"
     + ", '-infinity'" * 4
-    + ", true, ARRAY['','','','']",
+    + ", true, ARRAY['','','',''], true, true, 1",
+    "skip_head": f"'{{other}}', '{{1,5}}', '{{NULL,NULL}}', ARRAY['',''], {INSTANT}",
+    "claim_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, true, 1",
+    "explain_expiry": f"'w1', '{{{NAME}}}', {IDS}, {INSTANT}",
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
+    "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
     f", 'w1', {INSTANT}",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
-    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1",
+    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "restart_leases": f"{INSTANT}, 100",
-    "expire_jobs": f"{INSTANT}, 100",
+    "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}",
+    "overdue_names": f"{INSTANT}, '{{{NAME}}}', 100, 'w1'",
     "scan_deadlines": f"{INSTANT}, 30, 120",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
@@ -164,13 +175,18 @@ KEY = ("Index Scan", "scheduled_jobs_pkey")
 TID = ("Tid Scan", None)
 EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
+    "skip_head": {CLAIM, ("Index Only Scan", "scheduled_jobs_claim")},
+    "claim_jobs": {CLAIM, TID},
+    "explain_expiry": {KEY},
     "complete_unlocked": {KEY, TID},
+    "oversized_due": {CLAIM},
     "settle_jobs": {KEY},
     "apply_replacements": {KEY},
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
     "expire_jobs": {CLAIM, TID},
+    "overdue_names": {CLAIM},
     "scan_deadlines": {CLAIM},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
@@ -275,7 +291,7 @@ async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> 
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
-            arguments = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5)
+            arguments = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5, None)
             (row,) = await store.statements.fetch("renew_lease", *arguments, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0
@@ -295,6 +311,16 @@ async def test_jobs_table_has_its_storage_settings(pool: Pool) -> None:
     assert {"fillfactor=45", "autovacuum_vacuum_scale_factor=0", "vacuum_truncate=off"} <= set(options)
 
 
+@pytest.mark.parametrize("settings", [TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS, DEDICATED_SETTINGS])
+async def test_planner_settings_turn_jit_off(dsn: str, settings: str) -> None:
+    """A disabled scan can make any plan look expensive enough to compile."""
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction():
+        await connection.execute(settings)
+        assert await connection.fetchval("SHOW jit") == "off"
+    await connection.close()
+
+
 @pytest.mark.parametrize("size", [1, 3, 4, 9])
 async def test_store_runs_tuned_statements_with_planner_settings(
     dsn: str, clock: FakeClock, size: int
@@ -311,9 +337,14 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         one, two = await running(store, new_job("one"), new_job("two"))
         await store.workers.renew("w1", {"one": 1}, LEASE)
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
-        await store.statements.fetch("complete_unlocked", "w1", NOW, ["one"], 1, True)
+        await store.claims.claim("w1", [NAME], 1)
+        await store.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS)
+        await store.claims.complete("w1", [one], keep=True)
+        await store.claims.explain_expiry("w1", [NAME], [one])
         await store.results.settle("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
-        await store.jobs.expire(1)
+        await store.claims.quarantine_oversized([NAME], 1)
+        await store.jobs.expire("w1", [NAME], 1)
+        await store.jobs.overdue_names("w1", [NAME], 1)
         await store.workers.scan_deadlines(30, 120)
         await store.workers.restart_leases()
         await store.workers.rescue(120)

@@ -28,6 +28,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import Claim
 from tests.store.protocol import (
+    EXTENSION,
     GRACE,
     Actor,
     Cancel,
@@ -118,19 +119,27 @@ async def dead(world: World) -> None:
     await world.die("w1")
 
 
-async def lapsed(world: World) -> None:
-    """The lease expired, and the process is alive."""
+async def extended(world: World) -> None:
+    """The lease expired, and the process is alive: it may hold the GIL."""
     await running(world)
     world.now += LEASE * SECOND / 2
     await world.do(Register("w2"))
     world.now += LEASE * SECOND / 2 + SECOND
 
 
+async def lapsed(world: World) -> None:
+    """The lease and its extension expired, and the process is alive."""
+    await running(world)
+    world.now += EXTENSION * SECOND
+    await world.do(Register("w2"))
+    world.now += LEASE * SECOND
+
+
 async def replaced(world: World) -> None:
-    """A replacement waits, and the lease expired."""
+    """A replacement waits, and the lease and its extension expired."""
     await running(world)
     await world.do(world.replace())
-    world.now += LEASE * SECOND + SECOND
+    world.now += (LEASE + EXTENSION) * SECOND + SECOND
 
 
 async def ended(world: World) -> None:
@@ -158,10 +167,24 @@ async def two(world: World) -> None:
     await world.do(world.insert("b"))
 
 
+async def crashed(world: World) -> None:
+    """Two jobs are pending again whose worker died, and one that is new."""
+    await workers(world)
+    for job_id in "ab":
+        await world.do(world.insert(job_id))
+    await world.do(ExchangeOp("w1"))
+    await world.die("w1")
+    await world.do(world.rescue("w1"))
+    await world.live("w1")
+    await world.do(Register("w1"))
+    await world.do(world.insert("c"))
+
+
 SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
     "waiting": (waiting, {**CLAIMS, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
     "running": (running, {**RUNNING, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
     "dead": (dead, {**RESCUE, "exchange": exchange, "renew": renew, "join": lambda _: Register("w1")}),
+    "extended": (extended, {**RESCUE, **CLAIMS, "rescue all": lambda world: world.rescue(), **WORK}),
     "lapsed": (lapsed, {**WORK, **RESCUE, **CANCEL, **REPLACE, "claim by w2": CLAIMS["claim by w2"]}),
     "replaced": (replaced, {**WORK, **RESCUE, **CANCEL, **REPLACE, "set pending": HAND["set pending"]}),
     "ended": (
@@ -183,6 +206,17 @@ SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
             "renew the old": lambda _: Renew("w1", {"a": 1}),
             "complete": WORK["complete"],
             **REPLACE,
+        },
+    ),
+    "crashed": (
+        crashed,
+        {
+            "claim": CLAIMS["claim"],
+            "claim by w2": CLAIMS["claim by w2"],
+            "claim no crashed job": lambda _: ExchangeOp("w1", crashed=False),
+            **CANCEL,
+            **REPLACE,
+            **EXPIRE,
         },
     ),
     "two": (two, {"exchange": exchange, "claim by w2": CLAIMS["claim by w2"], **CANCEL, **REPLACE, **RESCUE}),
@@ -294,9 +328,9 @@ class Story(RuleBasedStateMachine):
         self.start(Deregister(worker_id), at_once)
 
     @precondition(lambda self: bool(self.idle()))
-    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
-    def claim(self, worker_id: str, at_once: bool) -> None:
-        self.start(ExchangeOp(worker_id), at_once)
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, crashed=st.booleans())
+    def claim(self, worker_id: str, at_once: bool, crashed: bool) -> None:
+        self.start(ExchangeOp(worker_id, crashed=crashed), at_once)
 
     @precondition(lambda self: bool(self.idle()))
     @rule(

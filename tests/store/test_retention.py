@@ -9,7 +9,7 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import VacuumDay, VacuumTotal
-from tests.support.store import LEASE, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 DAY = timedelta(days=1)
 
@@ -42,12 +42,12 @@ async def test_expire_expires_pending_jobs_past_their_grace_time(
         ]
     )
     clock.advance(10 * SECOND)
-    assert await store.jobs.expire(100) == [("late", "unknown", 0)]
+    assert await store.jobs.expire("w1", [NAME], 100) == [("late", "unknown", 0)]
     assert [job_id for job_id, status in (await column(pool, "status")).items() if status == "expired"] == [
         "late"
     ]
     assert (await row(pool, "late"))["finished_at"] == clock.now
-    assert await store.jobs.expire(100) == []
+    assert await store.jobs.expire("w1", [NAME], 100) == []
 
 
 async def test_expire_stops_at_its_limit(store: Store, clock: FakeClock) -> None:
@@ -56,7 +56,7 @@ async def test_expire_stops_at_its_limit(store: Store, clock: FakeClock) -> None
     )
     clock.advance(SECOND)
     counts = []
-    while gone := await store.jobs.expire(5):
+    while gone := await store.jobs.expire("w1", [NAME], 5):
         counts.append(len(gone))
     assert counts == [5, 5, 2]
 
@@ -66,7 +66,7 @@ async def test_expire_skips_a_job_that_is_being_claimed(store: Store, pool: Pool
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
-        assert await store.jobs.expire(10) == []
+        assert await store.jobs.expire("w1", [NAME], 10) == []
 
 
 # -- vacuum --------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import StatusChange
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, StatusChange
 from tests.support.store import (
     LEASE,
     NAME,
@@ -80,6 +80,11 @@ def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: st
     assert "{" not in code
 
 
+def clear_caches() -> None:
+    queries.load_query.cache_clear()
+    queries._sources.cache_clear()
+
+
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
     """Replace the SQL files by these texts."""
@@ -90,9 +95,9 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
             (tmp_path / "sql" / f"{number}.sql").write_text(text)
 
     monkeypatch.setattr(queries, "files", lambda _package: tmp_path)
-    load_queries.cache_clear()
+    clear_caches()
     yield write
-    load_queries.cache_clear()
+    clear_caches()
 
 
 def test_load_queries_rejects_two_statements_with_the_same_name(written: Callable[..., None]) -> None:
@@ -126,7 +131,9 @@ def test_load_queries_reads_declarations_and_expands_fragments(written: Callable
         "-- name: b\n-- route: pool | sticky\n-- timeout: hot\nSELECT 1;\n"
     )
     found = load_queries("x")
-    assert found["a"].text == '-- Add.\nSELECT 2 + 1 FROM "x".t WHERE p = 3;'
+    assert found["a"].text == (
+        '-- Add.\nSELECT 2 OPERATOR(pg_catalog.+) 1 FROM "x".t WHERE p OPERATOR(pg_catalog.=) 3;'
+    )
     assert (found["a"].routes, found["a"].is_shareable, found["a"].timeout) == ((Route.TUNED,), True, "call")
     assert (found["b"].routes, found["b"].is_shareable, found["b"].timeout) == (
         (Route.POOL, Route.STICKY),
@@ -138,6 +145,14 @@ def test_load_queries_reads_declarations_and_expands_fragments(written: Callable
 def test_load_queries_rejects_an_unknown_fragment(written: Callable[..., None]) -> None:
     written("-- name: a\n-- route: pool\nSELECT {missing};\n")
     with pytest.raises(LookupError, match="'a' names an unknown fragment: 'missing'"):
+        load_queries("x")
+
+
+def test_load_queries_rejects_a_statement_that_depends_on_the_search_path(
+    written: Callable[..., None],
+) -> None:
+    written("-- name: a\n-- route: pool\nSELECT 1\nWHERE $1 BETWEEN 1 AND 2;\n")
+    with pytest.raises(LookupError, match=r"'a' depends on the search path: BETWEEN: .* \(line 2: W"):
         load_queries("x")
 
 
@@ -162,7 +177,7 @@ async def test_fetch_rejects_a_route_that_the_statement_does_not_declare(store: 
 
 
 def test_loaded_queries_are_cached_and_read_only() -> None:
-    assert load_queries("public") is load_queries("public")
+    assert queries.load_query("public", "get_job") is queries.load_query("public", "get_job")
     with pytest.raises(TypeError):
         QUERIES["new"] = ""  # type: ignore[index]
 
@@ -203,7 +218,11 @@ async def use_path(store: Store) -> object:
     await store.jobs.insert([new_job(each) for each in "abcde"])
     await store.jobs.insert_small([new_job("f")])
     await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
-    await store.jobs.insert_small([GeneratedIdJob(*new_job("j", job_name="nobody.knows"))])
+    unknown = new_job("j", job_name="nobody.knows", execution_time=NOW - 2 * SECOND)
+    await store.jobs.insert_small([GeneratedIdJob(*unknown)])
+    assert await store.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS) == {
+        2: (NOW - 2 * SECOND, "j", True)
+    }
     await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
     await store.jobs.replace([new_job("f", priority=1)])
     await store.workers.register(worker(), LEASE)
@@ -233,7 +252,8 @@ async def use_path(store: Store) -> object:
     await store.workers.restart_leases()
     await store.workers.rescue(120)
     assert await store.claims.release_unacknowledged("w1", {}) == []
-    await store.jobs.expire(10)
+    await store.jobs.overdue_names("w1", [NAME], 10)
+    await store.jobs.expire("w1", [NAME], 10)
     job = await store.jobs.get_job("a")
     assert job
     assert len(await store.workers.list_workers()) == 1
@@ -301,8 +321,8 @@ async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: a
     assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
     await store.jobs.insert([new_job(execution_time=now)])
     await store.workers.register(worker(), LEASE)
-    (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
-    assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
+    (claim,) = (await store.claims.claim("w1", [NAME], 1)).jobs
+    assert await store.claims.complete("w1", [claim], keep=True) == set()
     assert now <= (await row(pool))["finished_at"]
     assert await store.jobs.cancel("job") == StatusChange(False, None)
     await connections.release_held()
@@ -316,6 +336,8 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "jobs.statuses_of",
         "jobs.all_or_nothing",
         "claims.held_claim",
+        "claims.explain_expiry",
+        "claims.quarantine_oversized",
         "claims.quarantine_unreadable",
         "results.write",
         "workers.deregister",

@@ -26,6 +26,7 @@ from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
@@ -147,7 +148,14 @@ class Parts:
             options=self.tuning.executor,
         )
 
-    def claimer(self, executor: Executor | None = None, *, batch: int = 10, **polling: Any) -> Claimer:
+    def claimer(
+        self,
+        executor: Executor | None = None,
+        *,
+        batch: int = 10,
+        max_crashes: int | None = 2,
+        **polling: Any,
+    ) -> Claimer:
         return Claimer(
             self.store.claims,
             self.bus,
@@ -160,11 +168,12 @@ class Parts:
             self.signals,
             batch=batch,
             polling=PollingConfig(**polling),
+            max_crashes=max_crashes,
             options=self.tuning.claimer,
         )
 
-    def heartbeat(self, *, lease: float = LEASE) -> Heartbeat:
-        self.lease = Lease(lease)
+    def heartbeat(self, *, lease: float = LEASE, max_loop_block: float = 0) -> Heartbeat:
+        self.lease = Lease(lease, max_loop_block)
         return Heartbeat(
             self.store, self.bus, self.in_flight, new_worker(self.worker_id), self.lease, self.signals
         )
@@ -193,13 +202,14 @@ class Parts:
         )
 
     def expirer(self) -> Expirer:
-        return Expirer(self.store.jobs, self.bus, self.tuning.expirer)
+        return Expirer(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.expirer)
 
     def scanner(self, *, lease: float = LEASE) -> DeadlineScanner:
         return DeadlineScanner(
             self.store.workers,
             self.bus,
             self.signals,
+            NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.names),
             lease=lease,
             heartbeat_threshold=120.0,
             options=self.tuning.scanner,

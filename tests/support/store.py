@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -32,6 +33,13 @@ def use_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Give these connection options to the schedulers of the test."""
     with_options = partial(Connections, options=ConnectionOptions(**options))
     monkeypatch.setattr("pg_scheduler.scheduler.Connections", with_options)
+
+
+def as_user(dsn: str, user: str) -> str:
+    """Return the DSN with another user."""
+    parts = urlsplit(dsn)
+    address = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{user}@{address}").geturl()
 
 
 def methods_of(store: Store) -> set[str]:
@@ -81,7 +89,7 @@ async def claim_on(
     connection: Connection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
     """Claim on a connection of the test, and return the rows."""
-    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS)
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS, True, False, 1)
     *rows, _status_change = await store.statements.fetch("exchange_jobs", *args, on=connection)
     return rows
 

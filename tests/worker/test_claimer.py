@@ -42,6 +42,7 @@ from tests.support.worker import (
     Recorder,
     claim,
     holds,
+    insert_unreadable,
     locked,
     new_job,
     new_worker,
@@ -623,3 +624,159 @@ async def test_claimer_executes_jobs_when_the_lease_was_untrusted_before_the_cla
     await known.claimer(executor).run_once()
     assert list(executor.in_flight.held()) == ["a"]
     await finish(known, gate, executor)
+
+
+# -- jobs under which a worker died --------------------------------------------------------------------
+
+
+async def insert_crashed(parts: Parts, *job_ids: str) -> None:
+    await parts.store.jobs.insert([new_job(job_id) for job_id in job_ids])
+    async with parts.store.connections.acquire() as connection:
+        await connection.execute(
+            "UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = ANY ($1)", list(job_ids)
+        )
+
+
+async def test_claimer_runs_one_job_at_a_time_under_which_a_worker_died(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    await insert_crashed(known, *"abcd")
+    await known.store.jobs.insert([new_job("new")])
+    executor = known.executor(slots=10)
+    claimer = known.claimer(executor, batch=2)
+    assert await claimer.run_once() == 0, "the others crowded out the new job"
+    assert executor.in_flight.held() == {"a": 1}
+    while await claimer.run_once() == 0:
+        pass
+    assert executor.in_flight.held() == {"a": 1, "new": 1}, "new jobs run beside it"
+    gate.open.set()
+    await known.ended(executor)
+    assert known.calls.count("crashed_job_ended") == 1
+    assert await claimer.run_once() == 0, "it wrote the result, so the next one may be claimed"
+    assert seen.of(JobCompleted)
+    assert executor.in_flight.held() == {}
+    for count, job_id in enumerate("bcd", 2):
+        gate.open.clear()
+        while not executor.in_flight.held():
+            await claimer.run_once()
+        assert executor.in_flight.held() == {job_id: 1}
+        gate.open.set()
+        await known.ended(executor)
+        assert known.calls.count("crashed_job_ended") == count
+    while await claimer.run_once() == 0:
+        pass
+    assert sorted(event.job_id for event in seen.of(JobCompleted)) == ["a", "b", "c", "d", "new"]
+
+
+async def test_claimer_waits_for_the_result_of_a_job_under_which_a_worker_died(parts: Parts) -> None:
+    """A death of this worker between the end of the job and the write would count for both."""
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    parts.tasks.register(fail, name="test.job")
+    await parts.store.workers.register(new_worker(), LEASE)
+    await insert_crashed(parts, "a", "b")
+    executor = parts.executor(slots=10)
+    claimer = parts.claimer(executor, min_interval=0.05)
+    await claimer.run_once()
+    await parts.ended(executor)
+    assert parts.in_flight.unwritten() == {"a": 1}
+    assert await claimer.run_once() == 0.05, "the completer writes failures"
+    assert executor.in_flight.held() == {}
+    await parts.completer().run_once()
+    assert await claimer.run_once() == 0
+    assert parts.in_flight.unwritten() == {"b": 1}
+
+
+async def test_claimer_claims_the_next_job_when_the_last_one_under_which_a_worker_died_has_expired(
+    known: Parts, seen: Recorder, gate: Gate
+) -> None:
+    past = now() - timedelta(seconds=9)
+    await known.store.jobs.insert([new_job("old", execution_time=past, misfire_grace_time=0)])
+    await insert_crashed(known, "old", "b")
+    executor = known.executor(slots=10)
+    claimer = known.claimer(executor)
+    assert await claimer.run_once() == 0
+    assert [event.job_id for event in seen.of(JobExpired)] == ["old"]
+    assert await claimer.run_once() == 0
+    assert executor.in_flight.held() == {"b": 1}
+    await finish(known, gate, executor)
+
+
+def noted(parts: Parts) -> list[str]:
+    """Return a list to which the names of later statements are added."""
+    names: list[str] = []
+    fetch = parts.store.statements.fetch
+
+    async def note(name: str, *args: Any, **options: Any) -> Any:
+        names.append(name)
+        return await fetch(name, *args, **options)
+
+    parts.store.statements.fetch = note  # type: ignore[method-assign]
+    return names
+
+
+@pytest.mark.parametrize("expired", [False, True])
+async def test_claimer_claims_cheaply_when_it_is_notified(
+    known: Parts, seen: Recorder, gate: Gate, expired: bool
+) -> None:
+    """What the cheaper statement leaves, the next pass finds."""
+    executor = known.executor()
+    claimer = known.claimer(executor)
+    await claimer.run_once()
+    past = now() - timedelta(seconds=9)
+    await known.store.jobs.insert(
+        [new_job("a"), *([new_job("old", execution_time=past, misfire_grace_time=0)] if expired else [])]
+    )
+    statements = noted(known)
+    claimer.rescan()
+    assert (await claimer.run_once() == 0) is expired
+    assert statements == ["claim_jobs"]
+    assert executor.in_flight.held() == {"a": 1}
+    assert await claimer.run_once() > 0
+    assert statements == ["claim_jobs", "exchange_jobs", *["explain_expiry"] * expired]
+    assert [event.job_id for event in seen.of(JobExpired)] == ["old"] * expired
+    await finish(known, gate, executor)
+
+
+async def test_claimer_looks_for_silent_workers_when_it_is_notified_often(known: Parts) -> None:
+    """The cheaper statement does not, so one claim per poll interval is an exchange."""
+    claimer = known.claimer(known.executor(), max_interval=0.05)
+    statements = noted(known)
+    async with asyncio.timeout(PATIENCE):
+        while statements.count("exchange_jobs") < 3 or statements.count("claim_jobs") < 3:
+            claimer.rescan()
+            await claimer.run_once()
+
+
+@pytest.mark.parametrize(("max_crashes", "together"), [(1, 1), (2, 1), (3, 2), (9, 2), (None, 2)])
+async def test_claimer_isolates_jobs_before_they_reach_the_limit_of_crashes(
+    known: Parts, gate: Gate, max_crashes: int | None, together: int
+) -> None:
+    """One death may be the machine's. The last death that is allowed counts for one job only."""
+    await insert_crashed(known, *"ab")
+    executor = known.executor()
+    claimer = known.claimer(executor, max_crashes=max_crashes)
+    while await claimer.run_once() == 0:
+        pass
+    assert len(executor.in_flight.held()) == together
+    await finish(known, gate, executor)
+
+
+async def test_claimer_quarantines_an_unreadable_row_when_notifications_keep_arriving(
+    known: Parts, gate: Gate, dsn: str
+) -> None:
+    claimer = known.claimer(known.executor(slots=2), max_interval=60)
+    await claimer.run_once()
+    await known.store.jobs.insert(
+        [new_job(job_id, execution_time=now() - timedelta(hours=1)) for job_id in "ab"]
+    )
+    async with known.store.connections.acquire() as connection:
+        await connection.execute("UPDATE scheduled_jobs SET crash_count = 2")
+    await insert_unreadable(dsn)
+    for _ in range(4):
+        claimer.rescan()
+        await claimer.run_once()
+    assert await statuses(known.store, "unreadable") == ["failed"]
+    assert known.in_flight.held() == {"a": 1}

@@ -102,3 +102,27 @@ def test_cursor_maximum_age_does_not_exceed_a_poll_interval(seconds: list[float]
     assert cursor.since() == [NOON, None, None, None]
     seconds[0] += 0.2
     assert cursor.since() is FROM_THE_START
+
+
+def test_cursor_begins_at_a_later_start_after_the_next_reset(seconds: list[float]) -> None:
+    cursor = ClaimCursor()
+    cursor.since()
+    cursor.advance([claimed(5, NOON)])
+    start = [None, None, NOON - MINUTE, None]
+    cursor.start_at(start, NO_IDS)
+    assert cursor.since() == [None, None, NOON, None]
+    cursor.reset()
+    assert cursor.since() is start
+
+
+@pytest.mark.parametrize("has_advanced", [False, True])
+def test_cursor_begins_at_an_earlier_start_at_once(seconds: list[float], has_advanced: bool) -> None:
+    cursor = ClaimCursor()
+    cursor.start_at([None, None, NOON, None], ("", "", "b", ""))
+    cursor.since()
+    if has_advanced:
+        cursor.advance([claimed(5, NOON + MINUTE)])
+    start, ids = [None, None, NOON, None], ("", "", "a", "")
+    cursor.start_at(start, ids)
+    assert cursor.since() is start
+    assert cursor.after is ids

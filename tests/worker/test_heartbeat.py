@@ -11,7 +11,7 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost
+from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost, PassFinished
 from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -291,4 +291,81 @@ async def test_heartbeat_revokes_all_in_time_when_its_statement_hangs(
         heartbeat.wake()
         async with asyncio.timeout(1.5):
             await seen.until(JobLost, job_id="a")
+    await heartbeat.stop()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_heartbeat_asks_before_it_revokes_when_a_liveness_lock_extends_the_lease(
+    parts: Parts, seen: Recorder, gate: Gate, is_dead: bool
+) -> None:
+    """Real time: a job holds the GIL for longer than the lease of one second."""
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=1, max_loop_block=60)
+    await heartbeat.start()
+    parts.lease.lock_taken(1, proves_life=True)
+    if is_dead:
+        await parts.store.workers.deregister("me")
+    renewals = parts.lease.renewals
+    time.sleep(1.5)  # noqa: ASYNC251 - the subject of the test
+    assert not holds(parts.lease.is_trusted)
+    if is_dead:
+        await seen.until(JobLost, job_id="a")
+    await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
+    assert parts.lease.renewals > renewals
+    assert len(seen.of(LeaseLost)) == is_dead
+    assert bool(executor.in_flight.held()) is not is_dead
+    gate.open.set()
+    await parts.ended(executor)
+    await heartbeat.stop()
+
+
+async def test_heartbeat_revokes_all_when_an_extended_lease_is_not_confirmed(
+    parts: Parts, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    """Real time: the database does not answer, and no outage is known."""
+    await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=1, max_loop_block=60)
+    await heartbeat.start()
+    parts.lease.lock_taken(1, proves_life=True)
+    async with locked(dsn, "scheduler_workers"):
+        heartbeat.wake()
+        async with asyncio.timeout(2.5):
+            await seen.until(JobLost, job_id="a")
+    await heartbeat.stop()
+
+
+async def test_heartbeat_revokes_nothing_when_the_keeper_confirms_an_extended_lease(
+    parts: Parts, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    """Real time: the keeper renews on its own connection while the heartbeat waits for an answer."""
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=1, max_loop_block=60)
+    await heartbeat.start()
+    parts.lease.lock_taken(1, proves_life=True)
+    async with locked(dsn, "scheduler_workers"):
+        heartbeat.wake()
+        await asyncio.sleep(1.2)  # the subject is real time: until it asks for a confirmation
+        parts.lease.renewed(time.monotonic())
+        await asyncio.sleep(0.8)  # past the time for it
+        assert executor.in_flight.held() == {"a": 1}
+    assert not seen.of(LeaseLost)
+    gate.open.set()
+    await parts.ended(executor)
+    await heartbeat.stop()
+
+
+async def test_heartbeat_revokes_all_at_once_when_an_outage_is_known(
+    touchy: Store, bus: EventBus, seen: Recorder, gate: Gate, dsn: str
+) -> None:
+    """Real time: in an outage, nothing can tell whether the liveness lock is still held."""
+    parts = Parts(touchy, bus)
+    await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=1, max_loop_block=60)
+    await heartbeat.start()
+    parts.lease.lock_taken(1, proves_life=True)
+    async with locked(dsn, "scheduler_workers"):
+        heartbeat.wake()
+        async with asyncio.timeout(1.5):
+            await seen.until(JobLost, job_id="a")
+    assert parts.lease.trusted_until + 0.5 > time.monotonic()
     await heartbeat.stop()

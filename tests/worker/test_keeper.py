@@ -36,6 +36,7 @@ from tests.support.worker import PATIENCE, Recorder, tune, wire_to
 from tools.chaos.proxy import Proxy
 
 LEASE = 1.0
+MAX_LOOP_BLOCK = 60.0
 USUAL = KeeperOptions()
 QUICK = KeeperOptions(poll_interval_s=0.05)
 
@@ -47,16 +48,16 @@ class Kept:
         self,
         parts: Parts,
         *,
-        limit_s: float = 60.0,
+        limit_s: float = MAX_LOOP_BLOCK,
         dsn: str | None = None,
         blocked_after_s: float = 1.0,
         options: KeeperOptions = USUAL,
     ) -> None:
         self.parts = parts
         connections = Connections(parts.store.connections._pool, keeper_dsn=dsn)
-        self.lease_connection = LeaseConnection(parts.store.workers, connections, parts.worker_id)
+        self.lease_connection = LeaseConnection(parts.store.workers, connections, parts.worker_id, LEASE)
         self.executor = parts.executor()
-        self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE)
+        self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE, max_loop_block=MAX_LOOP_BLOCK)
         self.lease = parts.lease
         self.keeper = LeaseKeeper(
             self.lease_connection,
@@ -99,6 +100,18 @@ async def test_keeper_holds_a_lock_under_the_key_in_the_worker_row(parts: Parts,
         assert await key_of(pool) == key
     assert await is_lock_free(pool, key)
     await kept.keeper.stop()
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_keeper_writes_the_extension_of_the_lease_unless_a_proxy_lies_in_between(
+    parts: Parts, pool: asyncpg.Pool, proxied: tuple[Proxy, str], is_direct: bool
+) -> None:
+    async with Kept(parts, dsn=None if is_direct else proxied[1]) as kept:
+        for _ in range(2):
+            extension_s = await pool.fetchval("SELECT lease_extension FROM scheduler_workers")
+            assert extension_s == (MAX_LOOP_BLOCK - LEASE if is_direct else None)
+            await pool.execute("UPDATE scheduler_workers SET lease_extension = 1")
+            await kept.heartbeat.run_once()
 
 
 async def test_keeper_reconnects_under_another_key_when_its_connection_breaks(
@@ -334,20 +347,24 @@ async def test_keeper_connects_with_the_connect_function_of_the_pool(dsn: str) -
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, command_timeout=7) as pool:
         cast("Any", pool)._connect = connect
         connection = await Connections(pool).connect()
-        assert asked == [{"command_timeout": 7}]
+        (settings,) = asked
+        assert settings.items() >= {"command_timeout": 7, "connection_class": asyncpg.Connection}.items()
         await connection.close()
 
 
-async def test_worker_runs_without_a_keeper_when_the_pool_connects_in_one_loop_only(dsn: str) -> None:
-    """A token that is fetched with a client of the main loop, say."""
+@pytest.mark.parametrize("hook", ["init", "setup"])
+async def test_worker_runs_without_a_keeper_when_a_hook_of_the_pool_works_in_one_loop_only(
+    dsn: str, hook: str
+) -> None:
+    """It uses a client of the main loop, say."""
     loop = asyncio.get_running_loop()
 
-    async def token() -> str:
+    async def bound(_connection: object) -> None:
         if asyncio.get_running_loop() is not loop:
             raise RuntimeError("attached to a different loop")
-        return ""
 
-    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, password=token) as pool:
+    hooks: Any = {hook: bound}
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=4, **hooks) as pool:
         scheduler = Scheduler(pool)
         seen = Recorder(scheduler)
         async with scheduler:

@@ -53,3 +53,22 @@ def test_lease_is_not_trusted_after_revoke_until_it_is_renewed(clock: list[float
     assert not lease.is_trusted
     lease.renewed(clock[0] - 1)
     assert lease.trusted_until == 1053.0
+
+
+@pytest.mark.parametrize(
+    ("max_loop_block_s", "key", "proves_life", "extension_s"),
+    [
+        (600, 1, True, 540),
+        (600, 1, False, None),  # a proxy holds the session
+        (600, None, True, None),  # no lock
+        (60, 1, True, None),  # not longer than the lease
+    ],
+)
+def test_lease_is_extended_only_by_a_lock_that_proves_life(
+    max_loop_block_s: float, key: int | None, proves_life: bool, extension_s: float | None
+) -> None:
+    lease = Lease(60, max_loop_block_s)
+    lease.lock_taken(key, proves_life=proves_life)
+    assert (lease.liveness_key, lease.extension_s) == (key, extension_s)
+    lease.lock_lost()
+    assert (lease.liveness_key, lease.extension_s) == (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -161,3 +162,19 @@ async def test_timeout_is_no_limit_when_it_is_too_long_or_nan(timeout: float) ->
     timeouts.add("a", timeout)
     assert len(timeouts) == 0
     timeouts.remove("a", timeout)
+
+
+@pytest.mark.parametrize("shift", [1e6, -1e6])
+async def test_timeouts_do_not_expire_when_a_job_replaces_the_clock(
+    monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    expired = Expired()
+    timeouts = TimeoutQueue(expired.note)
+    timeouts.add("long", LONG)
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + shift)
+    timeouts.add("short", 0.05)
+    await expired.until("short")
+    await asyncio.sleep(0)
+    assert expired == ["short"]
+    timeouts.close()

@@ -173,9 +173,9 @@ class Locks:
         self.parts = parts
         self.connection = connection
 
-    async def register(self, worker_id: str, key: int) -> None:
+    async def register(self, worker_id: str, key: int, extension_s: float | None = None) -> None:
         await self.connection.execute(f"SELECT pg_advisory_lock({key})")
-        await self.parts.store.workers.register(new_worker(worker_id), LEASE, key)
+        await self.parts.store.workers.register(new_worker(worker_id), LEASE, key, extension_s)
 
     async def drop(self, *keys: int) -> None:
         for key in keys:
@@ -259,6 +259,44 @@ async def test_rescue_does_not_declare_a_worker_dead_whose_lock_is_held_again(
     await locks.drop(1)
     assert await parts.store.workers.rescue(120, suspects=["other"]) == RescueResult([], [])
     assert await parts.store.workers.rescue(120, suspects=["back"]) == RescueResult(["back"], [])
+
+
+@pytest.mark.parametrize("ends", ["extension", "lock", "column"])
+async def test_rescuer_reclaims_no_job_while_a_held_lock_extends_the_lease(
+    locks: Locks, clock: FakeClock, time: FakeTime, seen: Recorder, ends: str
+) -> None:
+    parts = locks.parts
+    await locks.register("busy", 1, extension_s=540)
+    rescuer = parts.rescuer()
+    clock.advance(timedelta(seconds=LEASE + 539))
+    for _ in range(2):
+        assert await rescuer.run_once() == ANSWER_S
+        time.now += ANSWER_S
+        assert await rescuer.run_once() == NEVER
+        assert (await parts.store.workers.rescue(120)).dead_workers == []
+    assert parts.calls == ["asked busy"] * 2, "the clock may have been set forward"
+    if ends == "extension":
+        clock.advance(timedelta(seconds=2))
+    elif ends == "lock":
+        await locks.drop(1)
+    else:  # as a worker of an earlier release leaves it
+        await locks.connection.execute("UPDATE scheduler_workers SET lease_extension = NULL")
+    await rescuer.run_once()
+    time.now += ANSWER_S
+    await rescuer.run_once()
+    assert seen.events == [JobsReclaimed((), ("busy",))]
+
+
+async def test_rescuers_do_not_take_one_another_for_the_worker(
+    parts: Parts, locks: Locks, clock: FakeClock, dsn: str
+) -> None:
+    await locks.register("dead", 1, extension_s=540)
+    await locks.drop(1)
+    clock.advance(timedelta(seconds=LEASE + 1))
+    other = await asyncpg.connect(dsn)
+    await other.execute("BEGIN; SELECT pg_advisory_xact_lock_shared(1)")
+    assert (await parts.store.workers.rescue(120, suspects=["dead"])).dead_workers == ["dead"]
+    await other.close()
 
 
 async def test_rescuer_gives_each_suspect_worker_its_own_deadline(

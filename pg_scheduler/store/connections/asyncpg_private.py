@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Final, TypeAlias
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
-__all__ = ["connect_as_pool", "is_initialized", "loop_of", "open_beside_pool"]
+__all__ = [
+    "connect_as_pool",
+    "connect_to",
+    "file_number",
+    "is_initialized",
+    "local_port",
+    "loop_of",
+    "open_beside_pool",
+    "open_connections",
+    "prepare_as_pool",
+    "probe_peer",
+]
+
+Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
+"""``init`` or ``setup`` of a pool."""
+
+INTERVAL_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
+"""Socket options in seconds. The second is the name of the first on macOS."""
 
 
 def loop_of(pool: asyncpg.Pool) -> asyncio.AbstractEventLoop:
@@ -23,16 +45,102 @@ def is_initialized(pool: asyncpg.Pool) -> bool:
     return bool(created._initialized)  # noqa: SLF001
 
 
-async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
-    """Open a connection like the pool's own, including ``init``, that the pool does not count."""
+def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
+    """Return the connections that the pool has opened, idle and in use."""
     opened: Any = pool
-    connection: asyncpg.Connection = await opened._get_new_connection()  # noqa: SLF001
-    return connection
+    connections = [holder._con for holder in opened._holders]  # noqa: SLF001
+    return [connection for connection in connections if connection is not None]
+
+
+def file_number(connection: asyncpg.Connection) -> int:
+    """Return the file descriptor of the connection's socket, -1 if it is closed."""
+    opened: Any = connection
+    if connection.is_closed():
+        return -1
+    socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
+    return -1 if socket is None else int(socket.fileno())
+
+
+async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
+    """Open a connection like the pool's own, with ``init`` and ``setup``, that the pool does not count."""
+    opened: Any = pool
+    connection: asyncpg.Connection = await opened._get_new_connection()  # noqa: SLF001 - it calls init
+    return await _run(connection, opened._setup)  # noqa: SLF001
 
 
 async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
-    """Connect to the server of the pool, with its arguments, in the event loop of the caller."""
+    """Connect to the server of the pool, with its arguments, in the event loop of the caller.
+
+    ``connect`` runs in that loop, because the connection belongs to it. A callable ``password`` runs in the
+    loop of the pool.
+    """
     opened: Any = pool
-    connect = getattr(opened, "_connect", asyncpg.connect)  # asyncpg 0.30 lets a pool bring its own
-    connection: asyncpg.Connection = await connect(*opened._connect_args, **opened._connect_kwargs)  # noqa: SLF001
+    connect: Any = getattr(opened, "_connect", asyncpg.connect)  # asyncpg 0.30 lets a pool bring its own
+    settings = dict(opened._connect_kwargs)  # noqa: SLF001
+    if callable(password := settings.get("password")):
+        settings["password"] = partial(_call_in, loop_of(pool), password)
+    arguments = opened._connect_args  # noqa: SLF001
+    connection: asyncpg.Connection = await connect(*arguments, **_classes(pool), **settings)
     return connection
+
+
+async def connect_to(dsn: str, pool: asyncpg.Pool, **settings: Any) -> asyncpg.Connection:
+    """Connect to a DSN with the classes of the pool, in the event loop of the caller."""
+    connect: Any = asyncpg.connect
+    connection: asyncpg.Connection = await connect(dsn, **_classes(pool), **settings)
+    return connection
+
+
+async def prepare_as_pool(pool: asyncpg.Pool, connection: asyncpg.Connection) -> asyncpg.Connection:
+    """Call ``init`` and ``setup`` of the pool with a new connection, in the event loop of the caller."""
+    opened: Any = pool
+    return await _run(connection, opened._init, opened._setup)  # noqa: SLF001
+
+
+def _classes(pool: asyncpg.Pool) -> dict[str, Any]:
+    opened: Any = pool
+    return {
+        "loop": asyncio.get_running_loop(),
+        "connection_class": opened._connection_class,  # noqa: SLF001
+        "record_class": opened._record_class,  # noqa: SLF001
+    }
+
+
+async def _run(connection: asyncpg.Connection, *hooks: Hook | None) -> asyncpg.Connection:
+    try:
+        for hook in hooks:
+            if hook is not None:
+                await hook(connection)
+    except BaseException:  # whatever it was, no caller has the connection to close it
+        connection.terminate()
+        raise
+    return connection
+
+
+async def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> Any:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_result_of(call), loop))
+
+
+async def _result_of(call: Callable[[], Any]) -> Any:
+    result = call()
+    return await result if isawaitable(result) else result
+
+
+def local_port(connection: asyncpg.Connection | PoolConnectionProxy) -> int | None:
+    """Return the TCP port of this end of the connection, None for a Unix-domain socket."""
+    opened: Any = connection
+    address = opened._transport.get_extra_info("sockname")  # noqa: SLF001
+    return int(address[1]) if isinstance(address, tuple) else None
+
+
+def probe_peer(connection: asyncpg.Connection | PoolConnectionProxy, interval_s: int, count: int) -> None:
+    """Let the kernel close the connection when the server does not answer ``count`` probes."""
+    opened: Any = connection
+    own: socket.socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
+    if own.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name in INTERVAL_OPTIONS:
+        if hasattr(socket, name):
+            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), interval_s)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)

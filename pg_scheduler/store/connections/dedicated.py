@@ -8,14 +8,16 @@ would stay in a session that others use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.asyncpg_private import open_beside_pool
+from pg_scheduler.store.connections.fork import inherited_sockets
 from pg_scheduler.store.connections.options import DEDICATED_RESET, MIN_FREE_CONNECTIONS, ConnectionOptions
 from pg_scheduler.store.connections.session import (
     Connection,
@@ -33,7 +35,9 @@ __all__ = ["DedicatedConnection"]
 
 
 class DedicatedConnection:
-    """Hold one connection for claims and completions.
+    """Hold one connection for claims and completions, and yield it to one user at a time.
+
+    A class, not a generator: every claim passes here.
 
     Args:
         pool: The user's pool.
@@ -54,21 +58,28 @@ class DedicatedConnection:
         """The held connection, None if there is none."""
         return self._connection
 
-    @asynccontextmanager
-    async def in_turn(self) -> AsyncIterator[Connection | None]:
-        """Wait for the connection and yield it, or None if the pool cannot spare one."""
-        async with self._turn:
-            connection = await self._take()
-            if connection is None:
-                yield None
-                return
-            try:
-                with translated(), terminate_unanswered(connection):
-                    yield connection
-            except DatabaseUnavailableError as fault:  # another connection may not have the problem
-                if not is_lock_timeout(fault):
-                    await self._drop()
-                raise
+    async def __aenter__(self) -> Connection | None:
+        """Wait for the connection and return it, or None if the pool cannot spare one."""
+        await self._turn.acquire()
+        try:
+            return await self._take()
+        except BaseException:  # let the next user in
+            self._turn.release()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is not None and self._connection is not None:
+                with translated(), terminate_unanswered(self._connection):
+                    raise error
+        except DatabaseUnavailableError as fault:  # another connection may not have the problem
+            if not is_lock_timeout(fault):
+                await self._drop()
+            raise
+        finally:
+            self._turn.release()
 
     async def release(self) -> None:
         """Reset the settings of the connection and return it to the pool."""
@@ -102,7 +113,7 @@ class DedicatedConnection:
             return await take_from(self._pool, self._options.call_timeout_s)
         with connecting():
             async with asyncio.timeout(self._options.call_timeout_s):
-                return await open_beside_pool(self._pool)
+                return await inherited_sockets.open(partial(open_beside_pool, self._pool))
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

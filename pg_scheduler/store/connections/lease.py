@@ -3,6 +3,10 @@
 It renews a lease while the pool's event loop is blocked, and it holds the worker's liveness lock: an advisory
 lock of its session, whose key is in the worker's row. If another session can take that lock, this session has
 ended. Each connection has a key of its own, so a half-open one that still holds its lock blocks no other.
+
+TCP keepalives end the session within some 20 seconds of the loss of the process's machine. Their answers come
+from the kernel, so they also prove that a process lives that does nothing else; through a proxy, they prove
+only that the proxy lives.
 """
 
 from __future__ import annotations
@@ -11,15 +15,23 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.store.connections.asyncpg_private import probe_peer
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection, is_open, is_own_session
+from pg_scheduler.store.connections.session import Connection, is_direct, is_open, is_own_session
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.types import RenewResult
 from pg_scheduler.store.workers import WorkerRepository
 
 __all__ = ["LeaseConnection"]
+
+PROBES: Final = 3
+"""Keepalive probes that the peer may leave unanswered."""
+
+LONGEST_SILENCE_S: Final = 20
+"""Longest time after which a session whose peer is gone ends."""
 
 
 class LeaseConnection:
@@ -29,14 +41,21 @@ class LeaseConnection:
         workers: Runs the statements.
         connections: Opens the connection.
         worker_id: The worker.
+        lease_s: The length of its lease in seconds. Keepalives detect a lost peer in this time, but in 4 s at
+            least and ``LONGEST_SILENCE_S`` at most.
     """
 
-    def __init__(self, workers: WorkerRepository, connections: Connections, worker_id: str) -> None:
+    def __init__(
+        self, workers: WorkerRepository, connections: Connections, worker_id: str, lease_s: float
+    ) -> None:
         self._workers = workers
         self._connections = connections
         self._options = connections.options
         self.worker_id = worker_id
+        self._probe_interval_s = max(round(min(lease_s, LONGEST_SILENCE_S) / (PROBES + 1)), 1)
         self._connection: Connection | None = None
+        self.is_direct = False
+        """Whether no proxy lies between this process and the server."""
         self.key: int | None = None
         """The key of the liveness lock that is held; None if there is none."""
 
@@ -53,13 +72,30 @@ class LeaseConnection:
                 self._connection = connection = await self._connections.connect()
                 if not await is_own_session(connection, self._options.lease_timeout_s):
                     return
-                settings = self._options.dedicated_settings
-                await connection.execute(f"{settings}; SET lock_timeout = 0")  # unlike a claim, it can wait
+                # Unlike a claim, it can wait for a lock.
+                settings = f"{self._options.dedicated_settings}; SET lock_timeout = 0; "
+                await connection.execute(settings + self._probe_settings())
+                probe_peer(connection, self._probe_interval_s, PROBES)
+                self.is_direct = await is_direct(connection, self._options.lease_timeout_s)
                 key = secrets.randbits(63)
-                await connection.execute(f"SELECT pg_advisory_lock({key})")
+                await connection.execute(f"SELECT pg_catalog.pg_advisory_lock('{key}'::bigint)")
                 self.key = key
 
-    async def renew(self, held: Mapping[str, int], ended: Mapping[str, int], lease_s: float) -> RenewResult:
+    def _probe_settings(self) -> str:
+        interval_s = self._probe_interval_s
+        timeout_ms = interval_s * (PROBES + 1) * 1000  # for an answer that the peer does not acknowledge
+        return (
+            f"SET tcp_keepalives_idle = {interval_s}; SET tcp_keepalives_interval = {interval_s}; "
+            f"SET tcp_keepalives_count = {PROBES}; SET tcp_user_timeout = {timeout_ms}"
+        )
+
+    async def renew(
+        self,
+        held: Mapping[str, int],
+        ended: Mapping[str, int],
+        lease_s: float,
+        extension_s: float | None,
+    ) -> RenewResult:
         """Renew the lease and record the key; see ``WorkerRepository.renew()``."""
         with translated():
             async with asyncio.timeout(self._options.lease_timeout_s):
@@ -69,12 +105,14 @@ class LeaseConnection:
                     lease_s,
                     ended=ended,
                     liveness_key=self.key,
+                    extension_s=extension_s,
                     on=self._connection,
                 )
 
     async def close(self) -> None:
         """Close the connection, which releases the lock. One that does not answer is terminated."""
         connection, self._connection, self.key = self._connection, None, None
+        self.is_direct = False
         if connection is not None and is_open(connection):
             with suppress(DatabaseUnavailableError), translated():
                 await connection.close(timeout=self._options.lease_close_timeout_s)

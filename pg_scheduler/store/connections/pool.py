@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from types import TracebackType
 from typing import Final
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
-from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, loop_of
+from pg_scheduler.store.connections.asyncpg_private import (
+    connect_as_pool,
+    connect_to,
+    loop_of,
+    open_connections,
+    prepare_as_pool,
+)
 from pg_scheduler.store.connections.dedicated import DedicatedConnection
+from pg_scheduler.store.connections.fork import inherited_sockets
 from pg_scheduler.store.connections.options import (
     HOT_TRANSACTION_SETTINGS,
     MIN_FREE_CONNECTIONS,
@@ -97,6 +106,14 @@ class Connections:
         """Whether an attempt can hold a connection while heartbeats continue."""
         return self._direct_dsn is not None or self._pool.get_max_size() > 1
 
+    def close_in_children(self) -> None:
+        """Close the sockets of the pool and of connections beside it in children forked from now on."""
+        inherited_sockets.close_in_children(self)
+
+    def open_connections(self) -> list[asyncpg.Connection]:
+        """Return the open connections of the pool."""
+        return open_connections(self._pool)
+
     def check_loop(self) -> None:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""
         if asyncio.get_running_loop() is not self._loop:
@@ -122,7 +139,7 @@ class Connections:
         """
         self.check_loop()
         if reserved and self._is_starved:
-            async with self.dedicated_connection.in_turn() as held:
+            async with self.dedicated_connection as held:
                 if held is not None:
                     yield held
                     return
@@ -157,16 +174,10 @@ class Connections:
                 await connection.execute(settings, timeout=timeout_s)
                 yield connection
 
-    @asynccontextmanager
-    async def dedicated(self) -> AsyncIterator[Connection]:
+    def dedicated(self) -> AbstractAsyncContextManager[Connection]:
         """Yield the connection of the hot path, or a transaction where the pool cannot spare a connection."""
         self.dedicated_connection.is_in_use = True
-        async with self.dedicated_connection.in_turn() as held:
-            if held is not None:
-                yield held
-                return
-        async with self.transaction(hot=True) as connection:
-            yield connection
+        return _DedicatedOrTransaction(self)
 
     @asynccontextmanager
     async def checkout(self) -> AsyncIterator[Connection]:
@@ -179,7 +190,7 @@ class Connections:
             connection: Connection = (
                 await take_from(self._pool, timeout_s)
                 if self._direct_dsn is None
-                else await _connect(self._direct_dsn, timeout_s)
+                else await self._connect_directly(self._direct_dsn)
             )
         try:
             yield connection
@@ -212,10 +223,10 @@ class Connections:
             yield connection
 
     async def connect(self) -> Connection:
-        """Open a connection beside the pool, in the event loop of the caller."""
-        if dsn := self._keeper_dsn or self._direct_dsn:
-            return await asyncpg.connect(dsn)
-        return await connect_as_pool(self._pool)
+        """Open a connection beside the pool, in the event loop of the caller, with the hooks of the pool."""
+        dsn = self._keeper_dsn or self._direct_dsn
+        connect = partial(connect_to, dsn, self._pool) if dsn else partial(connect_as_pool, self._pool)
+        return await prepare_as_pool(self._pool, await inherited_sockets.open(connect))
 
     async def release_held(self) -> None:
         """Release the dedicated and the sticky connection."""
@@ -223,18 +234,46 @@ class Connections:
         if self.sticky_connection is not None:
             await self.sticky_connection.release()
 
+    async def _connect_directly(self, dsn: str) -> Connection:
+        timeout_s = self.options.call_timeout_s
+        with connecting():
+            try:
+                connection = await inherited_sockets.open(
+                    partial(connect_to, dsn, self._pool, timeout=timeout_s)
+                )
+            except ValueError as error:  # a parse error, whose message or cause may quote the password
+                raise ConfigurationError(
+                    f"direct_dsn is invalid ({type(error).__name__}); expected "
+                    "postgresql://user:password@host:5432/database with every @, : and / of the password "
+                    "written as %40, %3A and %2F"
+                ) from None
+            async with asyncio.timeout(timeout_s):
+                return await prepare_as_pool(self._pool, connection)
+
     @property
     def _is_starved(self) -> bool:
         return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
 
 
-async def _connect(dsn: str, timeout_s: float) -> asyncpg.Connection:
-    with connecting():
-        try:
-            return await asyncpg.connect(dsn, timeout=timeout_s)
-        except ValueError as error:  # a parse error, whose message or cause may quote the password
-            raise ConfigurationError(
-                f"direct_dsn is invalid ({type(error).__name__}); expected "
-                "postgresql://user:password@host:5432/database with every @, : and / of the password written "
-                "as %40, %3A and %2F"
-            ) from None
+class _DedicatedOrTransaction:
+    """The context manager of ``Connections.dedicated()``."""
+
+    __slots__ = ("_connections", "_current")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._current: AbstractAsyncContextManager[Connection | None] = connections.dedicated_connection
+
+    async def __aenter__(self) -> Connection:
+        held = await self._current.__aenter__()
+        if held is not None:
+            return held
+        await self._current.__aexit__(None, None, None)
+        transaction = self._connections.transaction(hot=True)
+        self._current = transaction
+        return await transaction.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._current.__aexit__(kind, error, traceback)

@@ -11,7 +11,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.store.connections.asyncpg_private import is_initialized
+from pg_scheduler.store.connections.asyncpg_private import is_initialized, local_port
 from pg_scheduler.store.faults import connecting
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "check_pool",
     "count_free",
     "ended_connection",
+    "is_direct",
     "is_open",
     "is_own_session",
     "release_to",
@@ -104,8 +105,15 @@ def is_open(connection: Connection) -> bool:
 async def is_own_session(connection: Connection, timeout_s: float) -> bool:
     """Return whether the session belongs to this connection. Behind a pooler the process ids differ."""
     greeted = connection.get_server_pid()
-    backend: int = await connection.fetchval("SELECT pg_backend_pid()", timeout=timeout_s)
+    backend: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
     return backend == greeted
+
+
+async def is_direct(connection: Connection, timeout_s: float) -> bool:
+    """Return whether the server sees this process's own end of the connection, and not that of a proxy."""
+    query = "SELECT pg_catalog.inet_client_port()"  # NULL for a Unix-domain socket
+    seen: int | None = await connection.fetchval(query, timeout=timeout_s)
+    return seen == local_port(connection)
 
 
 def terminate(connection: Connection) -> None:

@@ -18,8 +18,12 @@
 -- The last row also holds the seconds until the next job is due, if fewer jobs were found than asked for.
 -- They are negative for a due job that could not be claimed: its row is locked, or the lease expired. Claims
 -- and answer share one snapshot, so no job becomes due unseen between them. "silence" is true if the liveness
--- lock of another worker is free. Nothing sorts the rows, so that claims are sent while completions are still
--- being written.
+-- lock of another worker is free. "crowded" is true where $14 if more rows than skip_head walks at once are due
+-- from the claim cursor on. Nothing sorts the rows, so that claims are sent while completions are still being
+-- written.
+--
+-- Of crashed jobs, under which $15 workers died or more, at most one is claimed, and none unless $13. Its id is in
+-- the last row. The others stay pending, so that the next death of a worker counts for one of them only.
 --
 -- A row that was written by hand must not break the claim of others: a job before the first instant of
 -- Python's calendar is not claimed, and the largest attempt number is followed by 1.
@@ -53,10 +57,10 @@ level (priority, since, after) AS (
         ({low}, coalesce($10::timestamptz, {first_instant}), ($12::text[])[4])
 ),
 due AS (
-    SELECT job.ctid
+    SELECT job.ctid, job.crashed
     FROM level
     CROSS JOIN LATERAL (
-        SELECT ctid
+        SELECT ctid, CASE WHEN crash_count >= $15::integer THEN job_id END AS crashed
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority
@@ -64,6 +68,7 @@ due AS (
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
+          AND ($13::boolean OR crash_count < $15::integer)
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
         FOR UPDATE SKIP LOCKED
@@ -81,14 +86,18 @@ claimed AS (
             ELSE coalesce($4, now()) END,
         last_heartbeat = coalesce($4, now()),
         lease_until    = (SELECT lease_until FROM worker)
-    WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid FROM due
+        WHERE crashed IS NULL OR crashed = (SELECT crashed FROM due WHERE crashed IS NOT NULL LIMIT 1)
+    ))
     RETURNING {claim_columns}, finished_at IS NOT NULL AS expired
 )
-SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence
+SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::boolean AS silence,
+    NULL::text AS crashed, NULL::boolean AS crowded
 FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    CASE WHEN (SELECT count(*) FROM claimed) < $3 THEN (
+    CASE WHEN claims.are_few THEN (
         SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
         FROM level
         CROSS JOIN LATERAL (
@@ -99,6 +108,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
               AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
               AND status = 'pending'
               AND coalesce(function, job_name) = ANY ($2)
+              AND ($13::boolean OR crash_count < $15::integer)
               AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
             ORDER BY execution_time
             LIMIT 1
@@ -108,15 +118,153 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         THEN ARRAY (
             SELECT unnest($5) EXCEPT (SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted)
         ) END,
-    (SELECT count(*) FROM claimed) < $3 AND EXISTS (
+    claims.are_few AND EXISTS (
         SELECT FROM {schema}scheduler_workers
         WHERE worker_id <> $1 AND pg_try_advisory_xact_lock_shared(liveness_key)
-    );
+    ),
+    (SELECT crashed FROM due WHERE crashed IS NOT NULL LIMIT 1),
+    $14::boolean AND claims.are_few AND EXISTS (
+        SELECT
+        FROM level
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM {schema}scheduled_jobs
+            WHERE finished_at IS NULL
+              AND priority = level.priority
+              AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
+              AND execution_time < (coalesce($4, now()) - {head_age})
+            ORDER BY execution_time, job_id COLLATE "C"
+            OFFSET {head_rows}
+            LIMIT 1
+        ) AS further
+        WHERE further.ctid IS NOT NULL
+    )
+FROM (SELECT count(*) < $3 AS are_few FROM claimed) AS claims;
+
+-- name: skip_head
+-- route: dedicated
+-- timeout: hot
+-- Walk a bounded number of due rows of the priorities $2, from $3 and the ids $4 to the first claimable one.
+--
+-- Claimable are pending jobs of the names $1, also while their rows are locked. Returns where the walk of each
+-- priority stopped, and whether it "ended": at a claimable row, or at the last row, which is read from the
+-- other end of the index. A priority without rows has no result. The rows of the last second are left to the
+-- claims, because transactions that insert jobs of that time may not have committed.
+SELECT level.priority, stop.*
+FROM ROWS FROM (unnest($2::integer[]), unnest($3::timestamptz[]), unnest($4::text[]))
+    AS level (priority, since, after)
+CROSS JOIN LATERAL (
+    (SELECT execution_time, job_id, claimable AS ended
+     FROM (
+         SELECT head.*, row_number() OVER () AS n
+         FROM (
+             SELECT execution_time, job_id,
+                 status = 'pending' AND coalesce(function, job_name) = ANY ($1) AS claimable
+             FROM {schema}scheduled_jobs
+             WHERE finished_at IS NULL
+               AND priority = level.priority
+               AND (execution_time, job_id COLLATE "C")
+                   >= (coalesce(level.since, {first_instant}), level.after)
+               AND execution_time < (coalesce($5, now()) - {head_age})
+             ORDER BY execution_time, job_id COLLATE "C"
+             LIMIT {head_rows}
+         ) AS head
+     ) AS walked
+     WHERE claimable OR n = {head_rows}
+     LIMIT 1)
+    UNION ALL
+    (SELECT execution_time, job_id, true
+     FROM {schema}scheduled_jobs
+     WHERE finished_at IS NULL
+       AND priority = level.priority
+       AND (execution_time, job_id COLLATE "C") >= (coalesce(level.since, {first_instant}), level.after)
+       AND execution_time < (coalesce($5, now()) - {head_age})
+     ORDER BY execution_time DESC, job_id COLLATE "C" DESC
+     LIMIT 1)
+    LIMIT 1
+) AS stop;
+
+-- name: claim_jobs
+-- route: dedicated
+-- timeout: hot
+-- Claim at most $3 due jobs of the names $2 from the start of the index, as exchange_jobs does, at half its cost.
+--
+-- It is for an idle worker that expects a job. The parts of exchange_jobs are set up at each execution, whatever
+-- they find; the other ones can wait for the next poll. Expired and crashed jobs are left to exchange_jobs. There is
+-- always a row. It holds the seconds until the next job is due, also if more than $3 jobs are. Crashed jobs,
+-- under which $6 workers died or more, count only where $5.
+WITH worker AS (
+    SELECT lease_until
+    FROM {schema}scheduler_workers
+    WHERE worker_id = $1 AND lease_until > coalesce($4, now())
+    FOR KEY SHARE
+),
+due AS (
+    SELECT job.ctid
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND priority = level.priority
+          AND execution_time >= {first_instant}
+          AND execution_time <= coalesce($4, now())
+          AND status = 'pending'
+          AND coalesce(function, job_name) = ANY ($2)
+          AND (expires_at >= coalesce($4, now()) OR expires_at IS NULL)
+          AND crash_count < $6::integer
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+    CROSS JOIN LATERAL (SELECT FROM worker WHERE job.ctid IS NOT NULL OFFSET 0) AS alive
+    LIMIT $3
+),
+claimed AS (
+    UPDATE {schema}scheduled_jobs SET
+        status         = 'running',
+        attempt        = attempt % 2147483647 + 1,
+        worker_id      = $1,
+        started_at     = coalesce($4, now()),
+        last_heartbeat = coalesce($4, now()),
+        lease_until    = (SELECT lease_until FROM worker)
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
+    RETURNING {claim_columns}
+)
+SELECT claimed.*, next.due
+FROM (
+    SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT execution_time
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND priority = level.priority
+          AND execution_time >= {first_instant}
+          AND status = 'pending'
+          AND coalesce(function, job_name) = ANY ($2)
+          AND ($5::boolean OR crash_count < $6::integer)
+          AND ctid <> ALL (ARRAY (SELECT ctid FROM due))
+        ORDER BY execution_time
+        LIMIT 1
+    ) AS job
+) AS next
+LEFT JOIN claimed ON TRUE;
+
+-- name: explain_expiry
+-- route: dedicated
+-- timeout: hot
+-- Write why the jobs $3 expired, which worker $1 has just claimed as expired with the names $2.
+--
+-- In exchange_jobs this text would be set up at each execution.
+UPDATE {schema}scheduled_jobs SET error_message = {expiry_reason}
+WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, now());
 
 -- name: complete_unlocked
 -- route: dedicated
 -- timeout: hot
--- Write those completions of exchange_jobs whose rows are not locked, and return their ids.
+-- Write the completions whose rows are not locked, and return their ids: those that no claim takes along, and
+-- those of an exchange_jobs that waited too long.
 WITH done AS (
     SELECT ctid
     FROM {schema}scheduled_jobs
@@ -139,50 +287,36 @@ deleted AS (
 )
 SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 
--- name: lock_due
--- route: caller
--- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids.
---
--- Arguments are not read. The claim runs from the start of the index.
-SELECT job.job_id
-FROM {levels}
-CROSS JOIN LATERAL (
-    SELECT job_id
-    FROM {schema}scheduled_jobs
-    WHERE finished_at IS NULL
-      AND priority = level.priority
-      AND execution_time BETWEEN {first_instant} AND coalesce($3, now())
-      AND status = 'pending'
-      AND coalesce(function, job_name) = ANY ($1)
-    ORDER BY execution_time, job_id COLLATE "C"
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
-) AS job;
-
--- name: pending_claim
--- route: caller
--- Read a row as a claim does.
-SELECT {claim_columns}
-FROM {schema}scheduled_jobs
-WHERE job_id = $1;
-
--- name: quarantine_job
--- route: caller
--- Fail a pending job whose row cannot be read. Its arguments are not read.
-UPDATE {schema}scheduled_jobs SET
-    status        = 'failed',
-    finished_at   = coalesce($3, now()),
-    error_message = $2,
-    attempt       = attempt % 2147483647 + 1
-WHERE job_id = $1 AND status = 'pending'
-RETURNING job_id, job_name, attempt;
-
 -- name: waiting_names
 -- route: pool
 -- Return the names of pending jobs.
 SELECT DISTINCT coalesce(function, job_name)
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL AND status = 'pending';
+
+-- name: overdue_names
+-- route: tuned
+-- Count the overdue jobs of each name that is not in $2, among the oldest $3 jobs of each priority.
+--
+-- "busy" counts the other workers without a free slot, which may have registered the names.
+SELECT job.name, count(*)::integer AS jobs, min(job.execution_time) AS due_since,
+    (SELECT count(*) FROM {schema}scheduler_workers
+     WHERE worker_id <> $4 AND lease_until > coalesce($1, now())
+       AND running_jobs >= max_concurrent_jobs)::integer AS busy
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT status, coalesce(function, job_name) AS name, execution_time
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time >= {first_instant}
+      AND execution_time < {overdue_instant}
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $3
+) AS job
+WHERE job.status = 'pending' AND job.name <> ALL ($2)
+GROUP BY job.name
+ORDER BY min(job.execution_time), job.name;
 
 -- name: held_claim
 -- route: reserved

@@ -14,9 +14,10 @@ SELECT
     new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
     new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
     new.execution_time + make_interval(secs => new.misfire_grace_time)
-FROM unnest(
-    $1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::integer[], $6::integer[], $7::integer[],
-    $8::double precision[], $9::text[], $10::bigint[]
+FROM ROWS FROM (
+    unnest($1::text[]), unnest($2::text[]), unnest($3::timestamptz[]), unnest($4::text[]),
+    unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]), unnest($8::double precision[]),
+    unnest($9::text[]), unnest($10::bigint[])
 ) AS new (
     job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
     timeout_seconds, function, lock_key
@@ -26,23 +27,63 @@ FROM unnest(
 job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
     priority, retry_count, max_retries, timeout_seconds, lock_key
 
+-- A pending job due before this instant was refused by every worker that had a free slot at its last
+-- heartbeat: heartbeats are 20 seconds apart, and a free worker polls every few seconds.
+
+-- fragment: overdue_instant
+(coalesce($1, now()) - interval '30 seconds')
+
+-- The reason why a job expired: worker $1, which can run jobs of the names $2, found it at $4.
+
+-- fragment: expiry_reason
+concat_ws(
+        '; ',
+        format('not started between %s and %s UTC',
+            to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+            to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')),
+        CASE
+            WHEN created_at > expires_at
+                THEN format('it was scheduled later, at %s UTC',
+                    to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
+            WHEN coalesce(function, job_name) <> ALL ($2)
+                THEN format('no worker claimed it, and worker %s has not registered the function %s',
+                    $1::text, coalesce(function, job_name))
+            WHEN (SELECT min(started_at) FROM {schema}scheduler_workers
+                  WHERE lease_until > coalesce($4, now())) > expires_at
+                THEN format('no worker that runs now had started: the first one started at %s UTC',
+                    to_char((SELECT min(started_at) FROM {schema}scheduler_workers
+                             WHERE lease_until > coalesce($4, now())) AT TIME ZONE 'UTC',
+                        'YYYY-MM-DD HH24:MI:SS'))
+            WHEN (SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1) > expires_at
+                THEN format('no worker claimed it; worker %s, which has registered its function, '
+                    'started at %s UTC', $1::text,
+                    to_char((SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1)
+                        AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
+            ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
+                'or could not reach the database', $1::text)
+        END,
+        'error of the last attempt: ' || error_message
+    )
+
 -- fragment: job_columns
-job_id, job_name, status, task_data::text, priority, attempt, retry_count, max_retries,
+job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
     misfire_grace_time, timeout_seconds, worker_id, error_message, replacement IS NOT NULL AS replacement,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,
-    CASE WHEN started_at BETWEEN {first_day} AND {last_day} THEN started_at END AS started_at,
-    CASE WHEN finished_at BETWEEN {first_day} AND {last_day} THEN finished_at END AS finished_at,
-    CASE WHEN expires_at BETWEEN {first_day} AND {last_day} THEN expires_at END AS expires_at,
-    CASE WHEN last_heartbeat BETWEEN {first_day} AND {last_day} THEN last_heartbeat END AS last_heartbeat,
-    CASE WHEN lease_until BETWEEN {first_day} AND {last_day} THEN lease_until END AS lease_until
+    CASE WHEN started_at >= {first_day} AND started_at <= {last_day} THEN started_at END AS started_at,
+    CASE WHEN finished_at >= {first_day} AND finished_at <= {last_day} THEN finished_at END AS finished_at,
+    CASE WHEN expires_at >= {first_day} AND expires_at <= {last_day} THEN expires_at END AS expires_at,
+    CASE WHEN last_heartbeat >= {first_day} AND last_heartbeat <= {last_day}
+        THEN last_heartbeat END AS last_heartbeat,
+    CASE WHEN lease_until >= {first_day} AND lease_until <= {last_day} THEN lease_until END AS lease_until
 
 -- fragment: schedule_columns
 dedup_key, derived_key, job_name, function,
     CASE WHEN every > {longest_interval} THEN {longest_interval} ELSE every END AS every, cron, timezone,
     use_advisory_lock, priority, max_retries, enabled, enabled_in_code,
     least(greatest(anchor, {first_day}), {last_fire_day}) AS anchor,
-    CASE WHEN last_fire_at BETWEEN {first_day} AND {last_fire_day} THEN last_fire_at END AS last_fire_at,
+    CASE WHEN last_fire_at >= {first_day} AND last_fire_at <= {last_fire_day}
+        THEN last_fire_at END AS last_fire_at,
     CASE WHEN next_fire_at IS NOT NULL
         THEN least(greatest(next_fire_at, {first_day}), {last_fire_day}) END AS next_fire_at
 
@@ -69,6 +110,9 @@ dedup_key, derived_key, job_name, function,
 -- fragment: longest_interval
 '4000 days'
 
+-- fragment: longest_extension_s
+1e9::double precision
+
 -- Positions of values in parallel arrays, by the job ids of $1.
 
 -- fragment: places
@@ -76,3 +120,9 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 
 -- fragment: place
 (place.of ->> job_id)::integer
+
+-- fragment: head_rows
+2000
+
+-- fragment: head_age
+interval '1 second'

@@ -32,14 +32,14 @@ WITH old AS (
 UPDATE {schema}scheduled_jobs AS job SET
     status         = $2,
     attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
-    worker_id      = CASE $2 WHEN 'running' THEN 'set by hand' WHEN 'pending' THEN NULL
+    worker_id      = CASE WHEN $2 = 'running' THEN 'set by hand' WHEN $2 = 'pending' THEN NULL
         ELSE job.worker_id END,
-    started_at     = CASE $2 WHEN 'running' THEN coalesce($4, now()) WHEN 'pending' THEN NULL
+    started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
         ELSE job.started_at END,
-    last_heartbeat = CASE $2 WHEN 'running' THEN coalesce($4, now()) WHEN 'pending' THEN NULL
+    last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
         ELSE job.last_heartbeat END,
     lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
-    finished_at    = CASE WHEN $2 IN ('pending', 'running') THEN NULL ELSE coalesce($4, now()) END,
+    finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
     expires_at     = CASE WHEN $2 = 'pending'
         THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
             + make_interval(secs => job.misfire_grace_time)
@@ -106,10 +106,11 @@ GROUP BY status;
 
 -- name: expire_jobs
 -- route: tuned
--- Expire pending jobs past their misfire grace time that no worker could claim.
+-- Expire at most $3 pending jobs past their misfire grace time that no worker could claim.
 UPDATE {schema}scheduled_jobs SET
-    status      = 'expired',
-    finished_at = coalesce($1, now())
+    status        = 'expired',
+    finished_at   = coalesce($4, now()),
+    error_message = {expiry_reason}
 WHERE ctid = ANY (ARRAY (
     SELECT late.ctid
     FROM {levels}
@@ -118,12 +119,12 @@ WHERE ctid = ANY (ARRAY (
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority
-          AND execution_time <= coalesce($1, now())
+          AND execution_time <= coalesce($4, now())
           AND status = 'pending'
-          AND expires_at < coalesce($1, now())
-        LIMIT $2
+          AND expires_at < coalesce($4, now())
+        LIMIT $3
         FOR UPDATE SKIP LOCKED
     ) AS late
-    LIMIT $2
+    LIMIT $3
 ))
 RETURNING job_id, job_name, attempt;

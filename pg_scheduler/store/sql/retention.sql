@@ -60,7 +60,7 @@ ON CONFLICT (stat_date) DO UPDATE SET
 -- Return the counts of the last days, newest first.
 SELECT stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id
 FROM {schema}vacuum_stats
-WHERE stat_date > (coalesce($2, now()) AT TIME ZONE 'UTC')::date - $1::integer
+WHERE stat_date > ((coalesce($2, now()) AT TIME ZONE 'UTC')::date - $1::integer)
 ORDER BY stat_date DESC;
 
 -- name: total_vacuum_stats

@@ -47,7 +47,8 @@ DELETE FROM {schema}scheduler_periodic_jobs WHERE dedup_key = $1;
 SELECT max(execution_time)
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL
-  AND execution_time BETWEEN {first_day} AND {last_fire_day}
+  AND execution_time >= {first_day}
+  AND execution_time <= {last_fire_day}
   AND starts_with(job_id, 'periodic:' || $1 || ':')
   AND substr(job_id, length('periodic:' || $1 || ':') + 1) ~ '^[0-9]+$';
 

@@ -2,12 +2,14 @@
 -- route: reserved
 -- Write a worker's row with a new lease.
 INSERT INTO {schema}scheduler_workers (
-    worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, started_at, last_beat, lease_until
+    worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
+    started_at, last_beat, lease_until
 )
-VALUES ($1, $2, $3, $4, $5, $8, coalesce($7, now()), coalesce($7, now()),
+VALUES ($1, $2, $3, $4, $5, $8, $9, coalesce($7, now()), coalesce($7, now()),
         coalesce($7, now()) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
-    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key;
+    last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
+    lease_extension = EXCLUDED.lease_extension;
 
 -- name: suspect_workers
 -- route: reserved
@@ -21,8 +23,8 @@ FROM {schema}scheduler_workers
 WHERE worker_id <> $1
   AND (lease_until < coalesce($4, now())
        OR ($3::boolean
-           AND clock_timestamp() NOT BETWEEN pg_postmaster_start_time()
-               AND pg_postmaster_start_time() + make_interval(secs => $2)
+           AND (clock_timestamp() < pg_postmaster_start_time()
+                OR clock_timestamp() > (pg_postmaster_start_time() + make_interval(secs => $2)))
            AND pg_try_advisory_xact_lock_shared(liveness_key)));
 
 -- name: renew_lease
@@ -31,16 +33,18 @@ WHERE worker_id <> $1
 --
 -- Returns whether the worker still has its row, and which jobs it lost. SKIP LOCKED: an open transaction on a
 -- job's row must not cost the worker its lease; a later heartbeat renews the row. $6 is the key of the
--- worker's liveness lock, NULL for none. A heartbeat after the lease expired does not set last_beat:
--- lock_orphans could otherwise release a claim that is still on its way to the worker.
+-- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
+-- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
+-- way to the worker.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
-        last_beat    = CASE WHEN lease_until < coalesce($5, now()) THEN last_beat
+        last_beat       = CASE WHEN lease_until < coalesce($5, now()) THEN last_beat
             ELSE coalesce($5, now()) END,
-        lease_until  = coalesce($5, now()) + make_interval(secs => $4),
-        running_jobs = $7,
-        liveness_key = $6
+        lease_until     = coalesce($5, now()) + make_interval(secs => $4),
+        running_jobs    = $7,
+        liveness_key    = $6,
+        lease_extension = $8
     WHERE worker_id = $1
     RETURNING lease_until, last_beat < coalesce($5, now()) AS late
 ),
@@ -125,16 +129,20 @@ WHERE ctid = ANY (ARRAY (
 
 -- name: delete_dead_workers
 -- route: caller
--- Delete suspects ($2) whose lease is still expired or whose liveness lock is still free.
+-- Delete suspects ($2) whose liveness lock is still free, or whose lease and its extension are still expired.
 --
--- NULL for every worker whose lease expired. SKIP LOCKED: a claim in progress holds its worker's row FOR KEY
--- SHARE, and that worker is left for the next pass.
+-- NULL for every worker whose lease expired. A held lock extends the lease: a job that holds the GIL stops
+-- every thread of its process, the lease keeper's too. It is a shared lock here, so that one rescuer does not
+-- take another for the worker. SKIP LOCKED: a claim in progress holds its worker's row FOR KEY SHARE, and that
+-- worker is left for the next pass.
 DELETE FROM {schema}scheduler_workers
 WHERE worker_id = ANY (ARRAY (
     SELECT worker_id FROM {schema}scheduler_workers
-    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, now())
-        ELSE worker_id = ANY ($2)
-            AND (lease_until < coalesce($1, now()) OR pg_try_advisory_xact_lock(liveness_key)) END
+    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, now()) ELSE worker_id = ANY ($2) END
+      AND (lease_until < (coalesce($1, now()) - make_interval(
+               secs => CASE WHEN liveness_key IS NULL THEN 0
+                   ELSE greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0) END))
+           OR pg_try_advisory_xact_lock_shared(liveness_key))
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING worker_id;
@@ -187,7 +195,7 @@ CROSS JOIN LATERAL (
       AND execution_time <= coalesce($3, now())
       AND status = 'running'
       AND worker_id = $1
-      AND ((SELECT attempts FROM known) ->> job_id)::integer IS DISTINCT FROM attempt
+      AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE
     LIMIT $4
     FOR UPDATE SKIP LOCKED
 ) AS unacknowledged
@@ -195,7 +203,7 @@ LIMIT $4;
 
 -- name: scan_deadlines
 -- route: shared, tuned
--- Return the seconds until the first lease expires and until the first pending job expires.
+-- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue.
 --
 -- Negative for one that has expired, NULL for none. Only jobs due within $2 seconds are read. Of running rows
 -- only orphans and rows without a worker count (see lock_orphans); the lease of the worker stands for the
@@ -205,6 +213,7 @@ LIMIT $4;
 WITH unfinished AS (
     SELECT
         CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
+        job.status = 'pending' AND job.execution_time < {overdue_instant} AS overdue,
         CASE WHEN job.status = 'running' AND job.lapse < coalesce(
             (SELECT last_beat FROM {schema}scheduler_workers AS worker
              WHERE worker.worker_id = job.worker_id),
@@ -213,7 +222,7 @@ WITH unfinished AS (
             AND job.last_heartbeat < job.lease_until AND job.lease_until < {last_day} AS early
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT status, worker_id, expires_at, last_heartbeat, lease_until,
+        SELECT status, worker_id, execution_time, expires_at, last_heartbeat, lease_until,
             greatest(execution_time, coalesce(
                 lease_until,
                 CASE WHEN last_heartbeat < {last_day} THEN last_heartbeat + make_interval(secs => $3) END
@@ -221,7 +230,7 @@ WITH unfinished AS (
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND priority = level.priority
-          AND execution_time <= coalesce($1, now()) + make_interval(secs => $2)
+          AND execution_time <= (coalesce($1, now()) + make_interval(secs => $2))
         OFFSET 0
     ) AS job
 )
@@ -233,5 +242,6 @@ SELECT
     ) THEN 0
     ELSE (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
         - extract(epoch FROM coalesce($1, now())))::double precision END AS lapse_in,
-    (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in
+    (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in,
+    coalesce(bool_or(overdue), false) AS overdue
 FROM unfinished;

@@ -23,6 +23,10 @@ POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
 still stops within a second."""
 
+CONFIRMATION_TIMEOUT_S: Final = 1.0
+"""Seconds for a heartbeat to confirm that the liveness lock kept the jobs of an expired lease; less than a
+suspect worker gets to answer."""
+
 
 class Heartbeat(Service):
     """Renew the lease, and cancel the jobs that this worker has lost.
@@ -50,6 +54,7 @@ class Heartbeat(Service):
         self._signals = signals
         self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
         self._expiry: asyncio.TimerHandle | None = None
+        self._is_confirming = False
 
     def suspect(self) -> None:
         """Renew the lease now, unless it was just renewed.
@@ -80,10 +85,11 @@ class Heartbeat(Service):
                 self._lease.seconds,
                 ended=self._in_flight.unwritten(),
                 liveness_key=self._lease.liveness_key,
+                extension_s=self._lease.extension_s,
             )
         except DatabaseUnavailableError:
             if held and not self._lease.is_trusted:
-                self._revoker.revoke_all()
+                self._lose()
             raise
         interval = self._lease.renewal_interval
         if not answer.alive:
@@ -115,11 +121,13 @@ class Heartbeat(Service):
 
     async def _register(self) -> None:
         requested_at = time.monotonic()
-        await self._store.workers.register(self._worker, self._lease.seconds, self._lease.liveness_key)
+        lease = self._lease
+        await self._store.workers.register(self._worker, lease.seconds, lease.liveness_key, lease.extension_s)
         self._renewed(requested_at)
 
     def _renewed(self, requested_at: float) -> None:
         self._lease.renewed(requested_at)
+        self._is_confirming = False
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -130,6 +138,29 @@ class Heartbeat(Service):
         self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
 
     def _expired(self) -> None:
+        if self._lease.is_trusted:  # renewed in the keeper's thread
+            self._set_timer()
+        elif self._in_flight.held():
+            self._lose()
+
+    def _lose(self) -> None:
+        """Revoke every attempt, unless the liveness lock may have extended the lease: then renew it first.
+
+        After a known outage it cannot: the lock may have been freed.
+        """
+        if self._is_confirming:
+            return
+        if self._lease.extension_s is None or self.outage is not None:
+            self._revoker.revoke_all()
+            return
+        self._is_confirming = True
+        self.wake()
+        if self._expiry:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(CONFIRMATION_TIMEOUT_S, self._unconfirmed)
+
+    def _unconfirmed(self) -> None:
+        self._is_confirming = False
         if self._lease.is_trusted:  # renewed in the keeper's thread
             self._set_timer()
         elif self._in_flight.held():

@@ -7,6 +7,9 @@ its place. A loop that stays blocked for too long is taken for hung: the keeper 
 The same connection holds the worker's liveness lock, an advisory lock of the session under a key that each
 heartbeat writes into the worker's row. The server releases it when the process ends, however that ends, so
 other workers need not wait for the lease. Behind a pooler sessions are shared, and there is no lock.
+
+A job that holds the GIL stops this thread too. The lock then keeps the jobs: other workers see that it is
+held, and wait for ``max_loop_block`` seconds after the last renewal.
 """
 
 from __future__ import annotations
@@ -168,7 +171,7 @@ class LeaseKeeper:
         except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
             await self._lose(error)
             return
-        self._lease.liveness_key = self._connection.key
+        self._lease.lock_taken(self._connection.key, proves_life=self._connection.is_direct)
         await self._renew()
         self._has_reported_loss = False
         if self._connection.key is None and not self._has_reported_no_lock:
@@ -183,7 +186,8 @@ class LeaseKeeper:
         self._renewed_at = requested_at = time.monotonic()
         held = self._in_flight.held()  # first: what ends between the two is in both, not in neither
         unwritten = self._in_flight.unwritten()
-        if (await self._connection.renew(held, unwritten, self._lease.seconds)).alive:
+        lease = self._lease
+        if (await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s)).alive:
             self._lease.renewed(requested_at)
 
     async def _release(self) -> None:
@@ -197,7 +201,7 @@ class LeaseKeeper:
             )
             self._lease.revoke()
             try:
-                await self._connection.renew({}, {}, 0)
+                await self._connection.renew({}, {}, 0, None)
             finally:
                 await self._disconnect()
 
@@ -213,7 +217,7 @@ class LeaseKeeper:
             self._call(self._events.publish, KeeperLost(reason))
 
     async def _disconnect(self) -> None:
-        self._lease.liveness_key = None
+        self._lease.lock_lost()
         await self._connection.close()
 
     def _call(self, call: Callable[..., object], *args: object) -> None:

@@ -26,18 +26,22 @@ class Lease:
 
     Args:
         seconds: Its duration from each renewal.
+        max_loop_block_s: Seconds from each renewal for which a held liveness lock may keep the jobs.
     """
 
-    __slots__ = ("liveness_key", "renewals", "renewed_at", "seconds")
+    __slots__ = ("_longest_extension_s", "extension_s", "liveness_key", "renewals", "renewed_at", "seconds")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, max_loop_block_s: float = 0) -> None:
         self.seconds: Final = seconds
+        self._longest_extension_s: Final = max_loop_block_s - seconds
         self.renewed_at = float("-inf")
         """When the last renewal was requested, by the monotonic clock."""
         self.renewals = 0
         """How often the lease was renewed in time."""
         self.liveness_key: int | None = None
         """Key of the liveness lock that the lease keeper holds; None while there is none."""
+        self.extension_s: float | None = None
+        """Seconds for which the held lock extends an expired lease; None if it does not."""
 
     @property
     def renewal_interval(self) -> float:
@@ -59,6 +63,16 @@ class Lease:
         self.renewed_at = max(requested_at, self.renewed_at)
         if self.is_trusted:
             self.renewals += 1
+
+    def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
+        """Record the liveness lock, and whether the server frees it soon after this process is cut off."""
+        self.liveness_key = key
+        extends = key is not None and proves_life and self._longest_extension_s > 0
+        self.extension_s = self._longest_extension_s if extends else None
+
+    def lock_lost(self) -> None:
+        """Record that the liveness lock is not held."""
+        self.liveness_key = self.extension_s = None
 
     def revoke(self) -> None:
         """Stop trusting the lease until it is renewed."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pg_scheduler.events import EventBus
 from pg_scheduler.store.workers import WorkerRepository
+from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -37,6 +38,7 @@ class DeadlineScanner(Service):
 
     Args:
         lease: Seconds.
+        names: Reports overdue jobs.
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
     """
 
@@ -47,6 +49,7 @@ class DeadlineScanner(Service):
         workers: WorkerRepository,
         events: EventBus,
         signals: Signals,
+        names: NameReporter,
         *,
         lease: float,
         heartbeat_threshold: float,
@@ -58,13 +61,16 @@ class DeadlineScanner(Service):
         self._options = options
         self._heartbeat_threshold = heartbeat_threshold
         self._signals = signals
+        self._names = names
 
     async def run_once(self) -> float:
-        """Scan once, and signal leases and jobs that have expired."""
+        """Scan once, signal leases and jobs that have expired, and report overdue jobs."""
         options = self._options
         moved = random.uniform(-options.jitter, options.jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)
         ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
+        if ahead.has_overdue:
+            await self._names.report()
         waits = []
         deadlines = (
             (ahead.lapse_in, self._signals.lease_expired),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pg_scheduler.events import EventBus, JobExpired
+from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.worker.service import NEVER, Service
 
@@ -23,20 +24,31 @@ class ExpirerOptions:
 
 
 class Expirer(Service):
-    """Expire jobs past their misfire grace time."""
+    """Expire jobs past their misfire grace time.
+
+    Args:
+        tasks: The functions that this worker has registered; the reason of an expiry depends on them.
+    """
 
     name: ClassVar[str] = "expirer"
 
     def __init__(
-        self, jobs: JobRepository, events: EventBus, options: ExpirerOptions = ExpirerOptions()
+        self,
+        jobs: JobRepository,
+        events: EventBus,
+        tasks: TaskRegistry,
+        worker_id: str,
+        options: ExpirerOptions = ExpirerOptions(),
     ) -> None:
         super().__init__(events)
         self._jobs = jobs
+        self._tasks = tasks
+        self._worker_id = worker_id
         self._options = options
 
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
-        expired = await self._jobs.expire(self._options.batch_size)
+        expired = await self._jobs.expire(self._worker_id, self._tasks.names(), self._options.batch_size)
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))
         return 0 if len(expired) == self._options.batch_size else NEVER

@@ -9,26 +9,35 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.claims import ClaimRepository
-from pg_scheduler.store.faults import ROW_ERRORS
-from pg_scheduler.store.types import FROM_THE_START
+from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
+from pg_scheduler.store.types import FROM_THE_START, ClaimPosition, ExchangeResult
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.head import UnclaimableHead
 from pg_scheduler.worker.pipeline.pacing import Pacing
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
 __all__ = ["Claimer", "ClaimerOptions"]
+
+ISOLATED_FROM: Final = 2
+"""The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
+worker, jobs run again together: it may have been the machine."""
+
+MAX_WALK_S: Final = 0.1
+"""Seconds for which no claim is sent while rows are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Claimer(Service):
 
     Args:
         batch: Jobs per claim.
+        max_crashes: Workers that may die while they run one job before it fails; None for no limit.
     """
 
     name: ClassVar[str] = "claimer"
@@ -67,6 +77,7 @@ class Claimer(Service):
         *,
         batch: int,
         polling: PollingConfig,
+        max_crashes: int | None,
         options: ClaimerOptions = ClaimerOptions(),
     ) -> None:
         super().__init__(events)
@@ -80,13 +91,21 @@ class Claimer(Service):
         self._signals = signals
         self._batch = batch
         self._polling = polling
+        self._isolated_from = (
+            ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
+        )
         self._pacing = Pacing(polling)
         self._cursor = ClaimCursor(polling.max_interval, options.cursor_max_age_s)
+        self._head = UnclaimableHead(claims, min(polling.max_interval, options.cursor_max_age_s))
         self._has_stopped = False
         self._may_have_unacknowledged = False
         self._failed_claims = 0
+        self._has_timed_out = False
         self._max_failed_claims = options.max_failed_claims
         self._claiming = asyncio.Lock()
+        self._expects_job = False  # a notification came, or the next job is due
+        self._claimed_cheaply = False
+        self._exchange_at = 0.0  # when the next claim checks the liveness locks too
 
     async def prepare(self) -> None:
         """Allow claims."""
@@ -98,6 +117,8 @@ class Claimer(Service):
             if self._has_stopped:
                 return NEVER
             try:
+                if self._has_timed_out:
+                    await self._quarantine_oversized()
                 delay = await self._claim()
             except ROW_ERRORS:
                 self._failed_claims += 1
@@ -105,6 +126,9 @@ class Claimer(Service):
                     raise
                 await self._quarantine_unreadable()
                 return self._polling.min_interval
+            except DatabaseUnavailableError as fault:
+                self._has_timed_out = self._has_timed_out or is_timeout(fault)
+                raise
             self._failed_claims = 0
             return delay
 
@@ -117,7 +141,8 @@ class Claimer(Service):
 
     def rescan(self) -> None:
         """Claim from the start of the index, since a due job may precede the cursor."""
-        self._cursor.reset()
+        self._forget_position()
+        self._expects_job = True
         self.wake()
 
     def reconcile_claims(self) -> None:
@@ -134,28 +159,14 @@ class Claimer(Service):
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
+        self._head.use_names(self._tasks.names())
+        self._cursor.start_at(self._head.since, self._head.after)
         since = self._cursor.since()
+        is_at_start = since is self._cursor.start
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
-        try:
-            with self._results.completions() as completions:
-                answer = await self._claims.exchange(
-                    self._worker_id,
-                    self._tasks.names(),
-                    limit,
-                    completed=completions.claims,
-                    keep=self._results.keeps_completed,
-                    since=since,
-                    after=self._cursor.after,
-                )
-                completions.refused = answer.refused
-        except BaseException:  # whatever it was: results do not wait for the next claim
-            self._may_have_unacknowledged = True
-            self._results.claims_follow = False
-            raise
-        if answer.silence:
-            self._signals.worker_silent()
-        for expired in answer.expired:
-            self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
+        had_crashed_job = self._in_flight.has_crashed_job
+        answer = await self._fetch(limit, since, sent_at, crashed=not had_crashed_job)
+        claim_s = time.monotonic() - sent_at
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
         if sent_at < trusted_until < time.monotonic():
@@ -163,18 +174,109 @@ class Claimer(Service):
             for job in answer.jobs:
                 self._results.put(job, ReleaseOutcome())
         elif answer.jobs:
-            self._execute(answer.jobs, claims_follow=is_full)
+            await self._execute(answer.jobs, claims_follow=is_full)
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if found:
             self._pacing.reset_polls()
         if is_full:
             self._cursor.advance(found)
-            return 0
-        self._results.request_write()  # no claim follows that would take results along
-        if since is not FROM_THE_START:
-            self._cursor.reset()
-            return 0  # jobs may lie before the cursor: scan for them before sleeping
-        return self._next_delay(sent_at, answer.due_in)
+        else:
+            self._results.request_write()  # no claim follows that would take results along
+            if not is_at_start:
+                self._cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
+        has_walked = await self._walk_head(claim_s)
+        if has_walked or is_full or not is_at_start or answer.crashed is not None:
+            return 0  # crashed jobs that were not claimed may have taken the place of others
+        delay = min(self._next_delay(sent_at, answer.due_in), self._head.walk_in)
+        if had_crashed_job and not self._in_flight.runs_crashed_job:
+            return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
+        return delay
+
+    async def _fetch(
+        self, limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
+    ) -> ExchangeResult:
+        """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
+        self._claimed_cheaply = (
+            self._expects_job
+            and sent_at < self._exchange_at
+            and since is FROM_THE_START
+            and not self._results.has_completions
+        )
+        self._expects_job = False
+        try:
+            if self._claimed_cheaply:
+                return await self._claims.claim(
+                    self._worker_id,
+                    self._tasks.names(),
+                    limit,
+                    crashed=crashed,
+                    isolated_from=self._isolated_from,
+                )
+            self._exchange_at = sent_at + self._polling.max_interval
+            return await self._exchange(limit, since, crashed=crashed)
+        except BaseException:  # whatever it was: results do not wait for the next claim
+            self._may_have_unacknowledged = True
+            self._results.claims_follow = False
+            raise
+
+    async def _exchange(self, limit: int, since: ClaimPosition, *, crashed: bool) -> ExchangeResult:
+        """Send completions and receive claims; report what else the response contains."""
+        with self._results.completions() as completions:
+            answer = await self._claims.exchange(
+                self._worker_id,
+                self._tasks.names(),
+                limit,
+                completed=completions.claims,
+                keep=self._results.keeps_completed,
+                since=since,
+                after=self._cursor.after,
+                crashed=crashed,
+                isolated_from=self._isolated_from,
+                check_crowd=since is self._cursor.start and self._head.should_check(),
+            )
+            completions.refused = answer.refused
+        if answer.crowded:
+            self._head.extend()
+        if answer.silence:
+            self._signals.worker_silent()
+        if answer.expired:
+            await self._claims.explain_expiry(self._worker_id, self._tasks.names(), answer.expired)
+        for expired in answer.expired:
+            self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
+        if answer.crashed is not None:
+            own = (job for job in answer.jobs if job.job_id == answer.crashed)  # none if it has expired
+            self._in_flight.crashed_claim = next(own, None)
+        return answer
+
+    async def _walk_head(self, claim_s: float) -> bool:
+        """Skip rows for as long as the claim took, if a walk is due; return whether a step was made.
+
+        While claims still begin before the rows that the walk skips, each would take longer than the walk.
+        """
+        until = time.monotonic() + min(claim_s, MAX_WALK_S)
+        try:
+            if not await self._head.walk():
+                return False
+            while time.monotonic() < until and await self._head.walk():
+                pass
+        except BaseException:  # whatever it was: results do not wait for the next claim
+            self._results.claims_follow = False
+            raise
+        return True
+
+    def _forget_position(self) -> None:
+        """Search for jobs before the position of the next claim."""
+        self._cursor.reset()
+        self._head.request_walk()
+
+    def _start_over(self) -> None:
+        """Begin the next claim at the start of the index, like the search for a row that fails it.
+
+        The cheaper statement leaves out jobs that the search includes.
+        """
+        self._exchange_at = 0.0
+        self._cursor.reset()
+        self._head.forget()
 
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
@@ -187,30 +289,46 @@ class Claimer(Service):
             raise
         if job_ids:
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
-            self._cursor.reset()
+            self._forget_position()
 
     async def _quarantine_unreadable(self) -> None:
         """Fail the due jobs whose rows cannot be read: each would end every claim."""
-        self._cursor.reset()
+        self._start_over()
         await self._release_unacknowledged()
-        limit = min(self._executor.free, self._batch)
-        for job in await self._claims.quarantine_unreadable(self._tasks.names(), limit):
+        names, limit = self._tasks.names(), min(self._executor.free, self._batch)
+        left_out = self._isolated_from if self._in_flight.has_crashed_job else None
+        for job in await self._claims.quarantine_unreadable(names, limit, isolated_from=left_out):
             self._failed_claims = 0
             self._events.publish(JobFailed(*job))
 
-    def _execute(self, jobs: list[Claim], *, claims_follow: bool) -> None:
+    async def _quarantine_oversized(self) -> None:
+        """Fail the due jobs that are too large to be read in time, after a claim that timed out."""
+        self._start_over()
+        names = self._tasks.names()
+        left_out = self._isolated_from if self._in_flight.has_crashed_job else None
+        for job in await self._claims.quarantine_oversized(names, self._batch, isolated_from=left_out):
+            self._events.publish(JobFailed(*job))
+        self._has_timed_out = False
+
+    async def _execute(self, jobs: list[Claim], *, claims_follow: bool) -> None:
         if claims_follow:
             self._executor.submit_all(jobs)  # once the next claim has been sent
         else:
             for job in jobs:
                 self._executor.submit(job)
         self._signals.jobs_claimed()
+        if not claims_follow:
+            await asyncio.sleep(0)  # the jobs start now, before this pass ends
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         poll = self._pacing.next_poll()
         if due_in is None:
             return poll
+        if due_in <= 0 and self._claimed_cheaply:
+            return 0  # the job is one that only an exchange can claim
         if due_in <= 0:  # another session has locked the row, or this worker's lease is over
             self._signals.lease_suspect()
             return self._polling.min_interval
-        return self._pacing.seconds_until(sent_at + due_in, poll)
+        delay = self._pacing.seconds_until(sent_at + due_in, poll)
+        self._expects_job = self._expects_job or delay < poll
+        return delay

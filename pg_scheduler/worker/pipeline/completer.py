@@ -55,10 +55,9 @@ class Completer(Service):
         results = self._results
         if results.has_completions:
             with results.completions() as completions:
-                answer = await self._store.claims.exchange(
-                    self._worker_id, (), 0, completed=completions.claims, keep=results.keeps_completed
+                completions.refused = await self._store.claims.complete(
+                    self._worker_id, completions.claims, keep=results.keeps_completed
                 )
-                completions.refused = answer.refused
         if results.has_others:
             with results.others() as others:
                 others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)

@@ -39,6 +39,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
@@ -97,6 +98,7 @@ class Executor:
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self._time_out)
+        self._lock_pause = LockPause()
         self._is_closed = False
 
     @property
@@ -203,6 +205,8 @@ class Executor:
             self._slot_freed.set()
             if was_full:
                 self._signals.slot_free()
+            if attempt.claim is self.in_flight.crashed_claim:
+                self._signals.crashed_job_ended()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         if attempt.has_timed_out and attempt.revocation is None:
@@ -223,10 +227,13 @@ class Executor:
         result: Result | None = None
         try:
             async with self._locks.advisory_lock(key) as taken:
+                self._lock_pause.reset()
                 result = await self._attempt(attempt) if taken else SkippedResult(LOCK_TAKEN)
-        except DatabaseUnavailableError:
-            # Not acquired: the job has not run. Or not released: the lock ended with its session.
-            return result or InterruptResult()
+        except DatabaseUnavailableError as fault:
+            if result is not None:  # the lock was not released, but ended with its session
+                return result
+            await self._lock_pause.wait(fault)
+            return InterruptResult()  # the job has not run
         except ConfigurationError as error:  # this pool cannot hold a lock
             return UnrunnableResult(error)
         return result

@@ -3,12 +3,16 @@
 Nearly all jobs have one of a few timeouts, so the limits of one timeout expire in the order in which they
 were set: a dict per timeout keeps that order, and one timer per timeout watches the first. An
 ``asyncio.timeout()`` for each job would cost nearly as much as all other Python code of a job.
+
+The deadlines use the clock that this module imported, not that of the event loop: a job that replaces
+``time.monotonic`` must not time out its neighbours.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import Final, Generic, TypeVar
 
 __all__ = ["TimeoutQueue"]
@@ -42,13 +46,11 @@ class TimeoutQueue(Generic[T]):
         """Set a time limit for an item, in seconds from now."""
         if not timeout < MAX_TIMEOUT_S:  # NaN is not
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
         limits = self._by_timeout.get(timeout)
         if limits is None:
             limits = self._by_timeout[timeout] = {}
-            self._timers[timeout] = loop.call_at(deadline, self._expire, timeout)
-        limits[item] = deadline
+            self._set_timer(timeout, timeout)
+        limits[item] = monotonic() + timeout
 
     def remove(self, item: T, timeout: float) -> None:
         """Remove the time limit of an item. Unused timers are cancelled only when there are many."""
@@ -66,13 +68,15 @@ class TimeoutQueue(Generic[T]):
         self._timers.clear()
         self._by_timeout.clear()
 
+    def _set_timer(self, timeout: float, delay: float) -> None:
+        self._timers[timeout] = asyncio.get_running_loop().call_later(delay, self._expire, timeout)
+
     def _expire(self, timeout: float) -> None:
-        loop = asyncio.get_running_loop()
         limits = self._by_timeout[timeout]
         expired = []
         for item, deadline in limits.items():
-            if deadline > loop.time():
-                self._timers[timeout] = loop.call_at(deadline, self._expire, timeout)
+            if (left := deadline - monotonic()) > 0:
+                self._set_timer(timeout, left)
                 break
             expired.append(item)
         else:

@@ -114,6 +114,36 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {},
     ),
     (
+        events.UnregisteredName("sned", 2, DUE, "send"),
+        "WARNING",
+        (
+            "pending jobs reference the function sned, which is not registered here "
+            "(2, due since 2030-01-01 09:30:00.000+00:00); start a worker that registers it, "
+            "or cancel the jobs; did you mean send?"
+        ),
+        {"job_name": "sned"},
+    ),
+    (
+        events.UnregisteredName("a\nb", 2, DUE, None, more_names=3),
+        "WARNING",
+        (
+            "pending jobs reference the function 'a\\nb', which is not registered here "
+            "(2, due since 2030-01-01 09:30:00.000+00:00); start a worker that registers it, "
+            "or cancel the jobs (3 more such names)"
+        ),
+        {"job_name": "a\nb"},
+    ),
+    (
+        events.UnregisteredName("sned", 2, DUE, None, busy_workers=1),
+        "INFO",
+        (
+            "pending jobs reference the function sned, which is not registered here "
+            "(2, due since 2030-01-01 09:30:00.000+00:00); it may be registered on workers without a free "
+            "slot (1)"
+        ),
+        {"job_name": "sned"},
+    ),
+    (
         events.JobsVacuumed(completed=4, failed=3, cancelled=2, expired=1),
         "INFO",
         "deleted jobs: 4 completed, 3 failed, 2 cancelled, 1 expired",

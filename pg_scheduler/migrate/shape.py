@@ -1,0 +1,252 @@
+"""Compare the tables of a schema with those that the migrations make.
+
+A column, an index or a constraint may have been dropped. A view or a partitioned table may be in the place of
+a table, and rules or policies may change what statements do. Statements would fail later, or run jobs twice,
+so such a schema is rejected with an error that contains the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pg_scheduler.sqlbuiltins import qualify_builtins
+from pg_scheduler.sqltext import quote_identifier
+
+from ..errors import SchemaMismatchError
+from .plan import migrations_folder, shipped_migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["PARTS", "Part", "check_parts", "check_relations", "unlogged_tables"]
+
+
+class Part(NamedTuple):
+    """A fact about a table, as the catalogue has it.
+
+    Attributes:
+        table: The name of the table.
+        kind: What it is about, such as ``column``.
+        name: The name of the column, constraint, rule and so on.
+        value: The type of a column, the definition of an index.
+    """
+
+    table: str
+    kind: str
+    name: str
+    value: str = ""
+
+
+PARTS: Final = qualify_builtins("""
+    SELECT relname::text AS "table", part.kind, part.name, part.value
+    FROM (
+        SELECT class.oid, class.relname, class.relkind, class.relpersistence, class.relreplident,
+            namespace.nspname
+        FROM pg_catalog.pg_class AS class
+        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+        WHERE namespace.nspname = $1 AND class.relname = ANY ($2::text[])
+    ) AS relation
+    CROSS JOIN LATERAL (
+        SELECT 'relation', relkind::text, relpersistence::text
+        UNION ALL
+        SELECT 'column', attname::text, replace(format_type(atttypid, atttypmod), 'pg_catalog.', '')
+        FROM pg_catalog.pg_attribute
+        WHERE attrelid = relation.oid AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT 'constraint', conname::text, ''
+        FROM pg_catalog.pg_constraint
+        WHERE conrelid = relation.oid AND contype = 'c'
+        UNION ALL
+        SELECT 'index', '', replace(pg_get_indexdef(indexrelid), 'pg_catalog.', '')
+        FROM pg_catalog.pg_index
+        WHERE indrelid = relation.oid AND indisvalid
+        UNION ALL
+        SELECT 'rule', quote_ident(rulename::text), ''
+        FROM pg_catalog.pg_rewrite
+        WHERE ev_class = relation.oid AND ev_enabled <> 'D'
+        UNION ALL
+        SELECT 'child', format('%I.%I', spaces.nspname, child.relname), ''
+        FROM pg_catalog.pg_inherits
+        JOIN pg_catalog.pg_class AS child ON child.oid = inhrelid
+        JOIN pg_catalog.pg_namespace AS spaces ON spaces.oid = child.relnamespace
+        WHERE inhparent = relation.oid
+        UNION ALL
+        SELECT 'publication', quote_ident(published.pubname::text), ''
+        FROM pg_catalog.pg_publication_tables AS published
+        JOIN pg_catalog.pg_publication AS publication ON publication.pubname = published.pubname
+        WHERE (relation.relreplident = 'n' OR relation.relreplident = 'i')
+          AND NOT EXISTS (
+              SELECT FROM pg_catalog.pg_index
+              WHERE relation.relreplident = 'i' AND indrelid = relation.oid AND indisreplident
+          )
+          AND published.schemaname = relation.nspname AND published.tablename = relation.relname
+          AND (publication.pubupdate OR publication.pubdelete)
+        UNION ALL
+        SELECT 'policy', quote_ident(current_user::text), ''
+        WHERE row_security_active(relation.oid) AND (
+            SELECT count(DISTINCT command.code) < 3 OR bool_or(NOT polpermissive)
+            FROM pg_catalog.pg_policy
+            JOIN (VALUES ('r'), ('w'), ('d')) AS command (code)
+                ON polcmd::text = ANY (ARRAY [command.code, '*'])
+            WHERE polrelid = relation.oid
+              AND (NOT polpermissive OR pg_get_expr(polqual, polrelid) = 'true')
+              AND EXISTS (
+                  SELECT FROM unnest(polroles) AS role
+                  WHERE role = 0 OR pg_has_role(role, 'USAGE')
+              )
+        )
+    ) AS part (kind, name, value)
+""")
+"""The query of the parts of the tables $2 in the schema $1.
+
+PostgreSQL qualifies built-in names in definitions if the search path hides them.
+"""
+
+_KINDS: Final = {
+    "p": ("partitioned table", "TABLE"),
+    "v": ("view", "VIEW"),
+    "m": ("materialized view", "MATERIALIZED VIEW"),
+    "f": ("foreign table", "FOREIGN TABLE"),
+    "S": ("sequence", "SEQUENCE"),
+    "c": ("composite type", "TYPE"),
+}
+
+_ENTRY: Final = re.compile(r"^(?=table |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
+_COLUMN: Final = re.compile(r"(?P<type>.+?)(?: NOT NULL)?(?: DEFAULT (?P<default>.+))?")
+_INDEX: Final = re.compile(
+    r"CREATE (?P<unique>UNIQUE )?INDEX (?P<name>.+?) ON .+? USING (?P<definition>\w+ (?P<columns>.+))"
+)
+_ALTER: Final = "ALTER TABLE {table} "
+_STORAGE: Final = re.compile(r" WITH \([^)]*\)")
+
+_CAUSES: Final[dict[str, str]] = {
+    "rule": (
+        "{table} has the rule {name}, which changes the Scheduler's statements; execute as the owner of the "
+        "table: DROP RULE {name} ON {table}"
+    ),
+    "child": (
+        "{table} has the child table {name}, whose rows the Scheduler's statements would change too; execute "
+        "as the owner of the table: ALTER TABLE {name} NO INHERIT {table}"
+    ),
+    "publication": (
+        "{table} has no replica identity and is in the publication {name}, so the server rejects updates; "
+        "execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY DEFAULT"
+    ),
+    "policy": (
+        "row-level security of {table} may hide rows from the role {name}; create permissive policies with "
+        "USING (true) for the role and no restrictive ones, or execute as a superuser: "
+        "ALTER ROLE {name} BYPASSRLS"
+    ),
+}
+
+
+def check_relations(parts: Iterable[Part], schema: str) -> None:
+    """Raise an error unless each table is an ordinary one, and nothing changes or rejects its statements.
+
+    Raises:
+        SchemaMismatchError: The message names what differs and the remedy.
+    """
+    for part in parts:
+        table = f"{quote_identifier(schema)}.{part.table}"
+        if part.kind == "relation" and part.name != "r":
+            kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
+            raise SchemaMismatchError(
+                f"{table} is a {kind}, not an ordinary table; drop it, or move it to another schema by "
+                f"ALTER {command} {table} SET SCHEMA ..., then call await scheduler.initialize_db() or "
+                "start(), which creates the table"
+            )
+        if cause := _CAUSES.get(part.kind):
+            raise SchemaMismatchError(cause.format(table=table, name=part.name))
+
+
+def check_parts(parts: Sequence[Part], schema: str) -> None:
+    """Raise an error if a table lacks a part of the newest version, or a column has another type.
+
+    More columns, constraints and indexes are allowed. The name of an index does not matter.
+
+    Raises:
+        SchemaMismatchError: The message names every part that differs, and statements that repair it.
+    """
+    found = {_key(part): part.value for part in parts}
+    differences: list[str] = []
+    statements: list[str] = []
+    for part, add in _expected_parts():
+        table = f"{quote_identifier(schema)}.{part.table}"
+        value = found.get(_key(part))
+        if value is None:
+            differences.append(f"{part.kind} {part.name} of {part.table} is missing")
+            statements.append(add.format(table=table))
+        elif part.kind == "column" and value != part.value:
+            differences.append(
+                f"column {part.name} of {part.table} has the type {value}, expected {part.value}"
+            )
+            statements.append(_alter_type(part, add).format(table=table))
+    if differences:
+        raise SchemaMismatchError(
+            f"the tables of pg_scheduler in schema {schema!r} differ from version "
+            f"{shipped_migrations()[-1].version}: {', '.join(differences)}; restore the tables that differ "
+            "from a backup, or drop them, and start() creates them again, empty, or execute as their owner: "
+            f"{'; '.join(statements)}"
+        )
+
+
+def unlogged_tables(parts: Iterable[Part]) -> list[str]:
+    """Return the tables that the server empties after a crash."""
+    return sorted(part.table for part in parts if part.kind == "relation" and part.value == "u")
+
+
+def _key(part: Part) -> tuple[str, str, str]:
+    if part.kind != "index":
+        return part.table, part.kind, part.name
+    command, _, definition = part.value.partition(" USING ")
+    return part.table, command.partition(" INDEX ")[0], _STORAGE.sub("", definition)
+
+
+@cache
+def _expected_parts() -> tuple[tuple[Part, str], ...]:
+    """Return the parts of the newest version, each with the statement that adds it."""
+    return tuple(_parse((migrations_folder() / "schema.txt").read_text(encoding="utf-8")))
+
+
+def _parse(shape: str) -> Iterator[tuple[Part, str]]:
+    table = ""
+    for entry in _ENTRY.split(shape):
+        kind, _, text = " ".join(entry.split()).partition(" ")
+        name, _, value = text.partition(" ")
+        if kind == "table":
+            table = text
+        elif kind == "column" and (column := _COLUMN.fullmatch(value)):
+            yield Part(table, kind, name, column["type"]), _escape(f"ADD COLUMN {name} {value}")
+        elif kind == "constraint" and value.startswith("CHECK"):
+            yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
+        elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
+            add = f"ADD PRIMARY KEY {index['columns']}"
+            if not index["unique"]:
+                add = f"CREATE INDEX {index['name']} ON {{table}} USING {index['definition']}"
+            part = Part(table, "index", index["name"], f"{kind} {text}")
+            yield part, add if not index["unique"] else _escape(add)
+
+
+def _escape(command: str) -> str:
+    return _ALTER + command.replace("{", "{{").replace("}", "}}")
+
+
+def _alter_type(column: Part, add: str) -> str:
+    """Return the statement that changes the type of a column.
+
+    Its default and the constraints that use it are removed before and added again after.
+    """
+    name = column.name
+    before, after = [], []
+    _, _, default = add.partition(" DEFAULT ")
+    if default:
+        before.append(f"ALTER COLUMN {name} DROP DEFAULT")
+        after.append(f"ALTER COLUMN {name} SET DEFAULT {default}")
+    for part, command in _expected_parts():
+        if (part.table, part.kind) == (column.table, "constraint") and re.search(rf"\b{name}\b", command):
+            before.append(f"DROP CONSTRAINT IF EXISTS {part.name}")
+            after.append(command.removeprefix(_ALTER))
+    commands = [*before, f"ALTER COLUMN {name} TYPE {column.value} USING {name}::{column.value}", *after]
+    return _ALTER + ", ".join(commands)

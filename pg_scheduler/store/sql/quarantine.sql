@@ -1,0 +1,71 @@
+-- name: oversized_due
+-- route: dedicated
+-- timeout: hot
+-- Return the due jobs of the names $1, among those that a claim of at most $2 jobs may read, of which a claim
+-- would send more than $4 bytes of text. Nothing is locked: a claim that timed out may still hold the rows.
+--
+-- Jobs under which $5 workers died or more are excluded, unless NULL. Up to 2,000 bytes that are not compressed
+-- have less than 16.4 MB of text.
+SELECT job_id, size
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id, task_data, octet_length(job_name) + coalesce(octet_length(function), 0) AS names
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time >= {first_instant} AND execution_time <= coalesce($3, now())
+      AND status = 'pending'
+      AND coalesce(function, job_name) = ANY ($1)
+      AND ($5::integer IS NULL OR crash_count < $5)
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $2
+) AS job
+CROSS JOIN LATERAL (
+    SELECT names::bigint + CASE
+        WHEN pg_column_size(task_data) <= 2000 AND pg_column_compression(task_data) IS NULL THEN 0
+        ELSE octet_length(task_data::text)
+    END AS size
+    OFFSET 0
+) AS measured
+WHERE size > $4;
+
+-- name: lock_due
+-- route: caller
+-- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids.
+--
+-- Arguments are not read. The claim runs from the start of the index, without jobs under which $4
+-- workers died or more, unless NULL.
+SELECT job.job_id
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND priority = level.priority
+      AND execution_time >= {first_instant}
+      AND execution_time <= coalesce($3, now())
+      AND status = 'pending'
+      AND coalesce(function, job_name) = ANY ($1)
+      AND ($4::integer IS NULL OR crash_count < $4)
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+) AS job;
+
+-- name: pending_claim
+-- route: caller
+-- Read a row as a claim does.
+SELECT {claim_columns}
+FROM {schema}scheduled_jobs
+WHERE job_id = $1;
+
+-- name: quarantine_job
+-- route: caller
+-- Fail a pending job whose row cannot be read. Its arguments are not read.
+UPDATE {schema}scheduled_jobs SET
+    status        = 'failed',
+    finished_at   = coalesce($3, now()),
+    error_message = $2,
+    attempt       = attempt % 2147483647 + 1
+WHERE job_id = $1 AND status = 'pending'
+RETURNING job_id, job_name, attempt;

@@ -1,0 +1,133 @@
+"""The reason in the ``error_message`` of an expired job: each case, by a sweep and by a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.store.store import Store
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, worker
+
+GRACE_S = 10
+BETWEEN = "not started between 2030-01-01 12:00:00 and 2030-01-01 12:00:10 UTC; "
+
+Expire: TypeAlias = Callable[[Store], Awaitable[object]]
+
+
+async def sweep(store: Store) -> None:
+    assert len(await store.jobs.expire("w1", [NAME], 100)) == 1
+
+
+async def claim(store: Store) -> None:
+    answer = await store.claims.exchange("w1", [NAME], 100)
+    assert (len(answer.expired), answer.jobs) == (1, [])
+    await store.claims.explain_expiry("w1", [NAME], answer.expired)
+
+
+BOTH = pytest.mark.parametrize("expire", [sweep, claim])
+
+
+async def reason(pool: Pool) -> str:
+    text: str = await pool.fetchval("SELECT error_message FROM scheduled_jobs WHERE status = 'expired'")
+    return text
+
+
+@BOTH
+async def test_expired_job_says_that_a_worker_of_its_function_was_not_free(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    clock.advance(11 * SECOND)
+    await expire(store)
+    assert await reason(pool) == BETWEEN + (
+        "worker w1, which has registered its function, had no free slot, was blocked, "
+        "or could not reach the database"
+    )
+
+
+@BOTH
+async def test_expired_job_says_that_no_worker_had_started(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker("gone"), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    clock.advance((LEASE + 1) * SECOND)
+    await store.workers.register(worker(), LEASE)
+    await expire(store)
+    assert await reason(pool) == BETWEEN + (
+        "no worker that runs now had started: the first one started at 2030-01-01 12:01:01 UTC"
+    )
+
+
+@BOTH
+async def test_expired_job_says_that_the_worker_of_its_function_started_later(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker("other"), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    clock.advance(15 * SECOND)
+    await store.workers.register(worker(), LEASE)
+    await expire(store)
+    assert await reason(pool) == BETWEEN + (
+        "no worker claimed it; worker w1, which has registered its function, "
+        "started at 2030-01-01 12:00:15 UTC"
+    )
+
+
+@BOTH
+async def test_expired_job_says_that_it_was_scheduled_too_late(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    clock.advance(20 * SECOND)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await expire(store)
+    assert await reason(pool) == BETWEEN + "it was scheduled later, at 2030-01-01 12:00:20 UTC"
+
+
+async def test_expired_job_names_its_function_when_the_worker_has_not_registered_it(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(job_name="nightly", function="app.sned", misfire_grace_time=GRACE_S)])
+    clock.advance(11 * SECOND)
+    await sweep(store)
+    assert await reason(pool) == BETWEEN + (
+        "no worker claimed it, and worker w1 has not registered the function app.sned"
+    )
+
+
+@BOTH
+async def test_expired_job_keeps_the_error_of_its_last_attempt(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no'")
+    clock.advance(11 * SECOND)
+    await expire(store)
+    assert (await reason(pool)).endswith("; error of the last attempt: ValueError: no")
+
+
+@BOTH
+@pytest.mark.parametrize("expires_at", ["-infinity", "4713-01-01 BC"])
+async def test_job_with_an_expiry_outside_of_the_calendar_expires_with_a_reason(
+    store: Store, pool: Pool, expire: Expire, expires_at: str
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job()])
+    await pool.execute("UPDATE scheduled_jobs SET expires_at = $1::text::timestamptz", expires_at)
+    await expire(store)
+    assert "it was scheduled later" in await reason(pool)
+
+
+async def test_claim_keeps_the_error_message_of_a_job_that_it_starts(store: Store, pool: Pool) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S, execution_time=NOW)])
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no'")
+    assert len((await store.claims.exchange("w1", [NAME], 1)).jobs) == 1
+    assert await pool.fetchval("SELECT error_message FROM scheduled_jobs") == "ValueError: no"

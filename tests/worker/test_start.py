@@ -1,0 +1,99 @@
+"""The load of a start on a database whose schema is up to date: statements, and locks that it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler, periodic
+from pg_scheduler.events import JobCompleted, PassFinished, ServiceRetrying
+from pg_scheduler.migrate.apply import _lock_key
+from tests.support.statements import Statements
+from tests.support.worker import PATIENCE, Recorder, now
+
+SERVICES = ("claimer", "planner", "rescuer", "expirer", "deadline_scanner", "vacuum", "heartbeat")
+TABLES = "scheduled_jobs, scheduler_workers, scheduler_periodic_jobs, scheduler_migrations, vacuum_stats"
+
+
+async def hourly() -> None: ...
+
+
+async def note() -> None: ...
+
+
+@pytest.fixture(autouse=True)
+async def _schedule(pool: asyncpg.Pool) -> None:
+    """A schedule that an earlier start has written."""
+    periodic(every=timedelta(hours=1), dedup_key="hourly")(hourly)
+    scheduler = Scheduler(pool)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        await seen.until(PassFinished, service="planner")
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_periodic_jobs") == 1
+
+
+async def first_passes(seen: Recorder) -> None:
+    for service in SERVICES:
+        await seen.until(PassFinished, service=service)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+async def test_start_runs_few_statements_when_the_schema_is_up_to_date(dsn: str, size: int) -> None:
+    statements = Statements()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=size, init=statements.listen) as pool:
+        scheduler = Scheduler(pool)
+        seen = Recorder(scheduler)
+        async with scheduler:
+            await first_passes(seen)
+            sent = await statements.take()
+    assert sent.named["lock_periodic"] == 0
+    assert sent.named["upsert_periodic"] == 0
+    assert not {name for name in sent.counts if name in {"CREATE", "ALTER", "LOCK", "DROP"}}
+    assert sum(sent.named.values()) <= 20  # 17 when this was written
+    assert sent.transactions <= 42  # 38, of which 12 are resets
+
+
+@pytest.mark.parametrize("mode", ["ACCESS SHARE", "ROW EXCLUSIVE"])
+async def test_start_takes_no_lock_that_conflicts_with_another_session(
+    dsn: str, pool: asyncpg.Pool, mode: str
+) -> None:
+    """ROW EXCLUSIVE conflicts with every stronger mode. The other session also holds the migration lock."""
+    other = await asyncpg.connect(dsn)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(f"LOCK TABLE {TABLES} IN {mode} MODE")
+    await other.execute("SELECT pg_advisory_xact_lock($1::integer, $2::integer)", *_lock_key("public"))
+    scheduler = Scheduler(pool)
+    seen = Recorder(scheduler)
+    async with asyncio.timeout(PATIENCE / 2):
+        async with scheduler:
+            await first_passes(seen)
+            await seen.until(JobCompleted, job_id=await scheduler.schedule(note, execution_time=now()))
+    assert not seen.of(ServiceRetrying)
+    await transaction.rollback()
+    await other.close()
+
+
+async def test_start_does_not_wait_for_another_worker_that_starts(dsn: str, pool: asyncpg.Pool) -> None:
+    """Another worker's row is not committed, and it has locked a schedule."""
+    other = await asyncpg.connect(dsn)
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(
+        "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
+        " last_beat, lease_until) VALUES ('other', 'host', 1, '1', 1, now(), now(), now() + interval '1 h')"
+    )
+    await other.execute("SELECT FROM scheduler_periodic_jobs FOR UPDATE")
+    seen: list[Recorder] = []
+    async with asyncio.timeout(PATIENCE / 2):
+        schedulers = [Scheduler(pool) for _ in range(2)]
+        seen += map(Recorder, schedulers)
+        await asyncio.gather(*(scheduler.start() for scheduler in schedulers))
+        await asyncio.gather(*map(first_passes, seen))
+        await asyncio.gather(*(scheduler.shutdown() for scheduler in schedulers))
+    assert not any(recorder.of(ServiceRetrying) for recorder in seen)
+    await transaction.rollback()
+    await other.close()
