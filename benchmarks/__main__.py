@@ -36,6 +36,7 @@ ROWS: Final = (
     "latency",
     "lateness",
     "herd",
+    "starts",
     "idle",
     "backlog",
     "running_rows",
@@ -43,6 +44,7 @@ ROWS: Final = (
     "cold_plans",
     "unknown_names",
     "sleepers",
+    "triggers",
     "soak",
 )
 """The rows in the order of the table."""

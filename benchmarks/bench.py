@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.contestants import BARE, OURS, PEERS, Contestant
+from benchmarks.contestants import OURS, PEERS, Contestant
 from benchmarks.drivers import Driver, DriverError
 from benchmarks.environments import MissingPeerError, command
 from benchmarks.machine import processor_seconds
@@ -169,10 +169,10 @@ class Bench:
         return result
 
     def contestants(
-        self, *, named: Iterable[str] = (), bare: bool = False, others: bool = True
+        self, *, named: Iterable[str] = (), bare: Contestant | None = None, others: bool = True
     ) -> list[Contestant]:
-        """Return this library and the peers in the order of a round."""
-        return [*self._ours, *([BARE] if bare else []), *self.peers(named=named, others=others)]
+        """Return this library, a bare loop if given, and the peers in the order of a round."""
+        return [*self._ours, *([bare] if bare else []), *self.peers(named=named, others=others)]
 
     async def alternate(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["BARE", "BEFORE", "CONTESTANTS", "OURS", "PEERS", "Contestant", "before"]
+__all__ = ["BARE", "BARE_LISTENER", "BEFORE", "CONTESTANTS", "OURS", "PEERS", "Contestant", "before"]
 
 Kind = Literal["here", "python", "node"]
 
@@ -62,6 +62,13 @@ BARE: Final = Contestant(
     drain=200_000,
     note="an upper bound without a library",
 )
+
+BARE_LISTENER: Final = replace(
+    BARE,
+    driver="benchmarks.bare_listener",
+    tuned="LISTEN, and one statement each for insert with NOTIFY, claim, completion and the next due time",
+)
+"""The bare loop of the rows about delays."""
 
 PEERS: Final = (
     Contestant(

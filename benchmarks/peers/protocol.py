@@ -51,7 +51,7 @@ class Order:
         lead: With ``single``: the seconds until each job is due; None for immediately.
         quiet: The seconds without a started job after which a worker stops; 0 for never.
         job: The function: ``work``, ``nap`` (sleeps) or ``other`` (not registered by workers).
-        options: Options of one driver.
+        options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module.
     """
 
     op: Literal["install", "many", "single", "work", "both"]
@@ -242,7 +242,9 @@ async def _until_done(quiet: float) -> None:
     done.cancel()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if name == "asyncio":
+        return asyncio.new_event_loop
     try:
         import uvloop  # type: ignore[import-not-found,unused-ignore] # noqa: PLC0415 - optional
     except ImportError:
@@ -252,15 +254,17 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(peer: Callable[[Order], Peer], order: str) -> None:
-    """Run the driver, with uvloop if it is installed, as in every environment of the benchmarks."""
+    """Run the driver, with uvloop if it is installed and not declined, as in every environment."""
     logging.disable(logging.WARNING)
 
+    given = Order(**json.loads(order))
+
     async def whole() -> None:
-        result = await _execute(peer(Order(**json.loads(order))))
+        result = await _execute(peer(given))
         send_event(event="result", **result)
 
     main: Coroutine[Any, Any, None] = whole()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory(given.options.get("loop", "uvloop"))) as runner:
         runner.run(main)
         sys.stdout.flush()
         # A thread may still wait in readline(), and the exit of the interpreter would wait for it.

@@ -18,7 +18,9 @@ __all__ = ["GOALS", "TITLE", "measure"]
 TITLE: Final = "500,000 future jobs of the highest priority and 1,000,000 finished rows in the table"
 
 EMPTY_POLL: Final = "empty poll, ms in the server"
-GOALS: Final = (goal(0.9), Goal(EMPTY_POLL, most=0.1))
+POLL_TRIP: Final = "round trip of it, ms"
+TRIVIAL_TRIP: Final = "round trip of SELECT 1, ms"
+GOALS: Final = (goal(0.9), Goal(POLL_TRIP, than="ours", than_measure=TRIVIAL_TRIP, most=4))
 
 
 async def measure(bench: Bench) -> None:
@@ -58,5 +60,5 @@ async def empty_poll(bench: Bench, database: Database) -> None:
         bench.outcome.note("no statement matched CLAIM in ours.py")
         return
     bench.outcome.add("ours", EMPTY_POLL, claims["execution"])
-    bench.outcome.add("ours", "round trip of it, ms", percentile(claims["milliseconds"], 0.5))
-    bench.outcome.add("ours", "round trip of SELECT 1, ms", claims["select_one"])
+    bench.outcome.add("ours", POLL_TRIP, percentile(claims["milliseconds"], 0.5))
+    bench.outcome.add("ours", TRIVIAL_TRIP, claims["select_one"])

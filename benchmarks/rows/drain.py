@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.bench import Bench, Database, Load
-from benchmarks.contestants import OURS, Contestant
+from benchmarks.contestants import BARE, OURS, Contestant
 from benchmarks.results import Curve, Goal, Outcome
 
 __all__ = ["GOALS", "TITLE", "measure", "rate", "record_drain"]
@@ -49,7 +49,7 @@ async def measure(bench: Bench) -> None:
             f"{contestant.name}: {n:,} jobs; {contestant.tuned}; {contestant.note}".rstrip("; ")
         )
 
-    await bench.alternate(bench.contestants(named=("graphile-worker", "PgQueuer"), bare=True), one)
+    await bench.alternate(bench.contestants(named=("graphile-worker", "PgQueuer"), bare=BARE), one)
     if not bench.quick:
         await _sweep(bench)
 
