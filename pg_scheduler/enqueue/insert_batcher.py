@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
-from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.rows import DelayedJob, NewJob
 from pg_scheduler.store.faults import REFUSALS
 
 __all__ = ["InsertBatcher"]
@@ -22,20 +22,23 @@ MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
 
-class InsertBatcher:
+J = TypeVar("J", bound=NewJob | DelayedJob)
+
+
+class InsertBatcher(Generic[J]):
     """Inserts one job per call.
 
     Args:
         insert: Inserts jobs with different ids and returns the ids that did not exist.
     """
 
-    def __init__(self, insert: Callable[[Sequence[NewJob]], Awaitable[set[str]]]) -> None:
+    def __init__(self, insert: Callable[[Sequence[J]], Awaitable[set[str]]]) -> None:
         self._insert = insert
-        self._waiting: list[tuple[NewJob, asyncio.Future[bool]]] = []
+        self._waiting: list[tuple[J, asyncio.Future[bool]]] = []
         self._busy = False
         self._flush: asyncio.Task[None] | None = None
 
-    async def insert(self, job: NewJob) -> bool:
+    async def insert(self, job: J) -> bool:
         """Insert a job; return False if its id exists."""
         if self._busy:
             answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -61,7 +64,7 @@ class InsertBatcher:
             _fail(answer, _cancelled())
 
     async def _insert_waiting(self) -> None:
-        batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
+        batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
         try:
             await asyncio.sleep(0)
             batch = self._take()
@@ -74,9 +77,9 @@ class InsertBatcher:
         finally:
             self._start_next(shared=len(batch) > 1)
 
-    def _take(self) -> dict[str, tuple[NewJob, asyncio.Future[bool]]]:
-        batch: dict[str, tuple[NewJob, asyncio.Future[bool]]] = {}
-        rest: list[tuple[NewJob, asyncio.Future[bool]]] = []
+    def _take(self) -> dict[str, tuple[J, asyncio.Future[bool]]]:
+        batch: dict[str, tuple[J, asyncio.Future[bool]]] = {}
+        rest: list[tuple[J, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
             if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
                 rest.append((job, answer))
@@ -85,7 +88,7 @@ class InsertBatcher:
         self._waiting = rest
         return batch
 
-    async def _answer(self, batch: dict[str, tuple[NewJob, asyncio.Future[bool]]]) -> None:
+    async def _answer(self, batch: dict[str, tuple[J, asyncio.Future[bool]]]) -> None:
         try:
             inserted = await self._insert([job for job, _ in batch.values()])
         except DatabaseUnavailableError as fault:
@@ -99,7 +102,7 @@ class InsertBatcher:
                 if not answer.done():
                     answer.set_result(job_id in inserted)
 
-    async def _answer_one(self, job: NewJob, answer: asyncio.Future[bool]) -> None:
+    async def _answer_one(self, job: J, answer: asyncio.Future[bool]) -> None:
         try:
             inserted = bool(await self._insert([job]))
         except (*REFUSALS, DatabaseUnavailableError) as error:

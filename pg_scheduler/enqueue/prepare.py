@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from operator import is_not
 
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobPriority, JobSpec, Unset
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, JobSpec
 from pg_scheduler.jobs.payload import check_size, encode
-from pg_scheduler.jobs.registry import Task, TaskRegistry
+from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
@@ -83,10 +85,11 @@ class JobPreparer:
         execution_time: datetime,
         task_data: str,
         *,
-        priority: JobPriority,
-        max_retries: int,
+        priority: JobPriority | Unset,
+        max_retries: int | Unset,
         job_id: str | None,
         misfire_grace_time: int | Unset | None,
+        timeout: float | timedelta | Unset | None,
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
 
@@ -101,7 +104,7 @@ class JobPreparer:
             priority=priority,
             max_retries=max_retries,
             misfire_grace_time=misfire_grace_time,
-            timeout=UNSET,
+            timeout=timeout,
         )
         due = check_execution_time(execution_time)
         check_size(task_data, self._max_payload_bytes)
@@ -131,12 +134,16 @@ class JobPreparer:
         name: str,
         task: Task | None,
         *,
-        priority: JobPriority,
-        max_retries: int,
+        priority: JobPriority | Unset,
+        max_retries: int | Unset,
         misfire_grace_time: int | Unset | None,
         timeout: float | timedelta | Unset | None,
     ) -> JobDefaults:
         """Return the validated values. An unset one defaults to that of the task, then of the Scheduler."""
+        if isinstance(priority, Unset):
+            priority = task.priority if task is not None else JobPriority.NORMAL
+        if isinstance(max_retries, Unset):
+            max_retries = task.max_retries if task is not None else 0
         if isinstance(misfire_grace_time, Unset) and task is not None:
             misfire_grace_time = task.misfire_grace_time
         if isinstance(timeout, Unset):

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.jobs.ids import new_job_id
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, Unset
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue

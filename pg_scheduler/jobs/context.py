@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pg_scheduler.jobs.rows import Claim
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from pg_scheduler.scheduler import Scheduler
 
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
@@ -29,10 +34,17 @@ class CurrentJob:
     """When this attempt was due."""
     deadline: datetime | None
     """When the timeout of the attempt expires; None for no timeout."""
+    scheduler: Scheduler = field(repr=False, compare=False)
+    """The Scheduler that runs the attempt, so that jobs can schedule jobs."""
+
+    @property
+    def pool(self) -> asyncpg.Pool[Any]:
+        """The asyncpg pool of that Scheduler."""
+        return self.scheduler.db_pool
 
 
-current: Final[ContextVar[tuple[Claim, float]]] = ContextVar("pg_scheduler_current_job")
-"""The claim and the start of its attempt in seconds since 1970, set for every job."""
+current: Final[ContextVar[tuple[Claim, float, Scheduler]]] = ContextVar("pg_scheduler_current_job")
+"""The claim, the start of its attempt in seconds since 1970 and the Scheduler, set for every job."""
 
 
 def current_job() -> CurrentJob:
@@ -47,7 +59,7 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        claim, began = current.get()
+        claim, began, scheduler = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
@@ -56,4 +68,4 @@ def current_job() -> CurrentJob:
     deadline = None
     if seconds is not None:
         deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
-    return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline)
+    return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline, scheduler)

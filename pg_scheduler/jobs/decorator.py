@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TypeVar
 
-from pg_scheduler.jobs.model import UNSET, JobFunction, Unset
+from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = ["job"]
 
@@ -21,6 +24,9 @@ def job(
     *,
     timeout: float | timedelta | Unset | None = UNSET,
     misfire_grace_time: int | Unset | None = UNSET,
+    max_retries: int | Unset = UNSET,
+    retry: RetryPolicy | None = None,
+    priority: JobPriority | Unset = UNSET,
 ) -> Callable[[F], F]:
     """Register a coroutine function with every Scheduler of the process.
 
@@ -32,27 +38,36 @@ def job(
             if omitted.
         misfire_grace_time: Default misfire grace time in seconds; None for no limit. The Scheduler's if
             omitted.
+        max_retries: Default number of retries after a failed first attempt. 0 if omitted.
+        retry: The delays before its retries; None for the ``retry_policy`` of the Scheduler.
+        priority: Default priority. NORMAL if omitted.
 
     Returns:
         A decorator that returns the unchanged function.
 
     Raises:
         TypeError: The decorated object is not a coroutine function.
+        ConfigurationError: An option is out of range; a ValueError.
         NameConflictError: Another function has one of the names; a ValueError.
 
     Example:
         >>> from pg_scheduler import job
-        >>> @job(name="mail.welcome", aliases=["send_welcome"])
+        >>> @job(name="mail.welcome", aliases=["send_welcome"], max_retries=5, timeout=30)
         ... async def send_welcome_mail(to: str) -> None: ...
     """
     if callable(name):
         raise TypeError("@job must be called; write @job() above the function")
     old_names = check_aliases(aliases)
+    options = TaskOptions(
+        timeout=timeout,
+        misfire_grace_time=misfire_grace_time,
+        max_retries=max_retries,
+        retry=retry,
+        priority=priority,
+    )
 
     def decorate(func: F) -> F:
-        catalogue.register(
-            func, name=name, aliases=old_names, timeout=timeout, misfire_grace_time=misfire_grace_time
-        )
+        catalogue.register(func, name=name, aliases=old_names, options=options)
         return func
 
     return decorate

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from pg_scheduler.jobs.unset import UNSET, Unset
+
 __all__ = [
     "DEFAULT_TIMEOUT",
-    "UNSET",
     "ConflictResolution",
     "Job",
     "JobCounts",
@@ -18,7 +19,6 @@ __all__ = [
     "JobPriority",
     "JobSpec",
     "JobStatus",
-    "Unset",
     "Worker",
 ]
 
@@ -26,18 +26,6 @@ JobFunction = Callable[..., Coroutine[Any, Any, Any]]
 
 
 DEFAULT_TIMEOUT: Final = timedelta(hours=1)
-
-
-class Unset(Enum):
-    """The type of UNSET, the default of parameters for which None is a value."""
-
-    UNSET = "unset"
-
-    def __repr__(self) -> str:
-        return "<unset>"
-
-
-UNSET: Final = Unset.UNSET
 
 
 class JobStatus(StrEnum):
@@ -133,28 +121,30 @@ class JobSpec:
         execution_time: The due time, timezone-aware.
         args: Positional arguments that JSON can represent.
         kwargs: Keyword arguments that JSON can represent.
-        priority: Due jobs of a higher priority start first.
-        max_retries: Retries after a failed first attempt.
+        priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+        max_retries: Retries after a failed first attempt. Default: the task's, else 0.
         job_id: Your own id; None to generate one.
         misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
-            limit. Default: the function's, else the Scheduler's.
+            limit. Default: the task's, else the Scheduler's.
         timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
-            function's, which is an hour unless ``@job`` sets another one.
+            task's, else one hour.
+
+    The options read UNSET until they are given; the defaults apply when the job is inserted.
 
     Example:
         >>> from datetime import UTC, datetime
         >>> from pg_scheduler import JobSpec
         >>> async def send(to: str) -> None: ...
         >>> JobSpec(send, datetime(2030, 1, 1, tzinfo=UTC), args=("ada@example.org",)).max_retries
-        0
+        UNSET
     """
 
     func: JobFunction
     execution_time: datetime
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    priority: JobPriority = JobPriority.NORMAL
-    max_retries: int = 0
+    priority: JobPriority | Unset = UNSET
+    max_retries: int | Unset = UNSET
     job_id: str | None = None
     misfire_grace_time: int | Unset | None = UNSET
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)

@@ -11,35 +11,18 @@ pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import timedelta
 from types import FunctionType
 from typing import Final
 
 from pg_scheduler.errors import NameConflictError
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, Unset
+from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.naming import check_aliases, check_function, check_name, qualified_name
-from pg_scheduler.jobs.validation import check_grace, check_timeout
+from pg_scheduler.jobs.task import NO_OPTIONS, Task, TaskOptions
 
-__all__ = ["Task", "TaskRegistry", "captures_same", "catalogue"]
+__all__ = ["TaskRegistry", "captures_same", "catalogue"]
 
 COMPARED_TYPES: Final = (str, bytes, int, float)
 """Types whose captured values are compared by value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A registered function with the defaults of its jobs."""
-
-    func: JobFunction
-    name: str
-    timeout: float | None = DEFAULT_TIMEOUT.total_seconds()
-    misfire_grace_time: int | Unset | None = UNSET
-
-    @property
-    def identity(self) -> str:
-        """The qualified name, by which a reloaded function is the same one."""
-        return qualified_name(self.func)
 
 
 class TaskRegistry:
@@ -64,8 +47,7 @@ class TaskRegistry:
         name: str | None = None,
         aliases: Iterable[str] = (),
         loose: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
+        options: TaskOptions = NO_OPTIONS,
     ) -> Task:
         """Register a function. Registering it again adds names and changes defaults.
 
@@ -74,8 +56,7 @@ class TaskRegistry:
             name: The name of its jobs; ``module.qualname`` when None.
             aliases: Former names whose pending jobs run too.
             loose: Names that resolve only while no other function has them.
-            timeout: Default time limit of one attempt; one hour when unset.
-            misfire_grace_time: Default misfire grace time; the Scheduler's when unset.
+            options: The defaults of its jobs.
 
         Raises:
             TypeError: ``func`` is not a coroutine function.
@@ -83,20 +64,11 @@ class TaskRegistry:
         """
         check_function(func)
         known = self.task_of(func)
-        plain = (
-            name is None and timeout is UNSET and misfire_grace_time is UNSET and not aliases and not loose
-        )
+        plain = name is None and options == NO_OPTIONS and not aliases and not loose
         if known and plain and known.func is func:
             return known
         before = known or Task(func, qualified_name(func))
-        task = Task(
-            func,
-            before.name if name is None else check_name(name),
-            before.timeout if isinstance(timeout, Unset) else check_timeout(timeout),
-            before.misfire_grace_time
-            if isinstance(misfire_grace_time, Unset)
-            else check_grace(misfire_grace_time),
-        )
+        task = before.changed(func, before.name if name is None else check_name(name), options)
         exact = [task.name, qualified_name(func), *check_aliases(aliases)]
         for each in exact:
             self._check_is_free(each, task)

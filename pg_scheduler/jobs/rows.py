@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-__all__ = ["Claim", "GeneratedIdJob", "NewJob"]
+__all__ = ["Claim", "DelayedJob", "GeneratedIdJob", "NewJob"]
 
 
 class NewJob(NamedTuple):
@@ -31,6 +31,21 @@ class GeneratedIdJob(NewJob):
     """A job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
 
     __slots__ = ()
+
+
+class DelayedJob(NamedTuple):
+    """A validated job that is due a delay after its insertion, by the clock of the database."""
+
+    job_id: str
+    task_data: str
+    delay_s: float
+    job_name: str
+    priority: int
+    max_retries: int
+    misfire_grace_time: int | None
+    timeout_seconds: float | None
+    function: str | None = None
+    lock_key: int | None = None
 
 
 class Claim(NamedTuple):

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_INTEGER",
     "SHOWN_TYPES",
     "check_count",
+    "check_delay",
     "check_execution_time",
     "check_grace",
     "check_job_id",
@@ -44,6 +45,10 @@ TIME_REMEDIES: Final = {
 }
 
 DEFAULT_TIME_REMEDY: Final = "pass datetime.now(UTC) + timedelta(...)"
+
+
+MAX_DELAY_S: Final = 3_153_600_000
+"""A hundred years."""
 
 
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -111,6 +116,21 @@ def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INT
         shown = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
         raise ConfigurationError(f"{name} must be between {least} and {most}, not {shown}")
     return value
+
+
+def check_delay(name: str, value: object) -> float:
+    """Return a delay in seconds; None is no delay."""
+    if value is None:
+        return 0.0
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(
+            f"{name} must be seconds, a timedelta or None, not {type(value).__name__}{_shown(value)}"
+        )
+    if not 0 <= value <= MAX_DELAY_S:
+        raise ValueError(f"{name} must be between 0 and {MAX_DELAY_S} seconds, not {value}")
+    return float(value)
 
 
 def check_grace(value: object) -> int | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 import asyncpg
 
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
@@ -42,6 +42,28 @@ class JobRepository:
     async def insert_small(self, jobs: Sequence[NewJob], *, message: str | None = None) -> set[str]:
         """Insert a few jobs. Consecutive calls reuse one connection."""
         return await self._insert(jobs, message, route=Route.STICKY)
+
+    async def enqueue(
+        self, jobs: Sequence[DelayedJob], *, message: str | None = None, connection: Connection | None = None
+    ) -> set[str]:
+        """Insert the jobs whose ids are new, due a delay from now, with the message; return their ids."""
+        columns = jobs[0] if len(jobs) == 1 else zip(*jobs, strict=True)
+        channel = await self._statements.channel(on=connection) if message else None
+        rows = await self._statements.fetch_retrying(
+            "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
+            *columns,
+            self._statements.now,
+            channel,
+            message,
+            on=connection,
+            route=None if connection is not None else Route.STICKY,
+        )
+        return {row[0] for row in rows}
+
+    async def clock(self, *, connection: Connection | None = None) -> datetime:
+        """Return the time by the scheduler's clock, also late in a transaction."""
+        now: datetime = await self._statements.value("clock", self._statements.now, on=connection)
+        return now
 
     async def copy(
         self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None

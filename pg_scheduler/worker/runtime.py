@@ -9,6 +9,7 @@ import os
 import platform
 from collections import Counter
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
@@ -46,14 +47,22 @@ from pg_scheduler.worker.supervisor import Part, Supervisor
 from pg_scheduler.worker.tuning import Tuning
 from pg_scheduler.worker.wiring import Receivers, connect
 
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+
 __all__ = ["Runtime"]
 
 
 class Runtime:
-    """The parts of one worker, from start to stop."""
+    """The parts of one worker, from start to stop.
+
+    Args:
+        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
+    """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
+        scheduler: Scheduler,
         store: Store,
         events: EventBus,
         tasks: TaskRegistry,
@@ -90,6 +99,7 @@ class Runtime:
             in_flight,
             policy,
             signals,
+            scheduler=scheduler,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
             options=tuning.executor,

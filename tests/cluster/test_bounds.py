@@ -20,7 +20,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, release_change
-from pg_scheduler.jobs.rows import Claim, GeneratedIdJob
+from pg_scheduler.jobs.rows import Claim, DelayedJob, GeneratedIdJob
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -94,6 +94,9 @@ SCHEDULER_CALLS: dict[str, Call] = {
         work, **due(job_id="a", conflict_resolution=ConflictResolution.REPLACE)
     ),
     "schedule, on a connection": lambda it, conn: it.schedule(work, **due(connection=conn)),
+    "enqueue": lambda it, _: it.enqueue(work),
+    "enqueue, replacing": lambda it, _: it.enqueue(work, conflict_resolution=ConflictResolution.REPLACE),
+    "enqueue, on a connection": lambda it, conn: it.enqueue(work, connection=conn),
     "schedule_bulk": lambda it, _: it.schedule_bulk([JobSpec(work, now())] * 3),
     "schedule_bulk, by COPY": lambda it, _: it.schedule_bulk([JobSpec(work, now())] * 300),
     "schedule_bulk, on a connection": lambda it, conn: it.schedule_bulk(
@@ -197,6 +200,8 @@ def claimed() -> list[Claim]:
     return [Claim("a", NAME, NAME, 1, now(), "{}", 5, 0, 0, None, None)]
 
 
+DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
+
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
@@ -205,6 +210,8 @@ STORE_CALLS: dict[str, Call] = {
     "insert": lambda it, _: it.jobs.insert([new_job()]),
     "insert, with a message": lambda it, conn: it.jobs.insert([new_job()], message="due", connection=conn),
     "insert_small": lambda it, _: it.jobs.insert_small([new_job()]),
+    "enqueue": lambda it, _: it.jobs.enqueue([DELAYED]),
+    "clock": lambda it, _: it.jobs.clock(),
     "copy": lambda it, _: it.jobs.copy([GeneratedIdJob(*new_job())], 1000),
     "replace": lambda it, _: it.jobs.replace([new_job()]),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),

@@ -24,7 +24,7 @@ from pg_scheduler.jobs.outcome import (
     RetryOutcome,
     SkipOutcome,
 )
-from pg_scheduler.jobs.rows import GeneratedIdJob
+from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
@@ -66,7 +66,7 @@ def test_every_statement_is_used_by_the_store(name: str) -> None:
 def test_store_uses_only_statements_that_exist() -> None:
     asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
-    assert len(set(asked)) >= len(QUERIES) - 4, "all but the four inserts, whose names are computed"
+    assert len(set(asked)) >= len(QUERIES) - 6, "all but the six inserts, whose names are computed"
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -224,6 +224,11 @@ async def use_path(store: Store) -> object:
         2: (NOW - 2 * SECOND, "j", True)
     }
     await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
+    delayed = DelayedJob("k", "{}", 1.5, "nobody.knows", 5, 0, 7, None)
+    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == {"k", "l"}
+    assert await store.jobs.enqueue([delayed]) == set()
+    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m"}
+    assert await store.jobs.clock() == NOW
     await store.jobs.replace([new_job("f", priority=1)])
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
@@ -268,7 +273,7 @@ async def use_path(store: Store) -> object:
 
 
 @pytest.mark.parametrize(
-    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 10))]
+    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 13))]
 )
 @pytest.mark.parametrize("codec", ["text", "binary"])
 async def test_store_works_with_codecs_of_the_pools_owner(
@@ -305,12 +310,12 @@ class OwnRecord(asyncpg.Record):
 async def test_store_works_with_a_record_class_of_the_pools_owner(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, record_class=OwnRecord) as pool:
         store = Store(Connections(cast("Pool", pool)), clock=clock)
-        assert await use_path(store) == (("new",), 9, 10)
+        assert await use_path(store) == (("new",), 9, 13)
 
 
 async def test_store_works_without_a_statement_cache(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=0) as pool:
-        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 10)
+        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 13)
 
 
 async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: asyncpg.Pool) -> None:

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from pg_scheduler import Scheduler
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.events import EventBus, ServiceFaulted
@@ -143,6 +144,7 @@ class Parts:
             self.in_flight,
             RetryPolicy(),
             self.signals,
+            scheduler=cast("Scheduler", None),
             slots=slots,
             shutdown_timeout=shutdown_timeout,
             options=self.tuning.executor,

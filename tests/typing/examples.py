@@ -40,10 +40,20 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 # -- decorators keep the type of a function ------------------------------------------------------------
 
 
-@job(name="mail.send", aliases=["send_mail"], timeout=timedelta(seconds=30), misfire_grace_time=None)
+@job(
+    name="mail.send",
+    aliases=["send_mail"],
+    timeout=timedelta(seconds=30),
+    misfire_grace_time=None,
+    max_retries=5,
+    retry=RetryPolicy(base=timedelta(seconds=1)),
+    priority=JobPriority.HIGH,
+)
 async def send(to: str, *, copies: int = 1) -> bool:
     assert_type(current_job(), CurrentJob)
     assert_type(current_job().deadline, datetime | None)
+    assert_type(current_job().scheduler, Scheduler)
+    await current_job().scheduler.enqueue(report)
     return bool(to) and copies > 0
 
 
@@ -72,6 +82,8 @@ job()(plain)  # type: ignore[type-var]
 periodic(every=timedelta(hours=1))(plain)  # type: ignore[type-var]
 periodic(every=60)  # type: ignore[arg-type]
 job(aliases=5)  # type: ignore[arg-type]
+job(max_retries="5")  # type: ignore[arg-type]
+job(priority=5)  # type: ignore[arg-type]
 
 # -- the Scheduler -------------------------------------------------------------------------------------
 
@@ -134,6 +146,11 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
     async with pool.acquire() as connection, connection.transaction():
         await scheduler.schedule(send, execution_time=SOON, args=["ada"], connection=connection)
         await scheduler.schedule_bulk(specs, connection=connection)
+        await scheduler.enqueue(send, args=["ada"], connection=connection)
+    assert_type(await scheduler.enqueue(send, args=["ada"], delay=timedelta(minutes=1), max_retries=2), str)
+    assert_type(await scheduler.enqueue("mail.send", kwargs={"to": "ada"}, delay=2.5), str)
+    await scheduler.enqueue(send, delay="5")  # type: ignore[arg-type]
+    await scheduler.enqueue(send, priority=None)  # type: ignore[arg-type]
     await scheduler.schedule(send, SOON)  # type: ignore[call-arg]
     await scheduler.schedule(plain, execution_time=SOON)  # type: ignore[arg-type]
     await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
@@ -156,6 +173,7 @@ async def register(scheduler: Scheduler) -> None:
     assert_type(await named(1), int)
     await named("1")  # type: ignore[arg-type]
     scheduler.register(plain)  # type: ignore[type-var]
+    scheduler.register(send, timeout="5")  # type: ignore[call-overload]
 
 
 async def read_jobs(scheduler: Scheduler) -> None:

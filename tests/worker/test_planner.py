@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import Job, JobStatus, PeriodicJobConfig, periodic
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
+from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.schedules.model import PeriodicRow
 from pg_scheduler.store.connections.pool import Connections
@@ -116,7 +117,7 @@ async def test_planner_enqueues_jobs_with_all_settings_of_their_schedule(
         use_advisory_lock=True,
         job_name="planner.mine",
     )(work)
-    parts.tasks.register(work, timeout=60, misfire_grace_time=None)
+    parts.tasks.register(work, options=TaskOptions(timeout=60, misfire_grace_time=None))
     planner = parts.planner()
     await planner.run_once()
     clock.advance(MINUTE)

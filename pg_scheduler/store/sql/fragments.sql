@@ -9,6 +9,34 @@
     $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
     $3::timestamptz + make_interval(secs => $7)
 
+-- The same for jobs that are due $3 seconds after the statement; a transaction may have begun long before.
+
+-- fragment: delayed_values
+SELECT
+    $1, ($2::text)::jsonb, due.execution_time, $4, $5::integer, $6::integer, $7::integer,
+    $8::double precision, $9, $10::bigint, coalesce($11, now()),
+    due.execution_time + make_interval(secs => $7)
+FROM (
+    SELECT coalesce($11, statement_timestamp()) + make_interval(secs => $3::double precision)
+) AS due (execution_time)
+
+-- fragment: delayed_rows
+SELECT
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.execution_time + make_interval(secs => new.misfire_grace_time)
+FROM (
+    SELECT *, coalesce($11, statement_timestamp()) + make_interval(secs => delay_s) AS execution_time
+    FROM ROWS FROM (
+        unnest($1::text[]), unnest($2::text[]), unnest($3::double precision[]), unnest($4::text[]),
+        unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]),
+        unnest($8::double precision[]), unnest($9::text[]), unnest($10::bigint[])
+    ) AS each (
+        job_id, task_data, delay_s, job_name, priority, max_retries, misfire_grace_time,
+        timeout_seconds, function, lock_key
+    )
+) AS new
+
 -- fragment: new_rows
 SELECT
     new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,

@@ -39,6 +39,32 @@ ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
+-- name: enqueue_job
+-- route: pool | sticky
+-- Insert one job that is due a delay from now, as insert_job does.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}
+)
+{delayed_values}
+ON CONFLICT (job_id) DO NOTHING
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+
+-- name: enqueue_jobs
+-- route: pool | sticky
+-- Insert jobs that are due a delay from now, as insert_jobs does.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}
+)
+{delayed_rows}
+ORDER BY new.job_id COLLATE "C"
+ON CONFLICT (job_id) DO NOTHING
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+
+-- name: clock
+-- route: pool
+-- Return the clock of the scheduler, also late in a transaction.
+SELECT coalesce($1, statement_timestamp());
+
 -- name: replace_jobs
 -- route: pool
 -- Insert jobs, or give existing ones a new definition with its attempts unused. The ids must differ.

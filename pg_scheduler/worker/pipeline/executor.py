@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
 from pg_scheduler.events import (
@@ -45,6 +45,9 @@ from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.signals import Signals
 
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+
 __all__ = ["Executor", "ExecutorOptions"]
 
 LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
@@ -64,6 +67,8 @@ class Executor:
     """The slots of a worker, and the attempts in them.
 
     Args:
+        policy: The delays before the retries of tasks without a policy of their own.
+        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that running jobs get to finish.
     """
@@ -79,6 +84,7 @@ class Executor:
         policy: RetryPolicy,
         signals: Signals,
         *,
+        scheduler: Scheduler,
         slots: int,
         shutdown_timeout: float,
         options: ExecutorOptions = ExecutorOptions(),
@@ -90,6 +96,7 @@ class Executor:
         self._completer = completer
         self.in_flight = in_flight
         self._policy = policy
+        self._scheduler = scheduler
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
         self._options = options
@@ -249,7 +256,7 @@ class Executor:
             args, kwargs = decode(claim.task_data)
         except PayloadError as error:
             return UnrunnableResult(error)
-        current.set((claim, time.time()))
+        current.set((claim, time.time(), self._scheduler))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -272,8 +279,10 @@ class Executor:
         if result is _RETURNED:
             self._results.put_completed(claim)
         else:
+            task = self._tasks.resolve(claim.function)
+            policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
-            self._results.put(claim, decide(claim, result, self._policy, spread=spread))
+            self._results.put(claim, decide(claim, result, policy, spread=spread))
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -11,9 +11,11 @@ import pytest
 
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.jobs.model import UNSET, JobPriority, JobSpec
+from pg_scheduler.jobs.model import JobPriority, JobSpec
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unset import UNSET
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -73,7 +75,7 @@ def test_prepare_keeps_every_given_value(preparer: JobPreparer) -> None:
 def test_prepare_uses_the_defaults_of_the_function_before_those_of_the_scheduler(
     preparer: JobPreparer, tasks: TaskRegistry
 ) -> None:
-    tasks.register(work, name="app.work", timeout=None, misfire_grace_time=7)
+    tasks.register(work, name="app.work", options=TaskOptions(timeout=None, misfire_grace_time=7))
     (job,) = preparer.prepare([JobSpec(work, DUE)])
     assert (job.job_name, job.timeout_seconds, job.misfire_grace_time) == ("app.work", None, 7)
     (job,) = preparer.prepare([JobSpec(work, DUE, misfire_grace_time=9, timeout=1)])
@@ -152,6 +154,7 @@ def named(preparer: JobPreparer, name: str, **values: Any) -> NewJob:
         "max_retries": 0,
         "job_id": None,
         "misfire_grace_time": UNSET,
+        "timeout": UNSET,
     }
     return preparer.prepare_named(name, **(defaults | values))
 
@@ -162,7 +165,7 @@ def test_prepare_named_uses_the_defaults_of_the_function_when_it_is_registered(
     job = named(preparer, "elsewhere.run")
     assert isinstance(job, GeneratedIdJob)
     assert (job.job_name, job.timeout_seconds, job.misfire_grace_time) == ("elsewhere.run", 3600.0, 300)
-    tasks.register(work, aliases=["old"], timeout=5, misfire_grace_time=None)
+    tasks.register(work, aliases=["old"], options=TaskOptions(timeout=5, misfire_grace_time=None))
     job = named(preparer, "old", job_id="mine")
     assert (job.job_id, job.job_name, job.timeout_seconds, job.misfire_grace_time) == (
         "mine",

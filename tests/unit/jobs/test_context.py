@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.jobs.context import CurrentJob, current, current_job
 from pg_scheduler.jobs.rows import Claim
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEDULER = cast("Scheduler", object())
 CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
 
 
@@ -20,13 +23,13 @@ def test_current_job_raises_lookup_error_when_no_job_is_running() -> None:
 
 
 async def test_current_job_is_the_same_in_coroutines_and_tasks_of_the_job() -> None:
-    job = CurrentJob("id", "name", 3, DUE, None)
+    job = CurrentJob("id", "name", 3, DUE, None, SCHEDULER)
 
     async def look() -> CurrentJob:
         return current_job()
 
     async def run() -> tuple[CurrentJob, CurrentJob]:
-        current.set((CLAIM, DUE.timestamp()))
+        current.set((CLAIM, DUE.timestamp(), SCHEDULER))
         return await look(), await asyncio.create_task(look())
 
     assert await asyncio.create_task(run()) == (job, job)
@@ -44,7 +47,7 @@ async def test_current_job_deadline_is_the_start_of_the_attempt_plus_the_timeout
     began = DUE + timedelta(hours=1)
 
     async def run() -> datetime | None:
-        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp()))
+        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp(), SCHEDULER))
         return current_job().deadline
 
     assert await asyncio.create_task(run()) == (None if left is None else began + left)

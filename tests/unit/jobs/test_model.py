@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
@@ -10,7 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import UNSET, ConflictResolution, JobCounts, JobPriority, JobSpec, JobStatus
+from pg_scheduler.jobs.model import ConflictResolution, JobCounts, JobPriority, JobSpec, JobStatus
+from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.jobs.validation import (
     MAX_ID_BYTES,
     MAX_INTEGER,
@@ -87,16 +90,21 @@ def test_total_of_job_counts_is_the_sum_of_all_statuses() -> None:
     assert JobCounts(1, 2, 4, 8, 16, 32).total == 63
 
 
+def test_unset_is_falsy_and_the_same_object_after_a_copy() -> None:
+    assert not UNSET
+    assert repr(UNSET) == "UNSET"
+    assert copy.deepcopy(UNSET) is pickle.loads(pickle.dumps(UNSET)) is UNSET
+
+
 def test_job_spec_has_the_documented_order_and_defaults() -> None:
     async def work() -> None: ...
 
     when = datetime(2030, 1, 1, tzinfo=UTC)
     spec = JobSpec(work, when)
     assert (spec.func, spec.execution_time, spec.args, spec.kwargs) == (work, when, (), {})
-    assert (spec.priority, spec.max_retries, spec.job_id) == (JobPriority.NORMAL, 0, None)
+    assert (spec.priority, spec.max_retries, spec.job_id) == (UNSET, UNSET, None)
     assert spec.misfire_grace_time is UNSET
     assert spec.timeout is UNSET
-    assert repr(UNSET) == "<unset>"
     assert JobSpec(work, when).kwargs is not spec.kwargs
     assert JobSpec(work, when, (1,), {"a": 1}, JobPriority.LOW, 2, "id", None) == JobSpec(
         func=work,

@@ -15,9 +15,11 @@ from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs import decorator
 from pg_scheduler.jobs import registry as tasks
 from pg_scheduler.jobs.decorator import job
-from pg_scheduler.jobs.model import UNSET, JobFunction
+from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import module_name, qualified_name
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unset import UNSET
 
 
 def make(name: str, module: str = "app") -> JobFunction:
@@ -79,8 +81,9 @@ def test_function_resolves_by_its_given_name_and_aliases(registry: TaskRegistry)
 
 
 def test_registering_a_function_twice_changes_nothing(registry: TaskRegistry) -> None:
+    options = TaskOptions(timeout=5, misfire_grace_time=7, max_retries=2, priority=JobPriority.LOW)
     send = make("send")
-    task = registry.register(send, name="mail.send", aliases=["old"], timeout=5, misfire_grace_time=7)
+    task = registry.register(send, name="mail.send", aliases=["old"], options=options)
     version, names = registry.version, registry.names()
     assert registry.register(send) is task
     assert registry.register(send, name="mail.send", aliases=["old"]) == task
@@ -92,18 +95,18 @@ def test_later_registration_adds_names_and_defaults(registry: TaskRegistry) -> N
     send = make("send")
     registry.register(send)
     version = registry.version
-    task = registry.register(send, name="mail.send", timeout=timedelta(seconds=5))
+    task = registry.register(send, name="mail.send", options=TaskOptions(timeout=timedelta(seconds=5)))
     assert registry.version > version
     assert {registry.resolve(name) for name in ("app.send", "send", "mail.send")} == {task}
     assert (task.timeout, task.misfire_grace_time) == (5.0, UNSET)
-    again = registry.register(send, misfire_grace_time=None)
+    again = registry.register(send, options=TaskOptions(misfire_grace_time=None))
     assert (again.name, again.timeout, again.misfire_grace_time) == ("mail.send", 5.0, None)
 
 
 def test_task_has_the_default_timeout_and_no_grace_of_its_own(registry: TaskRegistry) -> None:
     task = registry.register(make("send"))
     assert (task.timeout, task.misfire_grace_time) == (3600.0, UNSET)
-    assert registry.register(make("other"), timeout=None).timeout is None
+    assert registry.register(make("other"), options=TaskOptions(timeout=None)).timeout is None
 
 
 def test_functions_of_the_same_name_in_two_modules_resolve_separately(registry: TaskRegistry) -> None:
@@ -161,7 +164,7 @@ def test_register_raises_when_the_qualified_name_is_an_alias_of_another_function
 
 
 def test_reloaded_function_replaces_the_old_one(registry: TaskRegistry) -> None:
-    registry.register(make("send"), name="mail.send", aliases=["old"], timeout=5)
+    registry.register(make("send"), name="mail.send", aliases=["old"], options=TaskOptions(timeout=5))
     version = registry.version
     fresh = make("send")
     task = registry.register(fresh)
@@ -209,9 +212,15 @@ def test_register_raises_type_error_when_aliases_is_a_str(registry: TaskRegistry
 
 def test_register_raises_when_a_default_is_invalid(registry: TaskRegistry) -> None:
     with pytest.raises(ConfigurationError, match="timeout must be more than 0"):
-        registry.register(make("send"), timeout=0)
+        registry.register(make("send"), options=TaskOptions(timeout=0))
     with pytest.raises(ConfigurationError, match="misfire_grace_time must be between 0"):
-        registry.register(make("send"), misfire_grace_time=-1)
+        registry.register(make("send"), options=TaskOptions(misfire_grace_time=-1))
+    with pytest.raises(ConfigurationError, match="max_retries must be between 0"):
+        registry.register(make("send"), options=TaskOptions(max_retries=-1))
+    with pytest.raises(TypeError, match="priority must be a JobPriority, not int: 5"):
+        registry.register(make("send"), options=TaskOptions(priority=5))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="retry must be a RetryPolicy, not int: 5"):
+        registry.register(make("send"), options=TaskOptions(retry=5))  # type: ignore[arg-type]
 
 
 # -- functions -----------------------------------------------------------------------------------------
@@ -297,7 +306,7 @@ def test_register_raises_when_the_parent_registry_has_the_name(registry: TaskReg
 def test_defaults_of_the_child_registry_do_not_change_the_parent(registry: TaskRegistry) -> None:
     child = TaskRegistry(registry)
     send = make("send")
-    task = registry.register(send, name="mail.send", timeout=5)
+    task = registry.register(send, name="mail.send", options=TaskOptions(timeout=5))
     changed = child.register(send, aliases=["old"])
     assert (changed.name, changed.timeout) == ("mail.send", 5.0)
     assert registry.resolve("mail.send") is task

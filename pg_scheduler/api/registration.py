@@ -1,0 +1,104 @@
+"""Register functions with one Scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.jobs.model import JobFunction, JobPriority
+from pg_scheduler.jobs.naming import check_aliases
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unset import UNSET, Unset
+
+__all__ = ["RegistrationMethods"]
+
+F = TypeVar("F", bound=JobFunction)
+
+
+class RegistrationMethods(SchedulerParts):
+    """The methods of `Scheduler` that register functions."""
+
+    @overload
+    def register(
+        self,
+        func: F,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+    ) -> F: ...
+    @overload
+    def register(
+        self,
+        func: None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+    ) -> Callable[[F], F]: ...
+    def register(
+        self,
+        func: F | None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+    ) -> Any:
+        """Register a coroutine function with this Scheduler, also while it runs; usable as a decorator.
+
+        Registering a function again adds names and changes the options that are given.
+
+        Args:
+            func: The function; omitted when used as a decorator with arguments.
+            name: The name of its jobs; ``module.qualname`` when None.
+            aliases: Former names whose pending jobs run too.
+            timeout: Default time limit of one attempt, as in ``@job()``.
+            misfire_grace_time: Default misfire grace time, as in ``@job()``.
+            max_retries: Default number of retries, as in ``@job()``.
+            retry: The delays before its retries, as in ``@job()``.
+            priority: Default priority, as in ``@job()``.
+
+        Returns:
+            The unchanged function, or a decorator that returns it.
+
+        Raises:
+            TypeError: ``func`` is not a coroutine function.
+            ConfigurationError: An option is out of range; a ValueError.
+            NameConflictError: Another function has one of the names; a ValueError.
+
+        Example::
+
+            @scheduler.register(name="mail.send", aliases=["send_mail"], max_retries=5)
+            async def send(to: str) -> None: ...
+        """
+        former_names = check_aliases(aliases)
+        options = TaskOptions(
+            timeout=timeout,
+            misfire_grace_time=misfire_grace_time,
+            max_retries=max_retries,
+            retry=retry,
+            priority=priority,
+        )
+
+        def add(function: F) -> F:
+            self._tasks.register(function, name=name, aliases=former_names, options=options)
+            if self._runtime:
+                self._runtime.signals.due()
+            return function
+
+        return add if func is None else add(func)

@@ -1,0 +1,77 @@
+"""A registered function with the defaults of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Final
+
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
+from pg_scheduler.jobs.naming import qualified_name
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.jobs.validation import check_count, check_grace, check_kind, check_timeout
+
+__all__ = ["NO_OPTIONS", "Task", "TaskOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of ``@job()`` and ``register()`` as given; see there."""
+
+    timeout: float | timedelta | Unset | None = UNSET
+    misfire_grace_time: int | Unset | None = UNSET
+    max_retries: int | Unset = UNSET
+    retry: RetryPolicy | None = None
+    priority: JobPriority | Unset = UNSET
+
+
+NO_OPTIONS: Final = TaskOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A registered function with the defaults of its jobs.
+
+    Attributes:
+        timeout: Seconds; None for no limit.
+        misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
+        retry: The delays before retries; None for the Scheduler's policy.
+    """
+
+    func: JobFunction
+    name: str
+    timeout: float | None = field(default=DEFAULT_TIMEOUT.total_seconds(), kw_only=True)
+    misfire_grace_time: int | Unset | None = field(default=UNSET, kw_only=True)
+    max_retries: int = field(default=0, kw_only=True)
+    retry: RetryPolicy | None = field(default=None, kw_only=True)
+    priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
+
+    @property
+    def identity(self) -> str:
+        """The qualified name, by which a reloaded function is the same one."""
+        return qualified_name(self.func)
+
+    def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:
+        """Return the task with another function and name, and with the options that were given.
+
+        Raises:
+            TypeError: An option has the wrong type.
+            ConfigurationError: An option is out of range.
+        """
+        grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
+        priority, retry = options.priority, options.retry
+        return replace(
+            self,
+            func=func,
+            name=name,
+            timeout=self.timeout if isinstance(timeout, Unset) else check_timeout(timeout),
+            misfire_grace_time=self.misfire_grace_time if isinstance(grace, Unset) else check_grace(grace),
+            max_retries=self.max_retries
+            if isinstance(retries, Unset)
+            else check_count("max_retries", retries),
+            retry=self.retry if retry is None else check_kind("retry", retry, RetryPolicy),
+            priority=self.priority
+            if isinstance(priority, Unset)
+            else check_kind("priority", priority, JobPriority),
+        )
