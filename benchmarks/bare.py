@@ -44,7 +44,8 @@ due AS (
     FROM (VALUES (1), (3), (5), (8)) AS level (priority)
     CROSS JOIN LATERAL (
         SELECT ctid FROM scheduled_jobs
-        WHERE finished_at IS NULL AND priority = level.priority AND execution_time <= now()
+        WHERE finished_at IS NULL AND blocked_on IS NULL
+          AND priority = level.priority AND execution_time <= now()
           AND execution_time >= $4
           AND status = 'pending'
         ORDER BY execution_time, job_id COLLATE "C"

@@ -36,7 +36,8 @@ UPDATE scheduled_jobs SET status = 'running', worker_id = $1, attempt = attempt 
     last_heartbeat = now(), lease_until = now() + interval '60 seconds'
 WHERE ctid = ANY (ARRAY (
     SELECT ctid FROM scheduled_jobs
-    WHERE finished_at IS NULL AND priority = 5 AND execution_time <= now() AND status = 'pending'
+    WHERE finished_at IS NULL AND blocked_on IS NULL
+      AND priority = 5 AND execution_time <= now() AND status = 'pending'
     ORDER BY execution_time, job_id COLLATE "C"
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -51,7 +52,7 @@ WHERE job_id = ANY ($1)
 
 SECONDS_UNTIL_DUE: Final = """
 SELECT extract(epoch FROM min(execution_time) - now())::float8 FROM scheduled_jobs
-WHERE finished_at IS NULL AND priority = 5 AND status = 'pending'
+WHERE finished_at IS NULL AND blocked_on IS NULL AND priority = 5 AND status = 'pending'
 """
 
 

@@ -65,3 +65,4 @@ class Claim(NamedTuple):
     max_retries: int
     timeout_seconds: float | None
     lock_key: int | None
+    options: str | None = None

@@ -222,11 +222,11 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
         elif kind == "constraint" and value.startswith("CHECK"):
             yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
         elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
-            add = f"ADD PRIMARY KEY {index['columns']}"
-            if not index["unique"]:
-                add = f"CREATE INDEX {index['name']} ON {{table}} USING {index['definition']}"
-            part = Part(table, "index", index["name"], f"{kind} {text}")
-            yield part, add if not index["unique"] else _escape(add)
+            add = _escape(f"ADD PRIMARY KEY {index['columns']}")
+            if not index["name"].endswith("_pkey"):
+                command = f"CREATE {index['unique'] or ''}INDEX {index['name']}"
+                add = f"{command} ON {{table}} USING {index['definition']}"
+            yield Part(table, "index", index["name"], f"{kind} {text}"), add
 
 
 def _escape(command: str) -> str:

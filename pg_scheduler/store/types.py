@@ -50,8 +50,8 @@ class ExchangeResult:
         expired: Jobs that were found past their misfire grace time.
         due_in: Seconds until the next job of a known name is due; negative if it is due and could not be
             claimed, None if there is none, or if as many jobs were claimed as asked for.
-        refused: Ids of completions that ``settle()`` has to decide: the job is lost, a replacement waits for
-            it, or its row is locked.
+        refused: Ids of completions that ``settle()`` has to decide: the job is lost, its end has
+            consequences, or its row is locked.
         silence: Whether the liveness lock of another worker is free.
         crashed: The id of the claimed or expired crashed job; None if there is none.
         crowded: Whether many due rows follow the position from which jobs were claimed; false if this was not

@@ -60,7 +60,12 @@ TYPES = {
     "lock_key": "bigint",
     "worker_id": "text",
     "error_message": "text",
-    "replacement": "jsonb",
+    "blocked_on": "text",
+    "unique_key": "text",
+    "options": "jsonb",
+    "progress": "jsonb",
+    "errors": "jsonb",
+    "on_end": "jsonb",
 }
 
 ARGUMENTS = [
@@ -81,6 +86,16 @@ NO_ARGUMENTS = [
     '{"args": [' + "9" * 5000 + "]}",
     "[" * 5000 + "]" * 5000,
 ]
+DOCUMENTS = [
+    "null",
+    "1",
+    '"text"',
+    "[]",
+    '[{"attempt": "x"}]',
+    "{}",
+    '{"child": true}',
+    '{"keep_result": "x"}',
+]
 REPLACEMENTS = [
     "null",
     "[]",
@@ -98,6 +113,13 @@ REPLACEMENTS = [
     + JOB_NAME
     + '", "execution_time": "now", "task_data": [], "priority": 1, "max_retries": 0}',
 ]
+
+
+def waiting(replacement: str) -> str:
+    """Return what a running job does at its end if a new definition waits for it."""
+    return f'{{"replacement": {replacement}}}'
+
+
 DUE: dict[str, str | None] = {"job_name": JOB_NAME, "execution_time": "now", "priority": "1"}
 
 rows = st.fixed_dictionaries(
@@ -124,7 +146,12 @@ rows = st.fixed_dictionaries(
         "timeout_seconds": column(None, "1e308", "5e-324", "Infinity", "NaN", "0.000001"),
         "lock_key": column(None, str(-(2**63)), str(2**63 - 1), "0"),
         "worker_id": column(None, *OTHER_WORKERS),
-        "replacement": column(None, *REPLACEMENTS),
+        "blocked_on": column(None, None, None, "", "after", "limit:x:y"),
+        "unique_key": column(None, None, None, "key"),
+        "options": column(None, *DOCUMENTS),
+        "progress": column(None, *DOCUMENTS),
+        "errors": column(None, *DOCUMENTS),
+        "on_end": column(None, *DOCUMENTS, *map(waiting, REPLACEMENTS)),
     },
 )
 
@@ -215,7 +242,7 @@ async def test_job_fails_when_task_data_has_no_valid_arguments(harness: Harness)
 async def test_orphaned_job_fails_when_its_replacement_is_invalid(harness: Harness) -> None:
     orphan = DUE | {"status": "running", "attempt": "1", "worker_id": "gone"}
     for replacement in REPLACEMENTS:
-        assert await write_job(harness.pool, replacement, orphan | {"replacement": replacement})
+        assert await write_job(harness.pool, replacement, orphan | {"on_end": waiting(replacement)})
     assert await write_job(harness.pool, "plain", orphan)
     await harness.check_survival()
     assert (await harness.row("plain"))["status"] == "completed"

@@ -95,7 +95,12 @@ async def test_migrate_keeps_every_job_of_0_2_and_fills_the_new_columns(
             "expires_at": expiry(old) if old["status"] == "pending" else None,
             "started_at": old["last_heartbeat"] if old["status"] == "running" else None,
             "finished_at": (old["last_heartbeat"] or now) if is_finished(old) else None,
-            "replacement": None,
+            "on_end": None,
+            "blocked_on": None,
+            "unique_key": None,
+            "options": None,
+            "progress": None,
+            "errors": None,
             "crash_count": 0,
         }
 

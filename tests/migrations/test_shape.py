@@ -51,6 +51,7 @@ PARTS = [
         "constraint scheduler_periodic_jobs_one_kind of scheduler_periodic_jobs",
     ),
     ("DROP INDEX scheduled_jobs_claim", "index scheduled_jobs_claim of scheduled_jobs"),
+    ("DROP INDEX scheduled_jobs_unique", "index scheduled_jobs_unique of scheduled_jobs"),
     *(
         (f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey", f"index {table}_pkey of {table}")
         for table in TABLES
@@ -188,6 +189,7 @@ async def test_message_names_every_difference(connection: asyncpg.Connection) ->
         "constraint scheduled_jobs_payload of scheduled_jobs is missing, "
         "constraint scheduled_jobs_states of scheduled_jobs is missing, "
         "index scheduled_jobs_claim of scheduled_jobs is missing, "
+        "index scheduled_jobs_unique of scheduled_jobs is missing, "
         "column last_run of vacuum_stats is missing;"
     ) in message
     await connection.execute(remedy(message))

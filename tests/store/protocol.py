@@ -639,7 +639,7 @@ class Actor:
 
 JOBS = """
     SELECT job_id, status, worker_id, attempt, task_data -> 'args' -> 0,
-        replacement -> 'task_data' -> 'args' -> 0, retry_count, crash_count, misfire_grace_time,
+        on_end -> 'replacement' -> 'task_data' -> 'args' -> 0, retry_count, crash_count, misfire_grace_time,
         execution_time, expires_at,
         CASE WHEN status = 'running' THEN lease_until END, finished_at
     FROM scheduled_jobs

@@ -110,6 +110,22 @@ async def test_claim_claims_no_job_before_it_is_due(take: Take, store: Store, cl
     assert await due_in(store, [NAME]) is None
 
 
+async def test_claim_claims_no_blocked_job(take: Take, store: Store, pool: Pool) -> None:
+    await store.jobs.insert([new_job("blocked"), new_job("free")])
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'after' WHERE job_id = 'blocked'")
+    found = await take("w1", [NAME], 10)
+    assert (ids(found.jobs), found.due_in) == (["free"], None)
+
+
+async def test_claim_returns_the_options_of_a_job(take: Take, store: Store, pool: Pool) -> None:
+    await store.jobs.insert([new_job("plain"), new_job("special")])
+    await pool.execute(
+        """UPDATE scheduled_jobs SET options = '{"keep_result": 5}' WHERE job_id = 'special'"""
+    )
+    found = await take("w1", [NAME], 10)
+    assert [claim.options for claim in found.jobs] == [None, '{"keep_result": 5}']
+
+
 async def test_exchange_returns_seconds_until_the_next_known_job_is_due(store: Store) -> None:
     await store.jobs.insert(
         [

@@ -168,7 +168,7 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
     assert (found["status"], found["retry_count"], found["attempt"]) == ("pending", 0, 1)
     for name in ("worker_id", "started_at", "finished_at", "lease_until", "last_heartbeat", "error_message"):
         assert found[name] is None
-    assert (found["expires_at"], found["replacement"]) == (None, None)
+    assert (found["expires_at"], found["on_end"]) == (None, None)
 
 
 async def test_replace_inserts_a_missing_job(store: Store, pool: Pool) -> None:
@@ -196,7 +196,7 @@ async def test_cancel_cancels_pending_and_running_jobs(store: Store, pool: Pool,
     assert await store.jobs.cancel("missing") == StatusChange(False, None)
     found = await row(pool, "running")
     assert (found["status"], found["finished_at"], found["lease_until"]) == ("cancelled", NOW + SECOND, None)
-    assert found["replacement"] is None, "its replacement is cancelled too"
+    assert found["on_end"] is None, "its replacement is cancelled too"
     assert found["worker_id"] == "w1", "the last worker"
 
 
@@ -262,7 +262,7 @@ async def test_set_status_moves_a_job_between_any_two_statuses(
     assert change == StatusChange(True, "w1" if before is JobStatus.RUNNING else None)
     found = await row(pool)
     assert found["status"] == after
-    assert found["replacement"] is None
+    assert found["on_end"] is None
     assert found["finished_at"] == (later if after.is_finished else None)
     reserved = after is JobStatus.RUNNING
     assert found["attempt"] == old["attempt"] + reserved

@@ -263,7 +263,7 @@ async def test_settle_applies_a_replacement_with_every_outcome(
         "expires_at": NOW + 35 * SECOND,
         "retry_count": 0,
         "attempt": 1,
-        "replacement": None,
+        "on_end": None,
         "error_message": None,
         "worker_id": None,
         "started_at": None,

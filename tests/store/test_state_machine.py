@@ -77,8 +77,8 @@ async def test_table_accepts_every_priority(pool: Pool, priority: int) -> None:
         ({"status": "failed"}, "states"),
         ({"status": "cancelled"}, "states"),
         ({"status": "expired"}, "states"),
-        ({"replacement": "{}"}, "states"),
-        ({**DONE, "replacement": "{}"}, "states"),
+        ({**RUNNING, "blocked_on": "after"}, "states"),
+        ({**DONE, "blocked_on": "after"}, "states"),
     ],
 )
 async def test_table_rejects_an_invalid_job(pool: Pool, values: dict[str, Any], constraint: str) -> None:

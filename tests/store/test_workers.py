@@ -229,7 +229,7 @@ async def test_rescue_applies_the_replacement_of_an_orphan(
     clock.advance(LEASE * SECOND + SECOND)
     assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
     found = await row(pool)
-    assert (found["status"], found["priority"], found["replacement"]) == ("pending", 1, None)
+    assert (found["status"], found["priority"], found["on_end"]) == ("pending", 1, None)
 
 
 async def test_rescue_releases_orphans_of_several_workers(store: Store, clock: FakeClock) -> None:

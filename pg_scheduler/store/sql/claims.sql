@@ -4,7 +4,8 @@
 -- Write completions and claim due jobs in one statement and one commit; either half may be empty.
 --
 -- Completions: $5, all of attempt $6, fenced by worker and attempt; deleted at once unless $11. The last row
--- lists those that were refused, for settle_jobs to decide: the lease is lost, or a replacement waits.
+-- lists those that were refused, for settle_jobs to decide: the lease is lost, or
+-- the end of the job has consequences ("on_end").
 -- Locking the rows first would cost a tenth more, so a locked row is waited for until lock_timeout;
 -- complete_unlocked follows.
 --
@@ -34,13 +35,13 @@ WITH finished AS (
         error_message = NULL,
         lease_until   = NULL
     WHERE $11::boolean
-      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND replacement IS NULL
+      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND on_end IS NULL
     RETURNING job_id
 ),
 deleted AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE NOT $11::boolean
-      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND replacement IS NULL
+      AND job_id = ANY ($5) AND status = 'running' AND worker_id = $1 AND attempt = $6 AND on_end IS NULL
     RETURNING job_id
 ),
 worker AS (
@@ -63,6 +64,7 @@ due AS (
         SELECT ctid, CASE WHEN crash_count >= $15::integer THEN job_id END AS crashed
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
           AND execution_time <= coalesce($4, now())
@@ -96,7 +98,7 @@ SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::
     NULL::text AS crashed, NULL::boolean AS crowded
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     CASE WHEN claims.are_few THEN (
         SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
         FROM level
@@ -104,6 +106,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             SELECT execution_time
             FROM {schema}scheduled_jobs
             WHERE finished_at IS NULL
+              AND blocked_on IS NULL
               AND priority = level.priority
               AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
               AND status = 'pending'
@@ -130,6 +133,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
             SELECT ctid
             FROM {schema}scheduled_jobs
             WHERE finished_at IS NULL
+              AND blocked_on IS NULL
               AND priority = level.priority
               AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
               AND execution_time < (coalesce($4, now()) - {head_age})
@@ -162,6 +166,7 @@ CROSS JOIN LATERAL (
                  status = 'pending' AND coalesce(function, job_name) = ANY ($1) AS claimable
              FROM {schema}scheduled_jobs
              WHERE finished_at IS NULL
+               AND blocked_on IS NULL
                AND priority = level.priority
                AND (execution_time, job_id COLLATE "C")
                    >= (coalesce(level.since, {first_instant}), level.after)
@@ -176,6 +181,7 @@ CROSS JOIN LATERAL (
     (SELECT execution_time, job_id, true
      FROM {schema}scheduled_jobs
      WHERE finished_at IS NULL
+       AND blocked_on IS NULL
        AND priority = level.priority
        AND (execution_time, job_id COLLATE "C") >= (coalesce(level.since, {first_instant}), level.after)
        AND execution_time < (coalesce($5, now()) - {head_age})
@@ -206,6 +212,7 @@ due AS (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time >= {first_instant}
           AND execution_time <= coalesce($4, now())
@@ -239,6 +246,7 @@ FROM (
         SELECT execution_time
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time >= {first_instant}
           AND status = 'pending'
@@ -268,7 +276,7 @@ WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at
 WITH done AS (
     SELECT ctid
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($3) AND status = 'running' AND worker_id = $1 AND attempt = $4 AND replacement IS NULL
+    WHERE job_id = ANY ($3) AND status = 'running' AND worker_id = $1 AND attempt = $4 AND on_end IS NULL
     FOR UPDATE SKIP LOCKED
 ),
 finished AS (
@@ -292,7 +300,7 @@ SELECT job_id FROM finished UNION ALL SELECT job_id FROM deleted;
 -- Return the names of pending jobs.
 SELECT DISTINCT coalesce(function, job_name)
 FROM {schema}scheduled_jobs
-WHERE finished_at IS NULL AND status = 'pending';
+WHERE finished_at IS NULL AND blocked_on IS NULL AND status = 'pending';
 
 -- name: overdue_names
 -- route: tuned
@@ -308,6 +316,7 @@ CROSS JOIN LATERAL (
     SELECT status, coalesce(function, job_name) AS name, execution_time
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
+      AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time >= {first_instant}
       AND execution_time < {overdue_instant}

@@ -53,7 +53,7 @@ FROM ROWS FROM (
 
 -- fragment: claim_columns
 job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
-    priority, retry_count, max_retries, timeout_seconds, lock_key
+    priority, retry_count, max_retries, timeout_seconds, lock_key, options::text
 
 -- A pending job due before this instant was refused by every worker that had a free slot at its last
 -- heartbeat: heartbeats are 20 seconds apart, and a free worker polls every few seconds.
@@ -95,7 +95,7 @@ concat_ws(
 
 -- fragment: job_columns
 job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
-    misfire_grace_time, timeout_seconds, worker_id, error_message, replacement IS NOT NULL AS replacement,
+    misfire_grace_time, timeout_seconds, worker_id, error_message, (on_end -> 'replacement') IS NOT NULL AS replacement,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,
     CASE WHEN started_at >= {first_day} AND started_at <= {last_day} THEN started_at END AS started_at,

@@ -69,7 +69,7 @@ SELECT coalesce($1, statement_timestamp());
 -- route: pool
 -- Insert jobs, or give existing ones a new definition with its attempts unused. The ids must differ.
 --
--- A running job keeps its row until its attempt ends; the new definition waits in "replacement". The attempt
+-- A running job keeps its row until its attempt ends; the new definition waits in "on_end". The attempt
 -- number never decreases: it is part of the fencing token. Rows are written in the same order as in
 -- insert_jobs.
 INSERT INTO {schema}scheduled_jobs AS old (
@@ -100,10 +100,13 @@ ON CONFLICT (job_id) DO UPDATE SET
     lease_until     = CASE WHEN old.status = 'running' THEN old.lease_until     END,
     status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
     finished_at     = NULL,
-    replacement     = CASE WHEN old.status = 'running' THEN jsonb_build_object(
+    blocked_on      = NULL,
+    errors          = CASE WHEN old.status = 'running' THEN old.errors          END,
+    progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
+    on_end          = CASE WHEN old.status = 'running' THEN jsonb_build_object('replacement', jsonb_build_object(
         'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
         'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
         'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
         'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
-        'lock_key', EXCLUDED.lock_key) END
+        'lock_key', EXCLUDED.lock_key)) END
 RETURNING job_id;

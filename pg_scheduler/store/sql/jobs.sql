@@ -13,7 +13,8 @@ UPDATE {schema}scheduled_jobs AS job SET
     status      = 'cancelled',
     finished_at = coalesce($2, now()),
     lease_until = NULL,
-    replacement = NULL
+    blocked_on  = NULL,
+    on_end      = NULL
 FROM old
 WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
@@ -44,7 +45,8 @@ UPDATE {schema}scheduled_jobs AS job SET
         THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
             + make_interval(secs => job.misfire_grace_time)
         ELSE job.expires_at END,
-    replacement    = NULL
+    blocked_on     = NULL,
+    on_end         = NULL
 FROM old
 WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
@@ -118,6 +120,7 @@ WHERE ctid = ANY (ARRAY (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'

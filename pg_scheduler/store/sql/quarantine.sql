@@ -12,6 +12,7 @@ CROSS JOIN LATERAL (
     SELECT job_id, task_data, octet_length(job_name) + coalesce(octet_length(function), 0) AS names
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
+      AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time >= {first_instant} AND execution_time <= coalesce($3, now())
       AND status = 'pending'
@@ -41,6 +42,7 @@ CROSS JOIN LATERAL (
     SELECT job_id
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
+      AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time >= {first_instant}
       AND execution_time <= coalesce($3, now())

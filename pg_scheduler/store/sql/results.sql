@@ -40,7 +40,7 @@ WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
-  AND replacement IS NULL
+  AND (on_end -> 'replacement') IS NULL
 RETURNING job_id;
 
 -- name: already_settled
@@ -61,33 +61,28 @@ WHERE job_id = ANY ($1)
 --
 -- Fenced like settle_jobs. Fails for a definition that no row can hold.
 WITH place AS MATERIALIZED ({places})
-UPDATE {schema}scheduled_jobs SET
-    status             = 'pending',
-    job_name           = replacement ->> 'job_name',
-    execution_time     = (replacement ->> 'execution_time')::timestamptz,
-    task_data          = replacement -> 'task_data',
-    priority           = (replacement ->> 'priority')::integer,
-    max_retries        = (replacement ->> 'max_retries')::integer,
-    misfire_grace_time = (replacement ->> 'misfire_grace_time')::integer,
-    timeout_seconds    = (replacement ->> 'timeout_seconds')::double precision,
-    function           = replacement ->> 'function',
-    lock_key           = (replacement ->> 'lock_key')::bigint,
-    expires_at         = greatest((replacement ->> 'execution_time')::timestamptz, coalesce($4, now()))
-        + make_interval(secs => (replacement ->> 'misfire_grace_time')::integer),
-    retry_count        = 0,
-    crash_count        = 0,
-    error_message      = NULL,
-    worker_id          = NULL,
-    started_at         = NULL,
-    last_heartbeat     = NULL,
-    lease_until        = NULL,
-    replacement        = NULL
+UPDATE {schema}scheduled_jobs SET (
+    status, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, timeout_seconds,
+    function, lock_key, expires_at, retry_count, crash_count, error_message, worker_id, started_at,
+    last_heartbeat, lease_until, progress, errors, on_end
+) = (
+    SELECT
+        'pending', new ->> 'job_name', (new ->> 'execution_time')::timestamptz, new -> 'task_data',
+        (new ->> 'priority')::integer, (new ->> 'max_retries')::integer,
+        (new ->> 'misfire_grace_time')::integer, (new ->> 'timeout_seconds')::double precision,
+        new ->> 'function', (new ->> 'lock_key')::bigint,
+        greatest((new ->> 'execution_time')::timestamptz, coalesce($4, now()))
+            + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
+        0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL::jsonb,
+        CASE WHEN on_end - 'replacement' <> jsonb_build_object() THEN on_end - 'replacement' END
+    FROM (SELECT on_end -> 'replacement' AS new) AS waiting
+)
 FROM place
 WHERE job_id = ANY ($1)
   AND status = 'running'
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
-  AND replacement IS NOT NULL
+  AND (on_end -> 'replacement') IS NOT NULL
 RETURNING job_id;
 
 -- name: refuse_replacement
@@ -98,9 +93,9 @@ UPDATE {schema}scheduled_jobs SET
     error_message = $4,
     finished_at   = coalesce($5, now()),
     lease_until   = NULL,
-    replacement   = NULL
+    on_end        = NULL
 WHERE job_id = $1
   AND status = 'running'
   AND worker_id = $2
   AND attempt = $3
-  AND replacement IS NOT NULL;
+  AND (on_end -> 'replacement') IS NOT NULL;

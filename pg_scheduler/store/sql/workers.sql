@@ -115,6 +115,7 @@ WHERE ctid = ANY (ARRAY (
         SELECT ctid
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time <= coalesce($1, now())
           AND status = 'running'
@@ -160,9 +161,10 @@ SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
     SELECT job_id, job_name, worker_id, attempt, crash_count,
-        worker_id = ANY ($1) AND replacement IS NULL AS crashed
+        worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed
     FROM {schema}scheduled_jobs AS job
     WHERE finished_at IS NULL
+      AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time <= coalesce($2, now())
       AND status = 'running'
@@ -191,6 +193,7 @@ CROSS JOIN LATERAL (
     SELECT job_id, attempt
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
+      AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time <= coalesce($3, now())
       AND status = 'running'
@@ -229,6 +232,7 @@ WITH unfinished AS (
             )) AS lapse
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
+          AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time <= (coalesce($1, now()) + make_interval(secs => $2))
         OFFSET 0
