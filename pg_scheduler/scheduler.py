@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import ClassVar, Self
 
 import asyncpg
 
+from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
@@ -27,7 +27,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.events import Event, EventBus, Subscriber
+from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -44,7 +44,13 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler(
-    RegistrationMethods, JobMethods, InspectionMethods, ScheduleMethods, RetentionMethods, LegacyMethods
+    RegistrationMethods,
+    JobMethods,
+    InspectionMethods,
+    EventMethods,
+    ScheduleMethods,
+    RetentionMethods,
+    LegacyMethods,
 ):
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
@@ -160,7 +166,7 @@ class Scheduler(
         self._preparer = JobPreparer(
             self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
-        self._enqueuer = Enqueuer(self._store, self._outbox, self._preparer)
+        self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer)
         self._periodic = ScheduleBook(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
@@ -220,6 +226,8 @@ class Scheduler(
         finally:
             if self._switch_tasks:
                 await asyncio.wait(self._switch_tasks)
+            if not self.is_shutting_down:  # else the caller is a job
+                await self._events.drain(SUBSCRIBER_TIMEOUT_S)
 
     async def wait(self) -> None:
         """Wait until the Scheduler has stopped.
@@ -251,19 +259,6 @@ class Scheduler(
             SchemaError: A newer version of the library has migrated the database.
         """
         await self._store.migrate()
-
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
-        """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
-
-        The event loop calls it, so it must not block. An exception that it raises is logged.
-
-        Returns:
-            A function that ends the subscription.
-
-        Raises:
-            TypeError: ``subscriber`` is not a plain function, or a kind is not an event class.
-        """
-        return self._events.subscribe(subscriber, *kinds)
 
     def _get_worker_id(self) -> str:
         return self._life.worker_id

@@ -12,6 +12,7 @@ from pg_scheduler.enqueue.insert_batcher import InsertBatcher
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import JobConflictError
+from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
@@ -35,8 +36,9 @@ class Enqueuer:
         preparer: Validates the jobs of ``insert_all()``.
     """
 
-    def __init__(self, store: Store, outbox: Outbox, preparer: JobPreparer) -> None:
+    def __init__(self, store: Store, events: EventBus, outbox: Outbox, preparer: JobPreparer) -> None:
         self._store = store
+        self._events = events
         self._outbox = outbox
         self._preparer = preparer
         self._batcher = InsertBatcher(self._insert_batch)
@@ -56,8 +58,12 @@ class Enqueuer:
         if conflict_resolution is ConflictResolution.REPLACE:
             await self._store.jobs.replace([job], connection=connection)
             await self._announce(job.execution_time, connection)
-        elif not await self._inserted(job, connection) and conflict_resolution is ConflictResolution.RAISE:
-            raise await self._conflict([job.job_id], connection)
+        elif not await self._inserted(job, connection):
+            if conflict_resolution is ConflictResolution.RAISE:
+                raise await self._conflict([job.job_id], connection)
+            return job.job_id
+        if connection is None and self._events.wants(JobScheduled):
+            self._events.publish(_scheduled(job))
         return job.job_id
 
     async def enqueue(
@@ -166,7 +172,18 @@ class Enqueuer:
                 else:
                     ids[place] = None
         await self._announce(min(job.execution_time for job in jobs), connection)
+        if connection is None and self._events.wants(JobScheduled):
+            await self._publish_all(jobs, ids)
         return ids
+
+    async def _publish_all(self, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+        """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""
+        # Of several jobs with one id under REPLACE, the last one was stored.
+        stored = {job.job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id is not None}
+        for place, job in enumerate(stored.values(), start=1):
+            self._events.publish(_scheduled(job))
+            if place % PREPARE_BATCH == 0:
+                await asyncio.sleep(0)
 
     async def _prepare_all(self, specs: Sequence[JobSpec]) -> list[NewJob]:
         """Validate many jobs, and yield to the event loop at intervals."""
@@ -195,6 +212,10 @@ class Enqueuer:
             await self._outbox.notify_due(due)
         elif self._outbox.is_near(due):  # sent by the caller's commit, or never
             await self._store.locks.notify([DUE], connection=connection)
+
+
+def _scheduled(job: NewJob) -> JobScheduled:
+    return JobScheduled(job.job_id, job.job_name, 0, job.execution_time)
 
 
 def _batches(

@@ -1,6 +1,8 @@
 """Events of a Scheduler, as immutable values, and the types of their subscribers."""
 
 from pg_scheduler.events.bus import EventBus, Sink, Subscriber
+from pg_scheduler.events.gaps import EventsDropped
+from pg_scheduler.events.queues import EventStream
 from pg_scheduler.events.types import (
     Event,
     JobCancelled,
@@ -11,6 +13,7 @@ from pg_scheduler.events.types import (
     JobLost,
     JobReleased,
     JobRetried,
+    JobScheduled,
     JobsReclaimed,
     JobStarted,
     JobsVacuumed,
@@ -33,6 +36,8 @@ from pg_scheduler.events.types import (
 __all__ = [
     "Event",
     "EventBus",
+    "EventStream",
+    "EventsDropped",
     "JobCancelled",
     "JobCompleted",
     "JobEvent",
@@ -41,6 +46,7 @@ __all__ = [
     "JobLost",
     "JobReleased",
     "JobRetried",
+    "JobScheduled",
     "JobStarted",
     "JobsReclaimed",
     "JobsVacuumed",

@@ -1,6 +1,7 @@
 """The event bus passes each event to the subscribers of its class.
 
-Subscribers are called in the event loop's thread and must not block it.
+Plain functions are called at once, in the event loop's thread, and must not block it. Async functions and
+iterators have queues.
 """
 
 from __future__ import annotations
@@ -8,14 +9,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from pg_scheduler.events.log import event_fields, logger, message_of
+from pg_scheduler.events.gaps import EventsDropped
+from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
+from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
 from pg_scheduler.events.types import Event
 
 __all__ = ["EventBus", "Sink", "Subscriber"]
 
-Subscriber = Callable[[Event], None]
+Subscriber = Callable[[Event], object]
+
+CANCELLATION_TIMEOUT_S: Final = 1.0
+"""Seconds that a cancelled subscriber gets to end; then it is left alone."""
 
 
 class Sink(Protocol):
@@ -26,6 +34,13 @@ class Sink(Protocol):
 
     def __call__(self, event: Event) -> None:
         """Handle an event."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subscription:
+    receiver: Subscriber | AsyncSubscriber | StreamQueue
+    kinds: tuple[type[Event], ...]
+    once: bool
 
 
 class EventBus:
@@ -41,29 +56,55 @@ class EventBus:
     ) -> None:
         self._sink = sink
         self._worker_id = worker_id
-        self._subscriptions: list[tuple[Subscriber, tuple[type[Event], ...]]] = []
-        self._routes: dict[type[Event], tuple[Subscriber, ...]] = {}
+        self._subscriptions: list[_Subscription] = []
+        self._routes: dict[type[Event], tuple[_Subscription, ...]] = {}
+        self._busy: dict[asyncio.Task[None], AsyncSubscriber] = {}
 
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
+    def subscribe(
+        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False
+    ) -> Callable[[], None]:
         """Call ``subscriber`` with every event of these classes, or with all events if none is given.
 
+        Args:
+            subscriber: A function. An async one is awaited in a task of its own.
+            kinds: The classes.
+            once: End the subscription with the first event.
+
         Returns:
-            A function that ends the subscription.
+            A function that ends the subscription. An async function is not called with queued events then.
 
         Raises:
-            TypeError: The subscriber is not a plain function, or a kind is not an event class.
+            TypeError: The subscriber is not a function, or a kind is not an event class.
         """
-        _check_subscription(subscriber, kinds)
-        entry = (subscriber, kinds or (Event,))
-        self._subscriptions.append(entry)
-        self._routes.clear()
+        if not callable(subscriber):
+            raise TypeError(f"subscriber must be a function or an async function, not {subscriber!r}")
+        _check_kinds(kinds)
+        if not _is_async(subscriber):
+            return self._add(subscriber, kinds, once=once)
+        queued = AsyncSubscriber(
+            subscriber, _name_of(subscriber), self._overflowed, self._worker_id, self._busy
+        )
+        remove = self._add(queued, kinds, once=once)
 
         def unsubscribe() -> None:
-            if entry in self._subscriptions:
-                self._subscriptions.remove(entry)
-                self._routes.clear()
+            remove()
+            queued.queue.clear()
 
         return unsubscribe
+
+    def stream(self, *kinds: type[Event], name: str = "events()") -> EventStream:
+        """Return an iterator over the events of these classes from now on.
+
+        Args:
+            kinds: The classes; all events if none is given.
+            name: The name of the iterator in ``EventsDropped``.
+
+        Raises:
+            TypeError: A kind is not an event class.
+        """
+        _check_kinds(kinds)
+        queue = StreamQueue(name, self._overflowed)
+        return EventStream(queue, self._add(queue, kinds))
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether an event of this class has a receiver. Otherwise it need not be created."""
@@ -73,34 +114,91 @@ class EventBus:
         """Pass the event on. If a subscriber raises, log the error and call the others."""
         if self._sink is not None:
             self._sink(event)
-        for subscriber in self._route(type(event)):
+        for subscription in self._route(type(event)):
+            if subscription.once:
+                if subscription not in self._subscriptions:
+                    continue  # a subscriber before this one published an event
+                self._remove(subscription)
+            receiver = subscription.receiver
+            if isinstance(receiver, StreamQueue):
+                receiver.put(event)
+                continue
             try:
-                subscriber(event)
-            except (Exception, asyncio.CancelledError):  # must not end the service that published
-                template, values = message_of(event)
-                logger.exception(
-                    f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant
-                    {**values, "subscriber": _name_of(subscriber)},
-                    extra=event_fields(event, self._worker_id()),
-                )
+                receiver(event)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - must not end the publisher
+                log_subscriber_error(_name_of(receiver), event, error, self._worker_id())
 
-    def _route(self, kind: type[Event]) -> tuple[Subscriber, ...]:
+    def end_streams(self) -> None:
+        """End every iteration, after the events until now: the Scheduler has stopped."""
+        for subscription in list(self._subscriptions):
+            if isinstance(subscription.receiver, StreamQueue):
+                self._remove(subscription)
+                subscription.receiver.end()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until async subscribers have handled the queued events; cancel those that take longer.
+
+        The caller may be a subscriber: it does not wait for itself.
+        """
+        own, loop = asyncio.current_task(), asyncio.get_running_loop()
+        busy = [task for task in self._busy if task is not own and task.get_loop() is loop]
+        if not busy:
+            return
+        _, late = await asyncio.wait(busy, timeout=timeout_s)
+        for task in late:
+            subscriber = self._busy[task]
+            logger.warning(
+                "event subscriber %s cancelled: it did not handle its events within %g s after the shutdown, "
+                "%d more are discarded",
+                subscriber.name,
+                timeout_s,
+                len(subscriber.queue),
+                extra=record_fields(worker_id=self._worker_id()),
+            )
+            subscriber.queue.clear()
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=CANCELLATION_TIMEOUT_S)
+
+    def _add(
+        self, receiver: Subscriber | StreamQueue, kinds: tuple[type[Event], ...], *, once: bool = False
+    ) -> Callable[[], None]:
+        subscription = _Subscription(receiver, kinds or (Event,), once)
+        self._subscriptions.append(subscription)
+        self._routes.clear()
+
+        def remove() -> None:
+            with suppress(ValueError):
+                self._remove(subscription)
+
+        return remove
+
+    def _remove(self, subscription: _Subscription) -> None:
+        self._subscriptions.remove(subscription)
+        self._routes.clear()
+
+    def _overflowed(self, event: EventsDropped) -> None:
+        if self._sink is not None:
+            self._sink(event)
+
+    def _route(self, kind: type[Event]) -> tuple[_Subscription, ...]:
         route = self._routes.get(kind)
         if route is None:
-            route = tuple(subscriber for subscriber, kinds in self._subscriptions if issubclass(kind, kinds))
+            route = tuple(each for each in self._subscriptions if issubclass(kind, each.kinds))
             self._routes[kind] = route
         return route
 
 
-def _check_subscription(subscriber: object, kinds: tuple[object, ...]) -> None:
-    if not callable(subscriber) or inspect.iscoroutinefunction(subscriber):
-        raise TypeError(
-            f"subscriber must be a plain function, not {subscriber!r}; a coroutine would not be awaited"
-        )
+def _check_kinds(kinds: tuple[object, ...]) -> None:
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
             raise TypeError(f"kinds must be event classes of pg_scheduler.events, not {kind!r}")
 
 
-def _name_of(subscriber: Subscriber) -> str:
+def _is_async(subscriber: Subscriber) -> bool:
+    call = getattr(subscriber, "__call__", None)  # noqa: B004 - of an object with an async __call__
+    return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(call)
+
+
+def _name_of(subscriber: object) -> str:
     return getattr(subscriber, "__qualname__", type(subscriber).__name__)

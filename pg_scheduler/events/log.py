@@ -17,9 +17,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
-from pg_scheduler.events import types
+from pg_scheduler.events import gaps, types
 
-__all__ = ["LEVELS", "EventLog", "event_fields", "logger", "message_of", "record_fields"]
+__all__ = [
+    "LEVELS",
+    "EventLog",
+    "event_fields",
+    "log_subscriber_error",
+    "logger",
+    "message_of",
+    "record_fields",
+]
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
@@ -53,6 +61,7 @@ _OVERDUE: Final = (
 _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.WorkerStarted: (logging.INFO, "worker %(worker_id)s started on %(hostname)s, pid %(pid)s"),
     types.WorkerStopped: (logging.INFO, "worker %(worker_id)s stopped"),
+    types.JobScheduled: (logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s"),
     types.JobStarted: (logging.DEBUG, f"{_JOB} started, due at %(execution_time)s"),
     types.JobCompleted: (logging.DEBUG, f"{_JOB} completed"),
     types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
@@ -100,6 +109,10 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.ServiceRetrying: (
         logging.WARNING,
         "%(service)s: database unavailable, retry in %(next_in)s: %(error)s",
+    ),
+    gaps.EventsDropped: (
+        logging.WARNING,
+        "event subscriber %(subscriber)s is 1,000 events behind; its oldest events are dropped",
     ),
     types.ServiceFaulted: (logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s"),
 }
@@ -172,6 +185,26 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             _, template = _RECORDS[type(event)]
     values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
     return template, values
+
+
+def log_subscriber_error(
+    subscriber: str, event: types.Event, error: BaseException, worker_id: str | None
+) -> None:
+    """Log the exception that a subscriber raised.
+
+    Args:
+        subscriber: The name of the subscriber.
+        event: What the subscriber received.
+        error: The exception.
+        worker_id: The worker that published the event.
+    """
+    template, values = message_of(event)
+    logger.error(
+        f"event subscriber %(subscriber)s raised an exception on: {template}",  # noqa: G004 - a constant
+        {**values, "subscriber": subscriber},
+        exc_info=error,
+        extra=event_fields(event, worker_id),
+    )
 
 
 class EventLog:

@@ -18,6 +18,7 @@ __all__ = [
     "JobLost",
     "JobReleased",
     "JobRetried",
+    "JobScheduled",
     "JobStarted",
     "JobsReclaimed",
     "JobsVacuumed",
@@ -76,6 +77,17 @@ class JobEvent(Event):
     """The name of the job."""
     attempt: int
     """The number of the attempt; 0 if the job was never claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobScheduled(JobEvent):
+    """This process stored a job: a new one, or a new definition of an existing one.
+
+    Not published for jobs of a caller's transaction (``connection=``), whose commit the library does not see.
+    """
+
+    execution_time: datetime
+    """When the job is due."""
 
 
 @dataclass(frozen=True, slots=True)

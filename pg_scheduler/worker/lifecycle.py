@@ -118,6 +118,7 @@ class Lifecycle:
             self._stopping = None
             self._stopped.set()
             self._events.publish(WorkerStopped(self.worker_id))
+            self._events.end_streams()
 
 
 def log_failure(task: asyncio.Task[None]) -> None:

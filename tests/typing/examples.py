@@ -33,7 +33,7 @@ from pg_scheduler import (
     job,
     periodic,
 )
-from pg_scheduler.events import Event, JobCompleted, JobFailed
+from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -210,6 +210,11 @@ def subscribe(scheduler: Scheduler) -> None:
     stop = scheduler.subscribe(callback, JobCompleted, JobFailed)
     assert_type(stop(), None)
     scheduler.subscribe(callback, str)  # type: ignore[arg-type]
+
+    async def handle(event: Event) -> None: ...
+
+    assert_type(scheduler.subscribe(handle, JobFailed, once=True)(), None)
+    assert_type(scheduler.events(JobFailed), EventStream)
 
 
 assert_type(JobPriority.from_db_value(3), JobPriority)

@@ -254,7 +254,7 @@ def generated(**values: Any) -> GeneratedIdJob:
 async def insert(parts: Parts, outbox: Outbox, *jobs: NewJob) -> None:
     """Insert jobs as single calls do."""
     preparer = JobPreparer(parts.tasks, misfire_grace_time=None, max_payload_bytes=None)
-    enqueuer = Enqueuer(parts.store, outbox, preparer)
+    enqueuer = Enqueuer(parts.store, parts.bus, outbox, preparer)
     await asyncio.gather(*(enqueuer.insert(job, ConflictResolution.IGNORE, None) for job in jobs))
 
 

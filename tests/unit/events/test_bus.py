@@ -144,19 +144,42 @@ def test_bus_calls_the_sink_before_the_subscribers_if_it_wants_the_event() -> No
     assert order == ["sink JobFailed", "subscriber JobFailed"]
 
 
-async def _coroutine(_event: Event) -> None: ...
-
-
-@pytest.mark.parametrize("subscriber", [_coroutine, None, "print"])
-def test_subscribe_raises_type_error_when_the_subscriber_is_not_a_plain_function(
+@pytest.mark.parametrize("subscriber", [None, "print"])
+def test_subscribe_raises_type_error_when_the_subscriber_is_not_a_function(
     bus: EventBus, subscriber: Any
 ) -> None:
-    with pytest.raises(TypeError, match="must be a plain function"):
+    with pytest.raises(TypeError, match="must be a function or an async function"):
         bus.subscribe(subscriber)
     bus.publish(COMPLETED)
+
+
+def test_bus_calls_a_subscriber_once_when_it_subscribed_once(bus: EventBus) -> None:
+    seen: list[Event] = []
+    unsubscribe = bus.subscribe(seen.append, JobCompleted, JobFailed, once=True)
+    bus.publish(WorkerStarted("w"))
+    bus.publish(FAILED)
+    bus.publish(COMPLETED)
+    unsubscribe()
+    assert seen == [FAILED]
+    assert not bus.wants(JobFailed)
+
+
+def test_bus_calls_a_subscriber_once_when_another_one_publishes_an_event_before(bus: EventBus) -> None:
+    seen: list[Event] = []
+
+    def publish_more(event: Event) -> None:
+        if event is FAILED:
+            bus.publish(COMPLETED)
+
+    bus.subscribe(publish_more)
+    bus.subscribe(seen.append, once=True)
+    bus.publish(FAILED)
+    assert seen == [COMPLETED]
 
 
 @pytest.mark.parametrize("kind", [[JobCompleted], "JobCompleted", int, COMPLETED])
 def test_subscribe_raises_type_error_when_a_kind_is_not_an_event_class(bus: EventBus, kind: Any) -> None:
     with pytest.raises(TypeError, match="must be event classes"):
         bus.subscribe(print, kind)
+    with pytest.raises(TypeError, match="must be event classes"):
+        bus.stream(kind)

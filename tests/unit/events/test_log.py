@@ -38,6 +38,18 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (WorkerStarted("w9", "node1", 42), "INFO", "worker w9 started on node1, pid 42", {"worker_id": "w9"}),
     (events.WorkerStopped("w9"), "INFO", "worker w9 stopped", {"worker_id": "w9"}),
     (
+        events.JobScheduled("7f3a", "mail.send", 0, execution_time=DUE),
+        "DEBUG",
+        "job mail.send (id 7f3a) scheduled for 2030-01-01 09:30:00.000+00:00",
+        FIELDS | {"attempt": 0},
+    ),
+    (
+        events.EventsDropped(7, "app.alert"),
+        "WARNING",
+        "event subscriber app.alert is 1,000 events behind; its oldest events are dropped",
+        {},
+    ),
+    (
         events.JobStarted(*ATTEMPT, execution_time=DUE),
         "DEBUG",
         f"{JOB} started, due at 2030-01-01 09:30:00.000+00:00",

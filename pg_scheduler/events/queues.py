@@ -1,0 +1,183 @@
+"""Queues between the publisher of events and those who handle them later: async functions and iterators.
+
+A publisher never waits. A queue keeps the newest 1,000 events; ``EventsDropped`` takes the place of the
+dropped ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, MutableMapping
+from contextvars import copy_context
+from typing import Any, Final, Self
+
+from pg_scheduler.events.gaps import MAX_QUEUED_EVENTS, EventsDropped
+from pg_scheduler.events.log import log_subscriber_error
+from pg_scheduler.events.types import Event
+
+__all__ = ["AsyncSubscriber", "EventQueue", "EventStream", "StreamQueue"]
+
+Report = Callable[[EventsDropped], object]
+
+
+class EventQueue:
+    """The events that one subscriber has not handled yet.
+
+    Args:
+        subscriber: The name of the subscriber.
+        on_overflow: Receives an ``EventsDropped`` when the first event is dropped since the queue was empty.
+    """
+
+    __slots__ = ("_dropped", "_events", "_is_reported", "_on_overflow", "_subscriber")
+
+    def __init__(self, subscriber: str, on_overflow: Report) -> None:
+        self._subscriber = subscriber
+        self._on_overflow = on_overflow
+        self._events: deque[Event] = deque()
+        self._dropped = 0
+        self._is_reported = False
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def put(self, event: Event) -> None:
+        """Add an event; drop the oldest one if the queue is full."""
+        if len(self._events) >= MAX_QUEUED_EVENTS:
+            self._events.popleft()
+            self._dropped += 1
+            if not self._is_reported:
+                self._is_reported = True
+                self._on_overflow(EventsDropped(self._dropped, self._subscriber))
+        self._events.append(event)
+
+    def take(self) -> Event | None:
+        """Remove and return the oldest event, or None if there is none."""
+        if self._dropped:
+            number, self._dropped = self._dropped, 0
+            return EventsDropped(number, self._subscriber)
+        if self._events:
+            return self._events.popleft()
+        self._is_reported = False
+        return None
+
+    def clear(self) -> None:
+        """Remove all events."""
+        self._events.clear()
+        self._dropped = 0
+
+
+class AsyncSubscriber:
+    """Awaits an async function with each event, in order, in one task that lives while events wait.
+
+    The task runs in the context of the subscription, not in that of whatever published the event.
+
+    Args:
+        function: The function.
+        name: Its name, for the log.
+        on_overflow: See EventQueue.
+        worker_id: Returns the id of the worker whose events these are.
+        busy: Has the tasks of all subscribers of the bus while they run.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Event], Any],
+        name: str,
+        on_overflow: Report,
+        worker_id: Callable[[], str | None],
+        busy: MutableMapping[asyncio.Task[None], AsyncSubscriber],
+    ) -> None:
+        self._function = function
+        self.name: Final = name
+        self.queue: Final = EventQueue(name, on_overflow)
+        self._worker_id = worker_id
+        self._busy = busy
+        self._context = copy_context()
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Queue an event, and start the task if it does not run."""
+        self.queue.put(event)
+        task = self._task
+        if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+            self._task = task = asyncio.create_task(
+                self._handle_all(), name=f"pg_scheduler subscriber {self.name}", context=self._context
+            )
+            self._busy[task] = self
+            task.add_done_callback(self._busy.pop)
+
+    async def _handle_all(self) -> None:
+        while (event := self.queue.take()) is not None:
+            await self._handle(event)
+            await asyncio.sleep(0)  # a function that never suspends must not hold the event loop
+
+    async def _handle(self, event: Event) -> None:
+        try:
+            await self._function(event)
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            log_subscriber_error(self.name, event, error, self._worker_id())
+
+
+class StreamQueue(EventQueue):
+    """A queue that a reader waits for, until it ends."""
+
+    __slots__ = ("_is_ended", "_ready")
+
+    def __init__(self, subscriber: str, on_overflow: Report) -> None:
+        super().__init__(subscriber, on_overflow)
+        self._ready = asyncio.Event()
+        self._is_ended = False
+
+    def put(self, event: Event) -> None:
+        """Add an event, and wake the readers."""
+        super().put(event)
+        self._ready.set()
+
+    def end(self) -> None:
+        """Let the readers end after the events that are queued."""
+        self._is_ended = True
+        self._ready.set()
+
+    async def next(self) -> Event | None:
+        """Wait for an event and return it; return None at the end."""
+        while (event := self.take()) is None and not self._is_ended:
+            self._ready.clear()
+            await self._ready.wait()
+        return event
+
+
+class EventStream:
+    """Events in order: the asynchronous iterator that ``Scheduler.events()`` returns.
+
+    It collects events from its creation on, also between two steps of the iteration. The iteration ends when
+    the Scheduler has stopped, after the events before that. Leaving the loop ends the subscription once the
+    iterator is garbage; ``aclose()`` ends it at once.
+    """
+
+    def __init__(self, queue: StreamQueue, unsubscribe: Callable[[], None]) -> None:
+        self._queue = queue  # the bus has a reference to the queue only, so a forgotten stream is garbage
+        self._unsubscribe = unsubscribe
+
+    def __aiter__(self) -> Self:
+        """Return the iterator itself."""
+        return self
+
+    async def __anext__(self) -> Event:
+        """Wait for the next event."""
+        event = await self._queue.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        """End the subscription and the iteration, and discard the events that were not read."""
+        self._unsubscribe()
+        self._queue.clear()
+        self._queue.end()
+
+    def __del__(self) -> None:
+        self._unsubscribe()
