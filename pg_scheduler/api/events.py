@@ -48,13 +48,9 @@ class EventMethods(SchedulerParts):
 
         Example::
 
-            import asyncio
-            from pg_scheduler.events import Event, JobFailed
+            from pg_scheduler.events import JobFailed
 
-            async def alert(event: Event) -> None:
-                await asyncio.to_thread(print, event)
-
-            unsubscribe = scheduler.subscribe(alert, JobFailed)
+            unsubscribe = scheduler.subscribe(print, JobFailed)
         """
         return self._events.subscribe(subscriber, *kinds, once=once)
 
