@@ -1,12 +1,12 @@
-"""The previous version of the library, to run beside the present one.
+"""The previous version of the library, to run before the present one.
 
 ``previous.tar.gz`` contains the code and the migrations of a commit, because a fresh clone may have no
-history. Until the first release it is the last commit of schema version 3. Each release replaces it, so that
+history. Until the first release it is the last commit of schema version 9. Each release replaces it, so that
 the next one is tested against it::
 
     git archive --format=tar COMMIT pg_scheduler migrations | gzip -9n > tests/cluster/previous.tar.gz
 
-The commit is 115eadd.
+The commit is 31f04ed.
 """
 
 from __future__ import annotations
