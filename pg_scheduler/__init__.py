@@ -36,6 +36,7 @@ from pg_scheduler.jobs.model import (
     JobStatus,
     Worker,
 )
+from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
@@ -60,6 +61,7 @@ __all__ = [
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
+    "Page",
     "PayloadError",
     "PeriodicJobConfig",
     "PollingConfig",

@@ -47,6 +47,7 @@ NAMES = [
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
+    "Page",
     "PayloadError",
     "PeriodicJobConfig",
     "PollingConfig",

@@ -8,6 +8,7 @@ from typing import Final
 
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
+from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 
 __all__ = ["InspectionMethods"]
@@ -33,17 +34,20 @@ class InspectionMethods(SchedulerParts):
         due_before: datetime | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> list[Job]:
+    ) -> Page[Job]:
         """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
 
         Args:
-            status: One status or several; None for all.
+            status: One status or several; None for all. An empty list selects no job.
             job_name: Only jobs with this name.
             worker_id: Only jobs that this worker runs or ran last.
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
-            after: The last id of the previous page; None for the first page.
+            after: The ``next`` of the previous page; None for the first page.
             limit: Jobs per page, 1 to 10,000.
+
+        Returns:
+            The jobs, with ``next``: the ``after=`` of the following page, None at the end.
 
         Raises:
             ValueError: A status is unknown, a time is naive, or the limit is out of range.
@@ -51,7 +55,8 @@ class InspectionMethods(SchedulerParts):
         Example::
 
             page = await scheduler.list_jobs(status="failed")
-            more = await scheduler.list_jobs(status="failed", after=page[-1].job_id)
+            if page.next is not None:
+                more = await scheduler.list_jobs(status="failed", after=page.next)
         """
         statuses = None
         if status is not None:

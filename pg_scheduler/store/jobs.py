@@ -9,6 +9,7 @@ from datetime import datetime
 import asyncpg
 
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
+from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.copy import COLUMNS, packed
@@ -170,13 +171,14 @@ class JobRepository:
         due_from: datetime | None,
         due_before: datetime | None,
         limit: int,
-    ) -> list[Job]:
+    ) -> Page[Job]:
         """Return a page of jobs in the order of their ids."""
         wanted = None if statuses is None else [status.value for status in statuses]
         rows = await self._statements.fetch(
-            "list_jobs", after, wanted, job_name, worker_id, due_from, due_before, limit
+            "list_jobs", after, wanted, job_name, worker_id, due_from, due_before, limit + 1
         )
-        return [job_from(row) for row in rows]
+        jobs = [job_from(row) for row in rows[:limit]]
+        return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
 
     async def count_jobs(self, job_name: str | None) -> JobCounts:
         """Count the jobs of each status."""

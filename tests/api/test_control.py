@@ -254,6 +254,24 @@ async def test_list_jobs_applies_its_filters(filled: Scheduler, filters: dict[st
     assert [job.job_id for job in await filled.list_jobs(**filters)] == list(found)
 
 
+async def test_list_jobs_is_empty_when_the_list_of_statuses_is(filled: Scheduler) -> None:
+    page = await filled.list_jobs(status=[])
+    assert page == []
+    assert page.next is None
+
+
+@pytest.mark.parametrize(("limit", "pages"), [(2, ["ab", "cd", "e"]), (5, ["abcde"]), (4, ["abcd", "e"])])
+async def test_next_of_a_page_leads_to_the_following_page(
+    filled: Scheduler, limit: int, pages: list[str]
+) -> None:
+    page = await filled.list_jobs(limit=limit)
+    found = ["".join(job.job_id for job in page)]
+    while page.next is not None:
+        page = await filled.list_jobs(limit=limit, after=page.next)
+        found.append("".join(job.job_id for job in page))
+    assert found == pages
+
+
 @pytest.mark.parametrize(
     "filters",
     [

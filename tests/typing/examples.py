@@ -21,6 +21,7 @@ from pg_scheduler import (
     JobPriority,
     JobSpec,
     JobStatus,
+    Page,
     PeriodicJobConfig,
     PollingConfig,
     RetryPolicy,
@@ -183,8 +184,11 @@ async def read_jobs(scheduler: Scheduler) -> None:
         assert_type(found.status, JobStatus)
         assert_type(found.timeout, timedelta | None)
         found.status = JobStatus.FAILED  # type: ignore[misc]
-    assert_type(await scheduler.list_jobs(status=["failed", JobStatus.EXPIRED], limit=5), list[Job])
-    assert_type(await scheduler.list_jobs(status="failed", due_from=SOON, after="id"), list[Job])
+    assert_type(await scheduler.list_jobs(status=["failed", JobStatus.EXPIRED], limit=5), Page[Job])
+    page = await scheduler.list_jobs(status="failed", due_from=SOON, after="id")
+    assert_type(page, Page[Job])
+    assert_type(page.next, str | None)
+    assert_type(page[0], Job)
     assert_type(await scheduler.count_jobs(), JobCounts)
     assert_type(await scheduler.workers(), list[Worker])
     assert_type(await scheduler.cancel_job("id"), bool)
