@@ -6,6 +6,9 @@ The servers and processes run under libfaketime, which changes their time of day
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,6 +31,25 @@ STEP_S = 600.0
 MINUTE = timedelta(minutes=1)
 LEASE = ("--lease", "6")
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
+
+WAIT_ON_THE_MONOTONIC_CLOCK = """
+import ctypes, time
+
+class Instant(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+library = ctypes.CDLL(None)
+attributes, condition, mutex = (ctypes.create_string_buffer(128) for _ in range(3))
+library.pthread_condattr_init(attributes)
+library.pthread_condattr_setclock(attributes, time.CLOCK_MONOTONIC)
+library.pthread_cond_init(condition, attributes)
+library.pthread_mutex_init(mutex, None)
+library.pthread_mutex_lock(mutex)
+end = time.monotonic_ns() + 20_000_000
+library.pthread_cond_timedwait(condition, mutex, ctypes.byref(Instant(*divmod(end, 10**9))))
+print(time.monotonic_ns() >= end)
+"""
+"""Wait as CPython waits for the GIL, and print whether the wait lasted until its end."""
 
 both_ways = pytest.mark.parametrize("step", [STEP_S, -STEP_S], ids=["forward", "back"])
 
@@ -62,6 +84,21 @@ def dsn(server_with_clock: EmbeddedPostgres, server_clock: Clock) -> Iterator[st
         run_on(server_with_clock.dsn(name), migrate_on)
         yield server_with_clock.dsn(name)
         server_clock.set(0)
+
+
+@pytest.mark.parametrize("step", [0, STEP_S, -STEP_S], ids=["correct", "forward", "back"])
+def test_stepped_clock_keeps_waits_on_the_monotonic_clock(clock: Clock, step: float) -> None:
+    # If they ended at once, the threads of a worker would take the GIL from each other all the time.
+    clock.set(step)
+    done = subprocess.run(
+        [sys.executable, "-c", WAIT_ON_THE_MONOTONIC_CLOCK],
+        env=os.environ | clock.environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert done.stdout == "True\n"
 
 
 async def enqueue(client: Scheduler, name: str, due: datetime | None = None) -> str:
