@@ -10,6 +10,7 @@ from pg_scheduler.errors import (
     ConfigurationError,
     ConnectionRejectedError,
     DatabaseUnavailableError,
+    JobCancelledError,
     JobConflictError,
     MigrationChangedError,
     NameConflictError,
@@ -44,6 +45,8 @@ from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.version import __version__
+from pg_scheduler.worker.runners.call import JobCall, JobExecutor
+from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = [
     "UNSET",
@@ -53,8 +56,11 @@ __all__ = [
     "CurrentJob",
     "DatabaseUnavailableError",
     "Job",
+    "JobCall",
+    "JobCancelledError",
     "JobConflictError",
     "JobCounts",
+    "JobExecutor",
     "JobPriority",
     "JobSpec",
     "JobStatus",
@@ -75,6 +81,7 @@ __all__ = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "ThreadExecutor",
     "TransientFault",
     "VacuumConfig",
     "VacuumPolicy",

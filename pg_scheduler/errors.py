@@ -4,6 +4,7 @@
 
     SchedulerError
     ├── ConfigurationError (ValueError)      an invalid setting
+    ├── JobCancelledError                    the running job should end; see raise_if_cancelled()
     ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
     ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
     ├── NameConflictError (ValueError)       two functions with the same explicit name
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectionRejectedError",
     "DatabaseUnavailableError",
+    "JobCancelledError",
     "JobConflictError",
     "MigrationChangedError",
     "NameConflictError",
@@ -51,6 +53,10 @@ class SchedulerError(Exception):
 
 class ConfigurationError(SchedulerError, ValueError):
     """A setting is invalid; the message contains its name, value and constraint."""
+
+
+class JobCancelledError(SchedulerError):
+    """The job was cancelled, or the attempt that runs in a thread should end."""
 
 
 class JobConflictError(SchedulerError, ValueError):

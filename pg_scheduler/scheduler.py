@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -37,6 +38,8 @@ from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
+from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.defaults import check_executors
 from pg_scheduler.worker.runtime import Runtime
 from pg_scheduler.worker.tuning import Tuning
 
@@ -82,6 +85,10 @@ class Scheduler(
         lease: How long this worker owns its claimed jobs without a further heartbeat; None uses
             ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
+        executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
+            ``ThreadExecutor()``, or replace it.
+        stop_grace: Seconds that an attempt gets to end after its cancellation: then the shutdown continues
+            without it, and a thread that runs on is reported.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
@@ -123,6 +130,8 @@ class Scheduler(
         shutdown_timeout: float = 30.0,
         lease: timedelta | None = None,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
+        executors: Mapping[str, JobExecutor] | None = None,
+        stop_grace: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -147,11 +156,13 @@ class Scheduler(
             max_loop_block=max_loop_block,
             max_payload_bytes=max_payload_bytes,
             shutdown_timeout=shutdown_timeout,
+            stop_grace=stop_grace,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
         self.db_pool = db_pool
         self._retry_policy = retry_policy
+        self._executors = check_executors(executors)
         self._events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         self._store = Store(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
@@ -202,7 +213,10 @@ class Scheduler(
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
         self._store.connections.check_loop()
-        if not self.is_running and len(self.worker_id) != self.WORKER_ID_LENGTH:  # changed on the instance
+        if not self.is_running and (
+            len(self.worker_id) != self.WORKER_ID_LENGTH  # changed on the instance
+            or self._life.has_left_threads  # their jobs stay with the former worker
+        ):
             self._life.worker_id = self._new_worker_id()
         self._store.connections.close_in_children()
         await self._life.start()
@@ -283,6 +297,7 @@ class Scheduler(
             self._outbox,
             self._config,
             self._retry_policy,
+            self._executors,
             self.worker_id,
             self._tuning,
         )

@@ -227,3 +227,4 @@ class SchedulerConfig:
     keeper_dsn: str | None = field(repr=False)
     max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
     max_loop_block: Annotated[float, Field(gt=0)]
+    stop_grace: Annotated[float, Field(ge=0, le=86_400)] = 10.0

@@ -39,8 +39,11 @@ NAMES = [
     "CurrentJob",
     "DatabaseUnavailableError",
     "Job",
+    "JobCall",
+    "JobCancelledError",
     "JobConflictError",
     "JobCounts",
+    "JobExecutor",
     "JobPriority",
     "JobSpec",
     "JobStatus",
@@ -61,6 +64,7 @@ NAMES = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "ThreadExecutor",
     "TransientFault",
     "UNSET",
     "VacuumConfig",
@@ -184,14 +188,16 @@ SETTINGS = (
     "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
-    f"retry_policy={DEFAULT_RETRY_POLICY!r}, clock=None"
+    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, clock=None"
 )
 PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
     "job_name=None, dedup_key=None, enabled=True"
 )
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, timeout=UNSET"
-TASK = "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET"
+TASK = (
+    "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET"
+)
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 
 

@@ -33,6 +33,7 @@ class RegistrationMethods(SchedulerParts):
         max_retries: int | Unset = UNSET,
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
     ) -> F: ...
     @overload
     def register(
@@ -46,6 +47,7 @@ class RegistrationMethods(SchedulerParts):
         max_retries: int | Unset = UNSET,
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -58,8 +60,9 @@ class RegistrationMethods(SchedulerParts):
         max_retries: int | Unset = UNSET,
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
     ) -> Any:
-        """Register a coroutine function with this Scheduler, also while it runs; usable as a decorator.
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
         Registering a function again adds names and changes the options that are given.
 
@@ -72,12 +75,13 @@ class RegistrationMethods(SchedulerParts):
             max_retries: Default number of retries, as in ``@job()``.
             retry: The delays before its retries, as in ``@job()``.
             priority: Default priority, as in ``@job()``.
+            executor: Where its jobs run, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
 
         Raises:
-            TypeError: ``func`` is not a coroutine function.
+            TypeError: ``func`` is not a function, or the executor cannot run it.
             ConfigurationError: An option is out of range; a ValueError.
             NameConflictError: Another function has one of the names; a ValueError.
 
@@ -93,6 +97,7 @@ class RegistrationMethods(SchedulerParts):
             max_retries=max_retries,
             retry=retry,
             priority=priority,
+            executor=executor,
         )
 
         def add(function: F) -> F:

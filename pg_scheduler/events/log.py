@@ -76,6 +76,10 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
         logging.WARNING,
         f"{_JOB} lost: claimed by another worker or changed manually, result not recorded",
     ),
+    types.ThreadAbandoned: (
+        logging.WARNING,
+        f"{_JOB}: its thread runs on after its timeout or cancellation, at\n%(stack)s",
+    ),
     types.LeaseLost: (logging.ERROR, "worker %(worker_id)s lost its lease, its running jobs are cancelled"),
     types.KeeperConnected: (logging.DEBUG, "lease keeper connected, liveness lock held"),
     types.KeeperLost: (logging.WARNING, "lease keeper not connected: %(reason)s"),
@@ -184,6 +188,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
         case _:
             _, template = _RECORDS[type(event)]
     values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
+    if isinstance(event, types.ThreadAbandoned):
+        values["stack"] = event.stack
     return template, values
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "PeriodicJobPlanned",
     "ServiceFaulted",
     "ServiceRetrying",
+    "ThreadAbandoned",
     "UnregisteredName",
     "WorkerStarted",
     "WorkerStopped",
@@ -146,6 +147,17 @@ class JobExpired(JobEvent):
 @dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
     """The job was claimed by another worker or changed manually; this attempt's result is not recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadAbandoned(JobEvent):
+    """A job's thread runs on, ``stop_grace`` seconds after its timeout or its cancellation.
+
+    The thread keeps its slot, and the job stays ``running``, so that no other attempt overlaps with it.
+    """
+
+    stack: str = field(repr=False)
+    """The stack of the thread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.jobs.rows import Claim
 
 if TYPE_CHECKING:
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
-__all__ = ["CurrentJob", "current", "current_job"]
+__all__ = ["CurrentJob", "cancellation", "current", "current_job"]
+
+
+class Cancellation(Protocol):
+    """The flag by which a job outside of the event loop is cancelled."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the job should end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +45,38 @@ class CurrentJob:
     """When the timeout of the attempt expires; None for no timeout."""
     scheduler: Scheduler = field(repr=False, compare=False)
     """The Scheduler that runs the attempt, so that jobs can schedule jobs."""
+    _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
 
     @property
     def pool(self) -> asyncpg.Pool[Any]:
         """The asyncpg pool of that Scheduler."""
         return self.scheduler.db_pool
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether this attempt should end: it timed out, was cancelled, or its worker shuts down.
+
+        For jobs in threads and processes. Always False in an async job, which receives ``CancelledError``.
+        """
+        return self._cancellation is not None and self._cancellation.is_cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """Raise JobCancelledError if ``is_cancelled``; call it between the steps of a long job in a thread.
+
+        Raises:
+            JobCancelledError: The attempt should end.
+        """
+        if self.is_cancelled:
+            raise JobCancelledError(
+                f"job {self.job_id!r} should end: it timed out, was cancelled, or its worker shuts down"
+            )
+
 
 current: Final[ContextVar[tuple[Claim, float, Scheduler]]] = ContextVar("pg_scheduler_current_job")
 """The claim, the start of its attempt in seconds since 1970 and the Scheduler, set for every job."""
+
+cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
+"""The flag of a job outside of the event loop."""
 
 
 def current_job() -> CurrentJob:
@@ -68,4 +100,5 @@ def current_job() -> CurrentJob:
     deadline = None
     if seconds is not None:
         deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
-    return CurrentJob(claim.job_id, claim.job_name, claim.attempt, claim.execution_time, deadline, scheduler)
+    about = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
+    return CurrentJob(*about, deadline, scheduler, cancellation.get(None))

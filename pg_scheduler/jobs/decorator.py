@@ -27,8 +27,9 @@ def job(
     max_retries: int | Unset = UNSET,
     retry: RetryPolicy | None = None,
     priority: JobPriority | Unset = UNSET,
+    executor: str | Unset = UNSET,
 ) -> Callable[[F], F]:
-    """Register a coroutine function with every Scheduler of the process.
+    """Declare a function as a job of every Scheduler of the process.
 
     Args:
         name: The name of its jobs in the table; ``module.qualname`` when None. With a given name, you can
@@ -41,12 +42,15 @@ def job(
         max_retries: Default number of retries after a failed first attempt. 0 if omitted.
         retry: The delays before its retries; None for the ``retry_policy`` of the Scheduler.
         priority: Default priority. NORMAL if omitted.
+        executor: Where its jobs run: "async" is the event loop, "thread" a thread; other names are those of
+            the Scheduler's ``executors=``. If omitted, an ``async def`` runs in the event loop, and a plain
+            function in a thread.
 
     Returns:
         A decorator that returns the unchanged function.
 
     Raises:
-        TypeError: The decorated object is not a coroutine function.
+        TypeError: The decorated object is not a function, or the executor cannot run it.
         ConfigurationError: An option is out of range; a ValueError.
         NameConflictError: Another function has one of the names; a ValueError.
 
@@ -54,6 +58,8 @@ def job(
         >>> from pg_scheduler import job
         >>> @job(name="mail.welcome", aliases=["send_welcome"], max_retries=5, timeout=30)
         ... async def send_welcome_mail(to: str) -> None: ...
+        >>> @job()  # a plain function, which runs in a thread
+        ... def resize(path: str) -> None: ...
     """
     if callable(name):
         raise TypeError("@job must be called; write @job() above the function")
@@ -64,6 +70,7 @@ def job(
         max_retries=max_retries,
         retry=retry,
         priority=priority,
+        executor=executor,
     )
 
     def decorate(func: F) -> F:

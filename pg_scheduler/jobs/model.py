@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
@@ -22,7 +22,8 @@ __all__ = [
     "Worker",
 ]
 
-JobFunction = Callable[..., Coroutine[Any, Any, Any]]
+JobFunction = Callable[..., Any]
+"""A coroutine function, or a plain function that was declared."""
 
 
 DEFAULT_TIMEOUT: Final = timedelta(hours=1)
@@ -117,7 +118,7 @@ class JobSpec:
     """One job of a call of ``schedule_bulk()``.
 
     Args:
-        func: The coroutine function to run.
+        func: The function to run.
         execution_time: The due time, timezone-aware.
         args: Positional arguments that JSON can represent.
         kwargs: Keyword arguments that JSON can represent.
@@ -247,3 +248,5 @@ class Worker:
     """When its lease expires unless it is renewed."""
     is_alive: bool
     """Whether the lease is valid by the database's clock."""
+    is_stopping: bool = False
+    """Whether the worker has shut down, and threads of its process that cannot be stopped run on."""

@@ -7,12 +7,14 @@ import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Final
 
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_text
 
 __all__ = [
+    "FUNCTIONS",
     "check_aliases",
     "check_function",
     "check_name",
@@ -22,31 +24,46 @@ __all__ = [
     "required_parameters",
 ]
 
+FUNCTIONS: Final = (FunctionType, MethodType)
+
 MAX_COMPARED_LENGTH: Final = 200
 MAX_COMPARED_NAMES: Final = 1000
 """Bounds of ``most_similar()``, which takes some 50 microseconds for each pair of names."""
 
 
-def check_function(func: object, *, decorator: str | None = None) -> None:
+def check_function(func: object, *, decorator: str | None = None, allow_plain: bool = False) -> None:
     """Raise TypeError unless the object is a coroutine function with a name.
 
     Args:
         func: The object.
         decorator: The decorator that it was passed to, if any.
+        allow_plain: Whether it may also be a plain function or method, since it is being declared.
     """
     if inspect.iscoroutine(func):
         raise TypeError(
             f"Expected an async function, not {func!r}, the result of a call; "
             "pass the function without parentheses, and its arguments as args=(...)"
         )
-    if not inspect.iscoroutinefunction(func):
+    if not inspect.iscoroutinefunction(func) and not (allow_plain and _is_plain(func)):
         remedy = f", because {decorator} decorates async functions only" if decorator else ""
+        if _is_plain(func) and not decorator:
+            remedy += "; declare a plain function with @job() or register(), and its jobs run in threads"
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
         raise TypeError(  # the repr of a partial shows arguments
             f"Expected an async function with a name, not a {type(func).__name__}; "
             "pass the function, and its arguments as args="
         )
+
+
+def _is_plain(func: object) -> bool:
+    """Return whether the object is a plain function or method with a name of its own."""
+    return (
+        isinstance(func, FUNCTIONS)
+        and func.__name__ != "<lambda>"
+        and not inspect.isgeneratorfunction(func)
+        and not inspect.isasyncgenfunction(func)
+    )
 
 
 def required_parameters(func: JobFunction) -> list[str]:

@@ -15,8 +15,9 @@ from types import FunctionType
 from typing import Final
 
 from pg_scheduler.errors import NameConflictError
+from pg_scheduler.jobs.executors import default_executor
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.naming import check_aliases, check_function, check_name, qualified_name
+from pg_scheduler.jobs.naming import FUNCTIONS, check_aliases, check_function, check_name, qualified_name
 from pg_scheduler.jobs.task import NO_OPTIONS, Task, TaskOptions
 
 __all__ = ["TaskRegistry", "captures_same", "catalogue"]
@@ -52,22 +53,22 @@ class TaskRegistry:
         """Register a function. Registering it again adds names and changes defaults.
 
         Args:
-            func: The coroutine function.
+            func: The coroutine function or plain function.
             name: The name of its jobs; ``module.qualname`` when None.
             aliases: Former names whose pending jobs run too.
             loose: Names that resolve only while no other function has them.
             options: The defaults of its jobs.
 
         Raises:
-            TypeError: ``func`` is not a coroutine function.
+            TypeError: ``func`` is not a function, or the executor cannot run it.
             NameConflictError: Another function has one of the explicit names.
         """
-        check_function(func)
+        check_function(func, allow_plain=True)
         known = self.task_of(func)
         plain = name is None and options == NO_OPTIONS and not aliases and not loose
         if known and plain and known.func is func:
             return known
-        before = known or Task(func, qualified_name(func))
+        before = known or Task(func, qualified_name(func), executor=default_executor(func))
         task = before.changed(func, before.name if name is None else check_name(name), options)
         exact = [task.name, qualified_name(func), *check_aliases(aliases)]
         for each in exact:
@@ -87,13 +88,14 @@ class TaskRegistry:
         """Return the task of a function, and register it if it is new.
 
         Raises:
-            TypeError: It is not a coroutine function.
+            TypeError: It is not a coroutine function, nor a plain one that was declared.
             NameConflictError: A function with the same name but another object or other captured values is
                 registered. A row stores the name only.
         """
         if isinstance(func, FunctionType) and (task := self._adopted.get(func)):
             return task  # the fast path: a function of a module
-        check_function(func)
+        if not self.declares(func):
+            check_function(func)
         known = self.task_of(func)
         if known and not captures_same(known.func, func):
             raise NameConflictError(
@@ -111,6 +113,10 @@ class TaskRegistry:
             return task
         bearers = self.bearers(name)
         return next(iter(bearers.values())) if len(bearers) == 1 else None
+
+    def declares(self, func: object) -> bool:
+        """Return whether the object is a function that is registered, which a plain one must be."""
+        return isinstance(func, FUNCTIONS) and self.task_of(func) is not None
 
     def task_of(self, func: JobFunction) -> Task | None:
         """Return the task of a function, or None if it is not registered."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import qualified_name
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -24,6 +25,7 @@ class TaskOptions:
     max_retries: int | Unset = UNSET
     retry: RetryPolicy | None = None
     priority: JobPriority | Unset = UNSET
+    executor: str | Unset = UNSET
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -37,6 +39,7 @@ class Task:
         timeout: Seconds; None for no limit.
         misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
         retry: The delays before retries; None for the Scheduler's policy.
+        executor: The name of the executor.
     """
 
     func: JobFunction
@@ -46,6 +49,7 @@ class Task:
     max_retries: int = field(default=0, kw_only=True)
     retry: RetryPolicy | None = field(default=None, kw_only=True)
     priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
+    executor: str = field(default=ASYNC, kw_only=True)
 
     @property
     def identity(self) -> str:
@@ -60,7 +64,7 @@ class Task:
             ConfigurationError: An option is out of range.
         """
         grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
-        priority, retry = options.priority, options.retry
+        priority, retry, executor = options.priority, options.retry, options.executor
         return replace(
             self,
             func=func,
@@ -74,4 +78,12 @@ class Task:
             priority=self.priority
             if isinstance(priority, Unset)
             else check_kind("priority", priority, JobPriority),
+            executor=self._executor_of(func)
+            if isinstance(executor, Unset)
+            else check_executor(func, executor),
         )
+
+    def _executor_of(self, func: JobFunction) -> str:
+        """Return the executor, which may be the default for another kind of function after a reload."""
+        is_default = self.executor == default_executor(self.func)
+        return default_executor(func) if is_default else self.executor

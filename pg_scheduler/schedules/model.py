@@ -11,6 +11,7 @@ from typing import Final
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
+from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
@@ -65,7 +66,8 @@ class PeriodicJobConfig:
     named: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_function(self.func, decorator="@periodic")
+        if not catalogue.declares(self.func):
+            check_function(self.func, decorator="@periodic")
         if required := required_parameters(self.func):
             raise ConfigurationError(
                 f"@periodic calls {self.function} without arguments, but it requires {', '.join(required)}; "

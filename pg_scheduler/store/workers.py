@@ -89,6 +89,10 @@ class WorkerRepository:
         (row,) = await self._statements.fetch("renew_lease", *args, on=on)
         return RenewResult(row["alive"], row["lost"], row["late"])
 
+    async def mark_stopping(self, worker_id: str) -> None:
+        """Mark a worker whose threads run on: when its process has ended, their jobs have not crashed."""
+        await self._statements.fetch("mark_stopping", worker_id)
+
     async def deregister(self, worker_id: str) -> None:
         """Delete the worker's row."""
         await self._statements.fetch("deregister_worker", worker_id)
@@ -144,14 +148,15 @@ class WorkerRepository:
         now = self._statements.now
         async with self._statements.transaction() as connection:
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
-            dead = [row[0] for row in rows]
+            dead = [row["worker_id"] for row in rows]
+            stopped = {row["worker_id"] for row in rows if row["stopping"]}
             orphans = await self._statements.fetch(
                 "lock_orphans", dead, now, heartbeat_threshold_s, limit, on=connection
             )
             for row in orphans:
                 change = reclaim_change(
                     row["attempt"],
-                    crashed=row["crashed"],
+                    crashed=row["crashed"] and row["worker_id"] not in stopped,
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )

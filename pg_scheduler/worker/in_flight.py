@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.runners.call import JobCall
 
 __all__ = ["Attempt", "InFlight", "Revocation"]
 
@@ -32,21 +33,32 @@ class Revocation(Enum):
 class Attempt:
     """One attempt that runs in this process."""
 
-    __slots__ = ("claim", "has_begun", "has_timed_out", "revocation", "task")
+    __slots__ = ("call", "claim", "has_begun", "has_timed_out", "revocation", "task")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.task: asyncio.Task[None] | None = None
+        self.call: JobCall | None = None
         self.has_begun = False
         self.has_timed_out = False
         self.revocation: Revocation | None = None
 
     def revoke(self, reason: Revocation) -> None:
-        """Cancel the task. A second call does not change the reason."""
+        """Stop the attempt. A second call does not change the reason."""
         if self.revocation is None:
             self.revocation = reason
-            if self.task and self.has_begun:  # a task cancelled before its first step would not clean up
-                self.task.cancel()
+            if self.has_begun:  # a task cancelled before its first step would not clean up
+                self.interrupt()
+
+    def interrupt(self) -> None:
+        """Cancel the task, or the call that it waits for."""
+        if self.task and not (self.call is not None and self.call.cancel()):
+            self.task.cancel()
+
+    @property
+    def is_unstoppable(self) -> bool:
+        """Whether its code runs in a thread, which cannot be stopped; callable from any thread."""
+        return self.call is not None and self.call.is_unstoppable
 
 
 class Results(Protocol):
@@ -68,6 +80,7 @@ class InFlight:
         """Running attempts by job id. Only the executor adds and removes them."""
         self.crashed_claim: Claim | None = None
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
+        self._left: dict[str, Attempt] = {}
         self._results = results
 
     @property
@@ -89,7 +102,23 @@ class InFlight:
 
     def held(self) -> dict[str, int]:
         """Return the attempt numbers of all running attempts by job id."""
-        return {each.claim.job_id: each.claim.attempt for each in list(self.attempts.values())}
+        attempts = list(self.attempts.values())
+        if self._left:
+            attempts += self._still_running()
+        return {each.claim.job_id: each.claim.attempt for each in attempts}
+
+    def leave(self, attempt: Attempt) -> None:
+        """Leave an attempt to its thread, which cannot be stopped, at the end of the executor."""
+        self._left[attempt.claim.job_id] = attempt
+        self.attempts.pop(attempt.claim.job_id, None)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether threads run on that the executor has left; callable from any thread."""
+        return bool(self._still_running())
+
+    def _still_running(self) -> list[Attempt]:
+        return [each for each in list(self._left.values()) if each.is_unstoppable]
 
     def unwritten(self) -> dict[str, int]:
         """Return the attempt numbers of all results whose write is not confirmed, by job id."""
@@ -99,6 +128,10 @@ class InFlight:
         """Return whether this attempt runs in this process."""
         running = self.attempts.get(job_id)
         return running is not None and running.claim.attempt == attempt
+
+    def runs(self, job_id: str, attempt: int) -> bool:
+        """Return whether this attempt runs in this process and has not been revoked."""
+        return self.holds(job_id, attempt) and self.attempts[job_id].revocation is None
 
     def revoke(self, job_id: str, attempt: int, reason: Revocation) -> None:
         """Revoke an attempt; a no-op if it does not run in this process."""

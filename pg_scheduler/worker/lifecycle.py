@@ -35,6 +35,12 @@ class Lifecycle:
         self.runtime: Runtime | None = None
         self.fault: BaseException | None = None
         self.is_running = False
+        self._last: Runtime | None = None
+
+    @property
+    def has_left_threads(self) -> bool:
+        """Whether threads of jobs run on after the last shutdown."""
+        return self._last is not None and self._last.in_flight.has_left
 
     @property
     def is_shutting_down(self) -> bool:
@@ -114,7 +120,7 @@ class Lifecycle:
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         finally:
-            self.runtime = None
+            self._last, self.runtime = self.runtime, None
             self._stopping = None
             self._stopped.set()
             self._events.publish(WorkerStopped(self.worker_id))

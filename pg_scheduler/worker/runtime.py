@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.supervisor import Part, Supervisor
@@ -70,6 +72,7 @@ class Runtime:
         outbox: Outbox,
         config: SchedulerConfig,
         policy: RetryPolicy,
+        executors: Mapping[str, JobExecutor],
         worker_id: str,
         tuning: Tuning,
     ) -> None:
@@ -102,7 +105,8 @@ class Runtime:
             scheduler=scheduler,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
-            options=tuning.executor,
+            stop_grace=config.stop_grace,
+            executors=executors,
         )
         self.heartbeat = Heartbeat(store, events, in_flight, _worker(worker_id, config), lease, signals)
         keeper = LeaseKeeper(

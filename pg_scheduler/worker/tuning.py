@@ -13,7 +13,6 @@ from pg_scheduler.worker.maintenance.name_reporter import NameReporterOptions
 from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
-from pg_scheduler.worker.pipeline.executor import ExecutorOptions
 from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
 from pg_scheduler.worker.service import BackoffOptions
 
@@ -26,7 +25,6 @@ class Tuning:
 
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
     claimer: ClaimerOptions = field(default_factory=ClaimerOptions)
-    executor: ExecutorOptions = field(default_factory=ExecutorOptions)
     expirer: ExpirerOptions = field(default_factory=ExpirerOptions)
     keeper: KeeperOptions = field(default_factory=KeeperOptions)
     listener: ListenerOptions = field(default_factory=ListenerOptions)

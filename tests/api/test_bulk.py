@@ -159,7 +159,7 @@ async def test_bulk_returns_an_empty_list_for_no_jobs(make: Make, mode: Conflict
     [
         (JobSpec(work, datetime(2030, 1, 1)), ValueError),  # noqa: DTZ001 - the subject
         (JobSpec(work, now(), args=(math.nan,)), PayloadError),
-        (JobSpec(print, now()), TypeError),  # type: ignore[arg-type]
+        (JobSpec(print, now()), TypeError),
         (JobSpec(work, now(), max_retries=-1), ValueError),
         (JobSpec(work, now(), timeout=0), ValueError),
         ("not a spec", TypeError),

@@ -119,7 +119,7 @@ async def test_enqueue_raises_when_the_delay_is_invalid(
 async def test_enqueue_raises_when_the_function_or_an_argument_is_invalid(make: Make) -> None:
     scheduler = make()
     with pytest.raises(TypeError, match="Expected an async function"):
-        await scheduler.enqueue(len)  # type: ignore[arg-type]
+        await scheduler.enqueue(len)
     with pytest.raises(ValueError, match="job name '' is empty"):
         await scheduler.enqueue("")
     with pytest.raises(PayloadError, match=r"args\[0\] is a builtins.set"):

@@ -124,7 +124,7 @@ async def test_register_returns_the_function_and_rejects_others(make: Make) -> N
     assert scheduler.register(name="x")(work) is work
     assert scheduler.register()(work) is work
     with pytest.raises(TypeError):
-        scheduler.register(print)  # type: ignore[type-var]
+        scheduler.register(print)
 
 
 async def test_register_rejects_a_name_or_alias_that_another_function_has(

@@ -38,16 +38,16 @@ def test_periodic_error_contains_timezone_and_cron_when_an_interval_has_a_timezo
 
 def test_periodic_error_contains_async_functions_when_the_function_is_not_async() -> None:
     with pytest.raises(TypeError, match="async functions"):
-        periodic(every=timedelta(minutes=5))(not_async)  # type: ignore[type-var]
+        periodic(every=timedelta(minutes=5))(not_async)
 
 
 async def test_schedule_error_contains_expected_an_async_function_when_func_is_not_async(
     scheduler: Scheduler,
 ) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):
-        await scheduler.schedule(not_async, execution_time=now())  # type: ignore[arg-type]
+        await scheduler.schedule(not_async, execution_time=now())
     with pytest.raises(TypeError, match="Expected an async function"):
-        await scheduler.schedule_bulk([JobSpec(not_async, now())])  # type: ignore[arg-type]
+        await scheduler.schedule_bulk([JobSpec(not_async, now())])
 
 
 async def test_schedule_error_contains_already_exists_when_the_id_exists(scheduler: Scheduler) -> None:

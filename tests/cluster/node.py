@@ -218,6 +218,9 @@ class Commands:
     async def vacuum(self) -> None:
         await self._scheduler.run_vacuum()
 
+    async def shutdown(self) -> None:
+        await self._scheduler.shutdown()
+
     async def reclaim(self) -> None:
         await self._scheduler.recover_orphaned_jobs()
 
@@ -240,6 +243,7 @@ async def main() -> None:
     parser.add_argument("--lease", type=float, default=60)
     parser.add_argument("--slots", type=int, default=25)
     parser.add_argument("--max-loop-block", type=float)
+    parser.add_argument("--stop-grace", type=float)
     parser.add_argument("--tick", type=float, help="seconds between two ticks")
     parser.add_argument("--role", help="the role that each connection sets before its use")
     parser.add_argument("--jobs", help="a module with further jobs")
@@ -260,7 +264,11 @@ async def main() -> None:
 
     hooks: dict[str, Any] = {"setup": set_role} if options.role else {}
     async with asyncpg.create_pool(options.dsn, min_size=1, max_size=4, **hooks) as pool:
-        settings = {"max_loop_block": options.max_loop_block} if options.max_loop_block else {}
+        settings = {
+            name: value
+            for name in ("max_loop_block", "stop_grace")
+            if (value := getattr(options, name)) is not None
+        }
         scheduler = Node(
             pool,
             max_concurrent_jobs=options.slots,

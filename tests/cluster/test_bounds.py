@@ -235,6 +235,7 @@ STORE_CALLS: dict[str, Call] = {
     "renew": lambda it, _: it.workers.renew("w1", {}, LEASE),
     "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
     "restart_leases": lambda it, _: it.workers.restart_leases(),
+    "mark_stopping": lambda it, _: it.workers.mark_stopping("w1"),
     "deregister": lambda it, _: it.workers.deregister("w1"),
     "list_workers": lambda it, _: it.workers.list_workers(),
     "rescue": lambda it, _: it.workers.rescue(120),

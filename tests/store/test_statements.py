@@ -346,6 +346,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.quarantine_unreadable",
         "results.write",
         "workers.deregister",
+        "workers.mark_stopping",
         "jobs.waiting_names",
     }
     methods = methods_of(Store(Connections(pool)))

@@ -130,6 +130,20 @@ async def test_rescue_releases_the_jobs_of_a_dead_worker(store: Store, pool: Poo
     assert await store.workers.rescue(THRESHOLD) == NOTHING
 
 
+async def test_rescue_counts_no_crash_when_the_worker_was_stopping(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await running(store, new_job("a"))
+    await running(store, new_job("b"), worker_id="w2")
+    await store.workers.mark_stopping("w1")
+    assert [each.is_stopping for each in await store.workers.list_workers()] == [True, False]
+    clock.advance(2 * LEASE * SECOND)
+    rescued = await store.workers.rescue(THRESHOLD, max_crashes=1)
+    assert rescued.job_ids == ["a"]
+    assert await column(pool, "crash_count") == {"a": 0, "b": 1}
+    assert await column(pool, "status") == {"a": "pending", "b": "failed"}
+
+
 async def test_rescue_does_not_change_live_workers(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job())
     clock.advance(LEASE * SECOND)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -36,6 +36,8 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
+from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.thread import ThreadExecutor
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.tuning import Tuning
 from tests.support.worker import LEASE, PATIENCE, claim, new_worker
@@ -133,7 +135,13 @@ class Parts:
         return completer
 
     def executor(
-        self, completer: Completer | None = None, *, slots: int = 5, shutdown_timeout: float = 5.0
+        self,
+        completer: Completer | None = None,
+        *,
+        slots: int = 5,
+        shutdown_timeout: float = 5.0,
+        stop_grace: float = 10.0,
+        executors: Mapping[str, JobExecutor] | None = None,
     ) -> Executor:
         return Executor(
             self.store.locks,
@@ -147,7 +155,8 @@ class Parts:
             scheduler=cast("Scheduler", None),
             slots=slots,
             shutdown_timeout=shutdown_timeout,
-            options=self.tuning.executor,
+            stop_grace=stop_grace,
+            executors={"thread": ThreadExecutor()} if executors is None else executors,
         )
 
     def claimer(

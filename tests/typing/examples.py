@@ -79,8 +79,8 @@ async def call_them() -> None:
 def plain() -> None: ...
 
 
-job()(plain)  # type: ignore[type-var]
-periodic(every=timedelta(hours=1))(plain)  # type: ignore[type-var]
+job()(plain)
+periodic(every=timedelta(hours=1))(plain)
 periodic(every=60)  # type: ignore[arg-type]
 job(aliases=5)  # type: ignore[arg-type]
 job(max_retries="5")  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
     await scheduler.enqueue(send, delay="5")  # type: ignore[arg-type]
     await scheduler.enqueue(send, priority=None)  # type: ignore[arg-type]
     await scheduler.schedule(send, SOON)  # type: ignore[call-arg]
-    await scheduler.schedule(plain, execution_time=SOON)  # type: ignore[arg-type]
+    await scheduler.schedule(plain, execution_time=SOON)
     await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
     await scheduler.schedule(send, execution_time=SOON, priority=5)  # type: ignore[arg-type]
     JobSpec(send)  # type: ignore[call-arg]
@@ -173,7 +173,7 @@ async def register(scheduler: Scheduler) -> None:
     assert_type(await bare(1), int)
     assert_type(await named(1), int)
     await named("1")  # type: ignore[arg-type]
-    scheduler.register(plain)  # type: ignore[type-var]
+    scheduler.register(plain)
     scheduler.register(send, timeout="5")  # type: ignore[call-overload]
 
 

@@ -30,7 +30,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor, ExecutorOptions
+from pg_scheduler.worker.pipeline.executor import Executor
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
 
@@ -288,9 +288,8 @@ async def test_executor_stop_releases_a_job_that_ignores_its_cancellation(
             except asyncio.CancelledError:
                 continue
 
-    parts.tune(executor=ExecutorOptions(cleanup_timeout_s=0.01))
     began, peace = asyncio.Event(), asyncio.Event()
-    bench = Bench(parts, seen, shutdown_timeout=0.01)
+    bench = Bench(parts, seen, shutdown_timeout=0.01, stop_grace=0.01)
     task = await bench.submit(job)
     await began.wait()
     await bench.executor.stop()

@@ -77,6 +77,11 @@ SELECT
     coalesce((SELECT late FROM worker), false) AS late,
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost;
 
+-- name: mark_stopping
+-- route: reserved
+-- Mark a worker that has stopped while threads of its process run on: their jobs are not released as crashed.
+UPDATE {schema}scheduler_workers SET stopping = true WHERE worker_id = $1;
+
 -- name: deregister_worker
 -- route: reserved
 -- Delete a worker's row.
@@ -89,7 +94,8 @@ SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
     least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
     least(greatest(last_beat, {first_instant}), {last_instant}) AS last_beat,
     least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
-    lease_until > coalesce($1, now()) AS is_alive
+    lease_until > coalesce($1, now()) AS is_alive,
+    stopping AS is_stopping
 FROM {schema}scheduler_workers AS worker
 ORDER BY worker.started_at, worker_id;
 
@@ -146,7 +152,7 @@ WHERE worker_id = ANY (ARRAY (
            OR pg_try_advisory_xact_lock_shared(liveness_key))
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING worker_id;
+RETURNING worker_id, stopping;
 
 -- name: lock_orphans
 -- route: caller

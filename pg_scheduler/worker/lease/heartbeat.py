@@ -104,11 +104,15 @@ class Heartbeat(Service):
         return interval
 
     async def drain(self) -> None:
-        """Delete the worker's row."""
+        """Delete the worker's row, or mark it if threads run on, so that their jobs are not yet released."""
         if self._expiry:
             self._expiry.cancel()
+        workers = self._store.workers
         try:
-            await self._store.workers.deregister(self._worker.worker_id)
+            if self._in_flight.has_left:
+                await workers.mark_stopping(self._worker.worker_id)
+            else:
+                await workers.deregister(self._worker.worker_id)
         except PoolClosedError:
             raise
         except DatabaseUnavailableError as fault:  # nothing is lost: the lease ends without it

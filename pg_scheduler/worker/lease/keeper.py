@@ -8,6 +8,10 @@ The same connection holds the worker's liveness lock, an advisory lock of the se
 heartbeat writes into the worker's row. The server releases it when the process ends, however that ends, so
 other workers need not wait for the lease. Behind a pooler sessions are shared, and there is no lock.
 
+Threads of jobs cannot be stopped, so they may outlive the shutdown. As long as they run, the keeper lingers:
+it renews the lease and holds the lock, so that no other worker gets their jobs, not even after the end of the
+event loop. The end of the process ends it too.
+
 A job that holds the GIL stops this thread too. The lock then keeps the jobs: other workers see that it is
 held, and wait for ``max_loop_block`` seconds after the last renewal.
 """
@@ -90,7 +94,7 @@ class LeaseKeeper:
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None  # in the thread
-        self._is_stopping = False
+        self._is_stopping = self._is_lingering = False
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._connect_at = 0.0
@@ -113,8 +117,15 @@ class LeaseKeeper:
         await self._ready.wait()
 
     async def stop(self) -> None:
-        """Interrupt the current operation, release the lock and end the thread. A no-op if it has ended."""
+        """Interrupt the current operation, release the lock and end the thread. A no-op if it has ended.
+
+        While threads of jobs run on, the thread lingers instead.
+        """
         if self._thread is None:
+            return
+        if self._in_flight.has_left and not self._is_stopping:
+            self._is_lingering = True
+            self._thread = None
             return
         if not self._is_stopping:
             self._is_stopping = True  # before reading its task: if there is none yet, the thread reads this
@@ -144,9 +155,25 @@ class LeaseKeeper:
                 if not ready.is_set():
                     self._call(ready.set)
                 await asyncio.sleep(self._options.poll_interval_s)
+                if self._is_lingering:
+                    break
+            if not self._is_stopping:
+                await self._linger()
         finally:
             await self._disconnect()
             self._call(ended.set)  # the rest is the thread's own: it may wait for a name server
+
+    async def _linger(self) -> None:
+        while self._in_flight.has_left:
+            try:
+                if not self._connection.is_open:
+                    if time.monotonic() >= self._connect_at:
+                        await self._connect()
+                elif self._is_renewal_due():
+                    await self._renew()
+            except (DatabaseUnavailableError, *REFUSALS) as error:
+                await self._lose(error)
+            await asyncio.sleep(self._options.poll_interval_s)
 
     async def _poll(self) -> None:
         self._watchdog.check()

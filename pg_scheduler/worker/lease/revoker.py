@@ -35,7 +35,13 @@ class Revoker:
         self._reported_at_renewal: int | None = None
 
     async def revoke(self, lost: Mapping[str, int]) -> None:
-        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such."""
+        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such.
+
+        Attempts that are being stopped, as in threads, are not looked up again.
+        """
+        lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
+        if not lost:
+            return
         statuses = await self._jobs.statuses_of(list(lost))
         for job_id, attempt in lost.items():
             is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED

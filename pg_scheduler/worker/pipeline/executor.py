@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -23,6 +22,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
     ErrorResult,
     InterruptResult,
@@ -38,29 +38,23 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
+from pg_scheduler.worker.pipeline.calls import CallRunner, timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
+from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.signals import Signals
 
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
-__all__ = ["Executor", "ExecutorOptions"]
+__all__ = ["Executor"]
 
 LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
 
 _RETURNED: Final = ReturnResult()
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorOptions:
-    """The time that interrupted jobs get to clean up."""
-
-    cleanup_timeout_s: float = 10.0
-    """Seconds that cancelled tasks get to clean up before the shutdown continues without them."""
 
 
 class Executor:
@@ -71,6 +65,8 @@ class Executor:
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that running jobs get to finish.
+        stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
+        executors: Run the jobs outside of the event loop, by name.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -87,7 +83,8 @@ class Executor:
         scheduler: Scheduler,
         slots: int,
         shutdown_timeout: float,
-        options: ExecutorOptions = ExecutorOptions(),
+        stop_grace: float = 10.0,
+        executors: Mapping[str, JobExecutor] | None = None,
     ) -> None:
         self._locks = locks
         self._events = events
@@ -99,12 +96,15 @@ class Executor:
         self._scheduler = scheduler
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
-        self._options = options
+        self._stop_grace = stop_grace
         self._signals = signals
         self._attempts = in_flight.attempts
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self._time_out)
+        self._calls = CallRunner(
+            events, executors or {}, self._timeouts, scheduler=scheduler, stop_grace=stop_grace
+        )
         self._lock_pause = LockPause()
         self._is_closed = False
 
@@ -162,13 +162,18 @@ class Executor:
             _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
-                await asyncio.wait(pending, timeout=self._options.cleanup_timeout_s)
-        # A job that ignores its cancellation is released too: its fencing token refuses a later result.
+                await asyncio.wait(pending, timeout=self._stop_grace)
+        # A job that ignores its cancellation is released too: its fencing token refuses a later result. Only
+        # a thread that runs on keeps its job, until the process ends.
         for attempt in list(self._attempts.values()):
-            if attempt.revocation is Revocation.SHUTDOWN:
+            if attempt.task and attempt.is_unstoppable:
+                attempt.task.cancel()
+                await asyncio.wait([attempt.task])
+            elif attempt.revocation is Revocation.SHUTDOWN:
                 del self._attempts[attempt.claim.job_id]
                 self._complete(attempt.claim, InterruptResult())
         self._timeouts.close()
+        await self._calls.stop()
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.has_begun = True
@@ -181,6 +186,9 @@ class Executor:
                 else:
                     result = await self._attempt_under_lock(attempt, key)
             except asyncio.CancelledError as error:
+                if attempt.is_unstoppable:
+                    self.in_flight.leave(attempt)
+                    return
                 result = self._cancelled(attempt, error)
             await self._end(attempt, result)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending
@@ -217,8 +225,7 @@ class Executor:
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         if attempt.has_timed_out and attempt.revocation is None:
-            seconds = attempt.claim.timeout_seconds
-            return ErrorResult(TimeoutError(f"the job ran longer than its timeout of {seconds:g} seconds"))
+            return timeout_result(attempt.claim)
         # asyncio.run() cancels all tasks at its end, the completer's too.
         if attempt.revocation is not None or self._completer.is_cancelled:
             return InterruptResult()
@@ -227,8 +234,7 @@ class Executor:
     @staticmethod
     def _time_out(attempt: Attempt) -> None:
         attempt.has_timed_out = True
-        if attempt.task:
-            attempt.task.cancel()
+        attempt.interrupt()
 
     async def _attempt_under_lock(self, attempt: Attempt, key: int) -> Result:
         result: Result | None = None
@@ -256,6 +262,8 @@ class Executor:
             args, kwargs = decode(claim.task_data)
         except PayloadError as error:
             return UnrunnableResult(error)
+        if task.executor != ASYNC:
+            return await self._calls.run(attempt, task, args, kwargs)
         current.set((claim, time.time(), self._scheduler))
         if self._events.wants(JobStarted):
             self._events.publish(

@@ -102,6 +102,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     ),
     (events.KeeperLost("refused"), "WARNING", "lease keeper not connected: refused", {}),
     (
+        events.ThreadAbandoned(*ATTEMPT, stack="line 1\nline 2"),
+        "WARNING",
+        f"{JOB}: its thread runs on after its timeout or cancellation, at\nline 1\nline 2",
+        FIELDS,
+    ),
+    (
         events.LoopBlocked("7f3a", "mail.send", 12.34, stack="line 1\nline 2"),
         "WARNING",
         "event loop was blocked for 12.3 s by job mail.send (id 7f3a)",

@@ -335,7 +335,7 @@ def test_job_raises_with_the_remedy_when_it_is_used_without_parentheses(own_cata
 
 def test_job_raises_type_error_when_it_decorates_a_plain_function(own_catalogue: TaskRegistry) -> None:
     with pytest.raises(TypeError, match="Expected an async function"):
-        job()(len)  # type: ignore[type-var]
+        job()(len)
 
 
 def test_task_catalogue_is_shared_by_the_process() -> None:

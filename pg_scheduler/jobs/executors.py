@@ -1,0 +1,64 @@
+"""The names of executors, and which functions they can run."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Final
+
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.naming import module_name, qualified_name
+from pg_scheduler.jobs.validation import check_text
+
+__all__ = ["ASYNC", "PROCESS", "THREAD", "check_executor", "default_executor", "import_path"]
+
+ASYNC: Final = "async"
+"""The event loop."""
+THREAD: Final = "thread"
+PROCESS: Final = "process"
+
+
+def default_executor(func: JobFunction) -> str:
+    """Return the executor for the kind of the function."""
+    return ASYNC if inspect.iscoroutinefunction(func) else THREAD
+
+
+def check_executor(func: JobFunction, executor: str) -> str:
+    """Return the name of the executor of a function.
+
+    Raises:
+        TypeError: The name is not a str, or the executor cannot run the function.
+        ValueError: The name is empty.
+    """
+    if not check_text("executor", executor):
+        raise ValueError("executor '' is empty; omit executor= for the default")
+    if executor == ASYNC and not inspect.iscoroutinefunction(func):
+        raise TypeError(
+            f"executor 'async' runs async functions only, not {func!r}, which would block the event loop; "
+            "omit executor= to run it in a thread"
+        )
+    if executor == PROCESS:
+        import_path(func)
+    return executor
+
+
+def import_path(func: JobFunction) -> tuple[str, str]:
+    """Return the module and the qualified name under which another process imports the function.
+
+    Raises:
+        TypeError: It cannot be imported.
+    """
+    module, path = module_name(func), func.__qualname__
+    owner = getattr(func, "__self__", None)
+    if "<" in path or module == "__main__" or not (owner is None or inspect.isclass(owner)):
+        raise TypeError(
+            f"executor 'process' cannot run {qualified_name(func)}: a process imports its function as "
+            "module:name; define it at the top level of a module"
+        )
+    if (loaded := sys.modules.get(module)) is not None:  # while it is being imported, the function is new
+        found: object = loaded
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if found is not None and not callable(found):
+            raise TypeError(f"executor 'process' cannot run {qualified_name(func)}: that name is {found!r}")
+    return module, path

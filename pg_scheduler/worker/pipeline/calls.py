@@ -1,0 +1,155 @@
+"""Run attempts outside of the event loop: in threads, in processes, or in an executor of the user.
+
+A full executor makes a claimed attempt wait for its place. Its timeout begins with its code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.context import cancellation, current, current_job
+from pg_scheduler.jobs.outcome import ErrorResult, InterruptResult, Result, ReturnResult, UnrunnableResult
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.timeouts import TimeoutQueue
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+
+__all__ = ["CallRunner", "timeout_result"]
+
+_RETURNED: Final = ReturnResult()
+
+
+class CallRunner:
+    """The executors of a worker.
+
+    Args:
+        executors: By name.
+        timeouts: The time limits of all attempts.
+        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
+        stop_grace: Seconds that a cancelled attempt gets to end.
+    """
+
+    def __init__(
+        self,
+        events: EventBus,
+        executors: Mapping[str, JobExecutor],
+        timeouts: TimeoutQueue[Attempt],
+        *,
+        scheduler: Scheduler,
+        stop_grace: float,
+    ) -> None:
+        self._events = events
+        self._places = {name: _Place(executor) for name, executor in executors.items()}
+        self._timeouts = timeouts
+        self._scheduler = scheduler
+        self._stop_grace = stop_grace
+
+    async def run(
+        self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Result:
+        """Run one attempt to its end.
+
+        Raises:
+            asyncio.CancelledError: The task of the attempt was cancelled.
+        """
+        place = self._places.get(task.executor)
+        if place is None:
+            error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
+            return UnrunnableResult(error)
+        async with place.room:
+            try:
+                await place.start()
+                return await self._call(attempt, task, args, kwargs, place.executor)
+            except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+                return ErrorResult(error)
+
+    async def stop(self) -> None:
+        """Stop the executors that were started, within their grace."""
+        for name, place in self._places.items():
+            if place.is_started:
+                place.is_started = False
+                try:
+                    async with asyncio.timeout(self._stop_grace):
+                        await place.executor.stop(self._stop_grace)
+                except Exception:  # user code
+                    logger.exception("executor %r could not be stopped", name, extra=record_fields())
+
+    async def _call(
+        self,
+        attempt: Attempt,
+        task: Task,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        executor: JobExecutor,
+    ) -> Result:
+        claim = attempt.claim
+        current.set((claim, time.time(), self._scheduler))
+        call = JobCall(
+            claim,
+            task.func,
+            args,
+            kwargs,
+            stop_grace=self._stop_grace,
+            report_abandoned=lambda stack: self._report(claim, stack),
+        )
+        cancellation.set(call)
+        call.job = current_job()
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._timeouts.add(attempt, seconds)
+        attempt.call = call
+        result: Result = _RETURNED
+        try:
+            await executor.run(call)
+        except RaisedError as raised:
+            result = ErrorResult(raised.error)
+        finally:
+            if seconds is not None:
+                self._timeouts.remove(attempt, seconds)
+        if call.was_cancelled:  # the flag decides, whatever the function made of it
+            return InterruptResult() if attempt.revocation else timeout_result(claim)
+        return result
+
+    def _report(self, claim: Claim, stack: str) -> None:
+        self._events.publish(ThreadAbandoned(claim.job_id, claim.job_name, claim.attempt, stack))
+
+
+class _Place:
+    """An executor, started by its first job."""
+
+    def __init__(self, executor: JobExecutor) -> None:
+        self.executor = executor
+        limit = executor.capacity
+        self.room = nullcontext() if limit is None else asyncio.Semaphore(limit)
+        self.is_started = False
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the executor, unless it was started."""
+        async with self._starting:
+            if not self.is_started:
+                await self.executor.start()
+                self.is_started = True
+
+
+def timeout_result(claim: Claim) -> ErrorResult:
+    """Return the result of an attempt whose timeout expired."""
+    seconds = claim.timeout_seconds
+    return ErrorResult(TimeoutError(f"the job ran longer than its timeout of {seconds:g} seconds"))

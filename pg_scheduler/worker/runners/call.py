@@ -1,0 +1,146 @@
+"""One attempt outside of the event loop, as an executor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pg_scheduler.jobs.context import CurrentJob
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = ["JobCall", "JobExecutor", "RaisedError", "invoke"]
+
+
+def _ignore(_stack: str) -> None: ...
+
+
+class RaisedError(Exception):
+    """The exception of a function, wrapped: raised as it is, it could end or cancel the caller's task."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class JobCall:
+    """One attempt that an executor runs: a function with its arguments.
+
+    Attributes:
+        func: The function.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        job: What ``current_job()`` returns in the job.
+        stop_grace: Seconds that the attempt gets to end after it was cancelled.
+    """
+
+    __slots__ = (
+        "_is_running",
+        "_on_cancel",
+        "_report",
+        "args",
+        "claim",
+        "func",
+        "is_cancelled",
+        "job",
+        "kwargs",
+        "stop_grace",
+        "was_cancelled",
+    )
+
+    def __init__(
+        self,
+        claim: Claim,
+        func: JobFunction,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        job: CurrentJob | None = None,
+        stop_grace: float = 10.0,
+        report_abandoned: Callable[[str], None] = _ignore,
+    ) -> None:
+        self.claim = claim
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.job = job
+        self.stop_grace = stop_grace
+        self.is_cancelled = False
+        """Whether the attempt should end; set once, in the event loop."""
+        self.was_cancelled = False
+        """Whether it was cancelled before its function returned, which decides its outcome."""
+        self._report = report_abandoned
+        self._on_cancel: Callable[[], None] | None = None
+        self._is_running: Callable[[], bool] | None = None
+
+    def on_cancel(
+        self, callback: Callable[[], None], *, is_running: Callable[[], bool] | None = None
+    ) -> None:
+        """Call back in the event loop when the attempt is cancelled, instead of cancelling ``run()``.
+
+        Args:
+            callback: Called once.
+            is_running: For code that cannot be stopped: whether it still runs. Any thread may call it. While
+                it is true, the job is given to no other worker, even after a shutdown.
+        """
+        self._on_cancel, self._is_running = callback, is_running
+
+    def report_abandoned(self, stack: str) -> None:
+        """Publish ``ThreadAbandoned``: the code runs on after ``stop_grace``."""
+        self._report(stack)
+
+    def cancel(self) -> bool:
+        """Set the flag; return whether that is all, False if ``run()`` must be cancelled."""
+        was_cancelled, self.is_cancelled = self.is_cancelled, True
+        if self._on_cancel is None:
+            return False
+        if not was_cancelled:
+            self._on_cancel()
+        return True
+
+    @property
+    def is_unstoppable(self) -> bool:
+        """Whether its code runs and cannot be stopped."""
+        return self._is_running is not None and self._is_running()
+
+
+class JobExecutor(ABC):
+    """The base class of executors, which run the jobs of functions that name them.
+
+    ``start()`` is called before the first job, and ``stop()`` at shutdown, when no ``run()`` is active. If
+    ``start()`` raises an exception, the job fails that needed the executor.
+
+    Example:
+        >>> from pg_scheduler import JobCall, JobExecutor
+        >>> class LoggingExecutor(JobExecutor):
+        ...     async def run(self, call: JobCall) -> object:
+        ...         print(call.job.job_id, call.args)
+        ...         return await call.func(*call.args, **call.kwargs)
+    """
+
+    capacity: int | None = None
+    """Jobs that it runs at once in each Scheduler; None for as many as there are slots."""
+
+    async def start(self) -> None:  # noqa: B027 - optional
+        """Prepare for the first job."""
+
+    @abstractmethod
+    async def run(self, call: JobCall) -> Any:
+        """Run one attempt; return what the function returned, or raise its exception.
+
+        At a timeout, a cancellation and a shutdown this coroutine is cancelled, unless it has called
+        ``call.on_cancel()``.
+        """
+
+    async def stop(self, grace: float) -> None:  # noqa: B027 - optional
+        """End what ``start()`` began, within ``grace`` seconds."""
+
+
+def invoke(func: JobFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function in a thread without an event loop; run a coroutine function in a loop of its own."""
+    if inspect.iscoroutinefunction(func):
+        return asyncio.run(func(*args, **kwargs))
+    return func(*args, **kwargs)

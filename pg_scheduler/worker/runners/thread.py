@@ -1,0 +1,164 @@
+"""Run plain functions in daemon threads.
+
+A thread cannot be stopped. When its attempt is cancelled, a flag is set and the thread runs on until it
+returns. The threads are not those of ``concurrent.futures``, for which the exit of the interpreter waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeAlias
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError, invoke
+
+__all__ = ["ThreadExecutor"]
+
+IDLE_S: Final = 60.0
+"""Seconds after which an idle thread ends."""
+
+Outcome: TypeAlias = "tuple[Any, BaseException | None]"
+"""What a function returned, and what it raised."""
+
+_numbers: Final = itertools.count(1)
+
+
+class ThreadExecutor(JobExecutor):
+    """Runs plain functions in threads of its own, which start with their first job.
+
+    Args:
+        threads: Jobs that run at once in each Scheduler.
+
+    Raises:
+        ConfigurationError: ``threads`` is not a positive int.
+
+    Example:
+        >>> from pg_scheduler import ThreadExecutor
+        >>> executors = {"thread": ThreadExecutor(threads=8)}  # for Scheduler(pool, executors=executors)
+    """
+
+    def __init__(self, threads: int = 32) -> None:
+        self.capacity = check_capacity("threads", threads)
+        self._idle: list[_Thread] = []
+
+    async def run(self, call: JobCall) -> Any:
+        """Run one attempt. If the coroutine is cancelled, as at the end of the loop, the thread runs on."""
+        work = _Work(call, self._idle)
+        call.on_cancel(work.cancel, is_running=work.is_running)
+        work.begin()
+        value, error = await work.returned
+        if error is not None:
+            raise RaisedError(error)
+        return value
+
+    async def stop(self, grace: float) -> None:  # noqa: ARG002 - nothing to wait for
+        """End the idle threads. The others are daemons, which end with the process at the latest."""
+        while self._idle:
+            self._idle.pop().end()
+
+
+def check_capacity(name: str, value: object) -> int:
+    """Return the number of jobs that an executor runs at once."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} must be an int of 1 or more, not {value!r}")
+    return value
+
+
+class _Work:
+    """One attempt in a thread."""
+
+    def __init__(self, call: JobCall, idle: list[_Thread]) -> None:
+        self._call = call
+        self._idle = idle
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: _Thread | None = None
+        self._has_ended = False
+        self.returned: asyncio.Future[Outcome] = self._loop.create_future()
+
+    def begin(self) -> None:
+        """Hand the attempt to an idle thread or a new one."""
+        thread = None
+        while self._idle and thread is None:
+            thread = self._idle.pop()
+            if not thread.is_alive():  # this process is a fork
+                thread = None
+        if thread is None:
+            thread = _Thread(self._idle)
+            thread.start()
+        self._thread = thread
+        thread.queue.put(self)
+
+    def is_running(self) -> bool:
+        """Return whether the function has not returned."""
+        return not self._has_ended
+
+    def cancel(self) -> None:
+        """Report the thread as abandoned if it runs on for too long."""
+        self._timer = self._loop.call_later(self._call.stop_grace, self._abandon)
+
+    def execute(self) -> Outcome:
+        """Call the function; in the thread."""
+        call = self._call
+        outcome: Outcome
+        try:
+            outcome = self._context.run(invoke, call.func, call.args, call.kwargs), None
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            outcome = None, error
+        call.was_cancelled = call.is_cancelled
+        self._has_ended = True
+        return outcome
+
+    def end(self, outcome: Outcome) -> None:
+        """Pass the outcome to the event loop, unless that is closed; in the thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end, outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.returned.done():
+            self.returned.set_result(outcome)
+
+    def _abandon(self) -> None:
+        if self.is_running() and self._thread is not None and self._thread.ident is not None:
+            frame = sys._current_frames().get(self._thread.ident)  # noqa: SLF001 - as faulthandler does
+            self._call.report_abandoned("".join(traceback.format_stack(frame)) if frame else "")
+
+
+class _Thread(threading.Thread):
+    """Executes one attempt after the other."""
+
+    def __init__(self, idle: list[_Thread]) -> None:
+        super().__init__(name=f"pg_scheduler job {next(_numbers)}", daemon=True)
+        self._idle = idle
+        self.queue: SimpleQueue[_Work | None] = SimpleQueue()
+
+    def run(self) -> None:
+        """Execute attempts until the end, or until none has come for a while."""
+        while True:
+            try:
+                work = self.queue.get(timeout=IDLE_S)
+            except Empty:
+                with suppress(ValueError):  # an attempt is about to come
+                    self._idle.remove(self)
+                    return
+                continue
+            if work is None:
+                return
+            outcome = work.execute()
+            self._idle.append(self)  # first: the end of this attempt may start the next
+            work.end(outcome)
+            del work, outcome
+
+    def end(self) -> None:
+        """End the thread, which is idle."""
+        self.queue.put(None)
