@@ -14,7 +14,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
-from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.session import Connection, check_connection
@@ -43,6 +43,7 @@ class Enqueuer:
         self._preparer = preparer
         self._batcher = InsertBatcher(self._insert_batch)
         self._delayed = InsertBatcher(self._insert_delayed)
+        self._extended = InsertBatcher(self._insert_extended)
 
     async def insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
@@ -56,7 +57,7 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
-            await self._store.jobs.replace([job], connection=connection)
+            await self._replace([job], connection)
             await self._announce(job.execution_time, connection)
         elif not await self._inserted(job, connection):
             if conflict_resolution is ConflictResolution.RAISE:
@@ -81,9 +82,9 @@ class Enqueuer:
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
-        if conflict_resolution is ConflictResolution.REPLACE:
+        if conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
             now = await self._store.jobs.clock(connection=connection)
-            due = job._replace(execution_time=now + timedelta(seconds=delay_s))
+            due = job.due_at(now + timedelta(seconds=delay_s))
             return await self.insert(due, conflict_resolution, connection)
         delayed = DelayedJob(job.job_id, job.task_data, delay_s, *job[3:])
         if connection is None:
@@ -97,9 +98,31 @@ class Enqueuer:
 
     async def _inserted(self, job: NewJob, connection: Connection | None) -> bool:
         if connection is None:
+            if isinstance(job, ExtendedJob):
+                return await self._extended.insert(job)
             return await self._batcher.insert(job)
         message = DUE if self._outbox.is_near(job.execution_time) else None
-        return bool(await self._store.jobs.insert([job], message=message, connection=connection))
+        return bool(await self._insert([job], connection, message))
+
+    async def _insert(
+        self, jobs: Sequence[NewJob], connection: Connection | None, message: str | None = None
+    ) -> set[str]:
+        """Insert jobs with different ids and return the ids that were new."""
+        extended = [job for job in jobs if isinstance(job, ExtendedJob)]
+        plain = [job for job in jobs if not isinstance(job, ExtendedJob)] if extended else jobs
+        inserted = await self._store.jobs.insert(plain, message=message, connection=connection)
+        if extended:
+            inserted |= await self._store.jobs.insert_extended(
+                extended, message=message, connection=connection
+            )
+        return inserted
+
+    async def _replace(self, jobs: Sequence[NewJob], connection: Connection | None) -> None:
+        extended = [job for job in jobs if isinstance(job, ExtendedJob)]
+        plain = [job for job in jobs if not isinstance(job, ExtendedJob)] if extended else jobs
+        await self._store.jobs.replace(plain, connection=connection)
+        if extended:
+            await self._store.jobs.replace_extended(extended, connection=connection)
 
     async def _insert_batch(self, jobs: Sequence[NewJob]) -> set[str]:
         """Insert a batch of jobs and return the ids that were new."""
@@ -112,6 +135,12 @@ class Enqueuer:
         near = min([job.delay_s for job in jobs]) <= self._outbox.horizon_s
         return await self._insert_with_message(
             near, lambda message: self._store.jobs.enqueue(jobs, message=message)
+        )
+
+    async def _insert_extended(self, jobs: Sequence[ExtendedJob]) -> set[str]:
+        near = self._outbox.is_near(min([job.execution_time for job in jobs]))
+        return await self._insert_with_message(
+            near, lambda message: self._store.jobs.insert_extended(jobs, message=message)
         )
 
     async def _insert_with_message(
@@ -159,11 +188,11 @@ class Enqueuer:
                 await self._store.jobs.copy(copied, batch_size, connection=transaction)
         elif conflict_resolution is ConflictResolution.REPLACE:
             for batch in batches:
-                await self._store.jobs.replace(batch, connection=connection)
+                await self._replace(batch, connection)
             await self._store.jobs.copy(copied, batch_size, connection=connection)
         else:
             for batch in batches:
-                inserted |= await self._store.jobs.insert(batch, connection=connection)
+                inserted |= await self._insert(batch, connection)
             await self._store.jobs.copy(copied, batch_size, connection=connection)
             # Of several jobs with one id, the first one was inserted.
             for place, job in enumerate(jobs):
@@ -197,7 +226,7 @@ class Enqueuer:
 
     async def _insert_or_raise(self, batches: Iterable[Sequence[NewJob]], connection: Connection) -> None:
         for batch in batches:
-            inserted = await self._store.jobs.insert(batch, connection=connection)
+            inserted = await self._insert(batch, connection)
             if len(inserted) < len(batch):
                 existing = [job.job_id for job in batch if job.job_id not in inserted]
                 raise await self._conflict(existing, connection)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-__all__ = ["Claim", "DelayedJob", "GeneratedIdJob", "NewJob"]
+__all__ = ["Claim", "DelayedJob", "ExtendedJob", "Extras", "GeneratedIdJob", "NewJob"]
 
 
 class NewJob(NamedTuple):
@@ -26,11 +26,45 @@ class NewJob(NamedTuple):
     function: str | None = None
     lock_key: int | None = None
 
+    def due_at(self, execution_time: datetime) -> NewJob:
+        """Return the job with another due time."""
+        return self._replace(execution_time=execution_time)
+
 
 class GeneratedIdJob(NewJob):
     """A job with a generated id. The id cannot exist, so the job may be inserted by COPY."""
 
     __slots__ = ()
+
+
+class Extras(NamedTuple):
+    """The columns of a job that are NULL in a plain one."""
+
+    options: str | None = None
+    """JSON that the worker reads with the claim."""
+    unique_key: str | None = None
+    """The key of which at most one job is unfinished."""
+    blocked_on: str | None = None
+    """What the job waits for besides its time."""
+    on_end: str | None = None
+    """JSON that lists the consequences of the job's end."""
+
+
+class ExtendedJob(NewJob):
+    """A job with values that plain jobs lack. Statements of their own insert it."""
+
+    extras: Extras
+
+    @classmethod
+    def of(cls, job: NewJob, extras: Extras) -> ExtendedJob:
+        """Return the job with these extras."""
+        extended = cls._make(job)
+        extended.extras = extras
+        return extended
+
+    def due_at(self, execution_time: datetime) -> ExtendedJob:
+        """Return the job with another due time."""
+        return ExtendedJob.of(super().due_at(execution_time), self.extras)
 
 
 class DelayedJob(NamedTuple):

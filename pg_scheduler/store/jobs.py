@@ -10,7 +10,7 @@ import asyncpg
 
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
 from pg_scheduler.jobs.page import Page
-from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
@@ -61,6 +61,27 @@ class JobRepository:
         )
         return {row[0] for row in rows}
 
+    async def insert_extended(
+        self,
+        jobs: Sequence[ExtendedJob],
+        *,
+        message: str | None = None,
+        connection: Connection | None = None,
+    ) -> set[str]:
+        """Insert the jobs whose ids and unique keys are free, with the message; return their ids."""
+        channel = await self._statements.channel(on=connection) if message else None
+        rows = await self._statements.fetch_retrying(
+            "insert_extended_jobs",
+            *zip(*jobs, strict=True),
+            self._statements.now,
+            channel,
+            message,
+            *zip(*(each.extras for each in jobs), strict=True),
+            on=connection,
+            route=None if connection is not None else Route.STICKY,
+        )
+        return {row[0] for row in rows}
+
     async def clock(self, *, connection: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, also late in a transaction."""
         now: datetime = await self._statements.value("clock", self._statements.now, on=connection)
@@ -94,6 +115,18 @@ class JobRepository:
             await self._statements.fetch_retrying(
                 "replace_jobs", *columns, self._statements.now, on=connection
             )
+
+    async def replace_extended(
+        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
+    ) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+        await self._statements.fetch_retrying(
+            "replace_extended_jobs",
+            *zip(*jobs, strict=True),
+            self._statements.now,
+            *zip(*(each.extras for each in jobs), strict=True),
+            on=connection,
+        )
 
     @asynccontextmanager
     async def all_or_nothing(self, connection: Connection | None = None) -> AsyncIterator[Connection]:

@@ -20,7 +20,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, release_change
-from pg_scheduler.jobs.rows import Claim, DelayedJob, GeneratedIdJob
+from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -202,6 +202,8 @@ def claimed() -> list[Claim]:
 
 DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 
+EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
+
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
@@ -214,6 +216,8 @@ STORE_CALLS: dict[str, Call] = {
     "clock": lambda it, _: it.jobs.clock(),
     "copy": lambda it, _: it.jobs.copy([GeneratedIdJob(*new_job())], 1000),
     "replace": lambda it, _: it.jobs.replace([new_job()]),
+    "insert_extended": lambda it, _: it.jobs.insert_extended([EXTENDED]),
+    "replace_extended": lambda it, _: it.jobs.replace_extended([EXTENDED]),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
     "all_or_nothing": lambda it, _: enter(it.jobs.all_or_nothing()),
     "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),

@@ -24,7 +24,7 @@ from pg_scheduler.jobs.outcome import (
     RetryOutcome,
     SkipOutcome,
 )
-from pg_scheduler.jobs.rows import DelayedJob, GeneratedIdJob
+from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
@@ -229,6 +229,11 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.enqueue([delayed]) == set()
     assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m"}
     assert await store.jobs.clock() == NOW
+    extended = ExtendedJob.of(
+        new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
+    )
+    assert await store.jobs.insert_extended([extended], message="due") == {"n"}
+    await store.jobs.replace_extended([extended])
     await store.jobs.replace([new_job("f", priority=1)])
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
@@ -273,7 +278,7 @@ async def use_path(store: Store) -> object:
 
 
 @pytest.mark.parametrize(
-    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 13))]
+    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 14))]
 )
 @pytest.mark.parametrize("codec", ["text", "binary"])
 async def test_store_works_with_codecs_of_the_pools_owner(
@@ -310,12 +315,12 @@ class OwnRecord(asyncpg.Record):
 async def test_store_works_with_a_record_class_of_the_pools_owner(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, record_class=OwnRecord) as pool:
         store = Store(Connections(cast("Pool", pool)), clock=clock)
-        assert await use_path(store) == (("new",), 9, 13)
+        assert await use_path(store) == (("new",), 9, 14)
 
 
 async def test_store_works_without_a_statement_cache(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=0) as pool:
-        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 13)
+        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 14)
 
 
 async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: asyncpg.Pool) -> None:

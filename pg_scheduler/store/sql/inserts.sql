@@ -60,6 +60,19 @@ ORDER BY new.job_id COLLATE "C"
 ON CONFLICT (job_id) DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 
+-- name: insert_extended_jobs
+-- route: pool | sticky
+-- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
+--
+-- Returns the ids of those whose id and unique key are free, and sends a message as insert_job does.
+INSERT INTO {schema}scheduled_jobs (
+    {new_columns}, options, unique_key, blocked_on, on_end
+)
+{extended_rows}
+ORDER BY new.job_id COLLATE "C"
+ON CONFLICT DO NOTHING
+RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
+
 -- name: clock
 -- route: pool
 -- Return the clock of the scheduler, also late in a transaction.
@@ -70,43 +83,23 @@ SELECT coalesce($1, statement_timestamp());
 -- Insert jobs, or give existing ones a new definition with its attempts unused. The ids must differ.
 --
 -- A running job keeps its row until its attempt ends; the new definition waits in "on_end". The attempt
--- number never decreases: it is part of the fencing token. Rows are written in the same order as in
--- insert_jobs.
+-- number never decreases: it is part of the fencing token. Other jobs that wait for this one wait for its new
+-- definition. Rows are written in the same order as in insert_jobs.
 INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}
 )
 {new_rows}
 ORDER BY new.job_id COLLATE "C"
-ON CONFLICT (job_id) DO UPDATE SET
-    job_name        = CASE WHEN old.status = 'running' THEN old.job_name        ELSE EXCLUDED.job_name END,
-    execution_time  = CASE WHEN old.status = 'running' THEN old.execution_time
-        ELSE EXCLUDED.execution_time END,
-    task_data       = CASE WHEN old.status = 'running' THEN old.task_data       ELSE EXCLUDED.task_data END,
-    priority        = CASE WHEN old.status = 'running' THEN old.priority        ELSE EXCLUDED.priority END,
-    max_retries     = CASE WHEN old.status = 'running' THEN old.max_retries     ELSE EXCLUDED.max_retries END,
-    misfire_grace_time = CASE WHEN old.status = 'running' THEN old.misfire_grace_time
-        ELSE EXCLUDED.misfire_grace_time END,
-    timeout_seconds = CASE WHEN old.status = 'running' THEN old.timeout_seconds
-        ELSE EXCLUDED.timeout_seconds END,
-    function        = CASE WHEN old.status = 'running' THEN old.function        ELSE EXCLUDED.function END,
-    lock_key        = CASE WHEN old.status = 'running' THEN old.lock_key        ELSE EXCLUDED.lock_key END,
-    expires_at      = CASE WHEN old.status = 'running' THEN old.expires_at      ELSE EXCLUDED.expires_at END,
-    retry_count     = CASE WHEN old.status = 'running' THEN old.retry_count     ELSE 0 END,
-    crash_count     = CASE WHEN old.status = 'running' THEN old.crash_count     ELSE 0 END,
-    started_at      = CASE WHEN old.status = 'running' THEN old.started_at      END,
-    error_message   = CASE WHEN old.status = 'running' THEN old.error_message   END,
-    worker_id       = CASE WHEN old.status = 'running' THEN old.worker_id       END,
-    last_heartbeat  = CASE WHEN old.status = 'running' THEN old.last_heartbeat  END,
-    lease_until     = CASE WHEN old.status = 'running' THEN old.lease_until     END,
-    status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
-    finished_at     = NULL,
-    blocked_on      = NULL,
-    errors          = CASE WHEN old.status = 'running' THEN old.errors          END,
-    progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
-    on_end          = CASE WHEN old.status = 'running' THEN jsonb_build_object('replacement', jsonb_build_object(
-        'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
-        'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
-        'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
-        'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
-        'lock_key', EXCLUDED.lock_key)) END
+{replace_existing}
+RETURNING job_id;
+
+-- name: replace_extended_jobs
+-- route: pool
+-- Replace jobs as replace_jobs does, with the columns of insert_extended_jobs ($12 to $15).
+INSERT INTO {schema}scheduled_jobs AS old (
+    {new_columns}, options, unique_key, blocked_on, on_end
+)
+{replacing_rows}
+ORDER BY new.job_id COLLATE "C"
+{replace_existing}
 RETURNING job_id;

@@ -64,7 +64,7 @@ WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET (
     status, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, timeout_seconds,
     function, lock_key, expires_at, retry_count, crash_count, error_message, worker_id, started_at,
-    last_heartbeat, lease_until, progress, errors, on_end
+    last_heartbeat, lease_until, progress, errors, unique_key, blocked_on, options, on_end
 ) = (
     SELECT
         'pending', new ->> 'job_name', (new ->> 'execution_time')::timestamptz, new -> 'task_data',
@@ -74,8 +74,14 @@ UPDATE {schema}scheduled_jobs SET (
         greatest((new ->> 'execution_time')::timestamptz, coalesce($4, now()))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
         0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL::jsonb,
-        CASE WHEN on_end - 'replacement' <> jsonb_build_object() THEN on_end - 'replacement' END
-    FROM (SELECT on_end -> 'replacement' AS new) AS waiting
+        new ->> 'unique_key', new ->> 'blocked_on',
+        CASE WHEN jsonb_typeof(new -> 'options') = 'object' THEN new -> 'options' END,
+        CASE WHEN kept || own <> jsonb_build_object() THEN kept || own END
+    FROM (
+        SELECT on_end -> 'replacement' AS new, on_end - {definition_keys} AS kept,
+            CASE WHEN jsonb_typeof(on_end -> 'replacement' -> 'on_end') = 'object'
+                THEN on_end -> 'replacement' -> 'on_end' ELSE jsonb_build_object() END AS own
+    ) AS waiting
 )
 FROM place
 WHERE job_id = ANY ($1)
