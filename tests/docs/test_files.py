@@ -32,6 +32,7 @@ TESTED = {
     "docs/quickstart.md worker.py",
     "docs/quickstart.md service.py",
     "docs/guides/shutdown.md worker.py",
+    "docs/guides/sync.md orders.py",
     "docs/guides/testing.md test_reminders.py",
     # in test_roles.py
     "docs/operations/database.md owner.sql",
@@ -169,3 +170,17 @@ async def test_testing_guide_example_passes_under_pytest(dsn: str, tmp_path: Pat
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
         assert b"1 passed" in output
+
+
+async def test_sync_guide_script_schedules_a_job(empty_dsn: str, tmp_path: Path) -> None:
+    snippet = FILES["docs/guides/sync.md orders.py"]
+    async with program(snippet, tmp_path, empty_dsn) as process, asyncio.timeout(30):
+        output, _ = await process.communicate()
+        assert (process.returncode, output) == (0, b"pending\n")
+    connection = await asyncpg.connect(empty_dsn)
+    try:
+        row = await connection.fetchrow("SELECT job_name, status, max_retries FROM scheduled_jobs")
+        assert row
+        assert tuple(row) == ("orders.charge", "pending", 3)
+    finally:
+        await connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import doctest
 import importlib
@@ -19,6 +20,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.migrate import migrate
+from pg_scheduler.sync import SyncScheduler
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
 from tools.reference import __main__ as command
 from tools.reference.docstrings import parse_docstring
@@ -87,6 +89,7 @@ async def test_reference_example_without_a_prompt_runs(
         {
             "asyncpg": asyncpg,
             "Scheduler": Scheduler,
+            "SyncScheduler": SyncScheduler,
             "datetime": datetime,
             "UTC": UTC,
             "send_mail": send_mail,
@@ -98,6 +101,9 @@ async def test_reference_example_without_a_prompt_runs(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     failed = await scheduler.schedule_job("unknown", datetime.now(UTC) + timedelta(hours=1), {})
     await scheduler.update_job_status(failed, "failed")
+    if name.startswith("Sync"):  # it blocks, so it needs a thread without an event loop
+        await asyncio.to_thread(exec, EXAMPLES[name], module.__dict__)
+        return
     await run_python(Snippet(Path(f"example of {name}"), 1, "python", EXAMPLES[name]), module)
 
 

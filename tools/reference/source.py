@@ -15,7 +15,18 @@ from typing import NamedTuple
 from tools.environment import ROOT
 from tools.reference.docstrings import Docstring, parse_docstring
 
-__all__ = ["Definition", "Field", "Function", "find", "module_docstring", "public_names"]
+__all__ = [
+    "PUBLIC_MODULES",
+    "Definition",
+    "Field",
+    "Function",
+    "find",
+    "forget_files",
+    "import_of",
+    "module_docstring",
+    "public_names",
+    "type_variable",
+]
 
 PUBLIC_MODULES = (
     "pg_scheduler",
@@ -24,6 +35,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.errors",
     "pg_scheduler.events",
     "pg_scheduler.migrate",
+    "pg_scheduler.sync",
     "pg_scheduler.triggers",
 )
 SIGNATURE_LENGTH = 90
@@ -35,7 +47,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def _file(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    if path.is_dir():
+        return path / "__init__.py"
+    stub = path.with_suffix(".pyi")
+    return stub if stub.exists() else path.with_suffix(".py")
 
 
 @cache
@@ -46,6 +61,12 @@ def _text(module: str) -> str:
 @cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(_text(module))
+
+
+def forget_files() -> None:
+    """Read every file again."""
+    for cached in (_file, _text, _tree, public_names):
+        cached.cache_clear()
 
 
 def module_docstring(module: str) -> Docstring:
@@ -114,6 +135,30 @@ def _imported(module: str, node: ast.ImportFrom) -> str | None:
     start = package[: len(package) - node.level + 1] if node.level else []
     source = ".".join([*start, *([node.module] if node.module else [])])
     return source if source.split(".")[0] == "pg_scheduler" else None
+
+
+def type_variable(module: str, name: str) -> ast.Assign | None:
+    """Return the definition of a type variable in a module."""
+    for node in _tree(module).body:
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar" | "ParamSpec"))) if _name(node) == name:
+                return node
+    return None
+
+
+def import_of(module: str, name: str) -> str:
+    """Return the statement that imports a name as a module does, or from the module that defines it.
+
+    Raises:
+        LookupError: The module does not have the name.
+    """
+    for node in ast.walk(_tree(module)):  # some imports are for type checkers only
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return ast.unparse(type(node)(**{**vars(node), "names": [alias]}))
+    find(module, name)
+    return f"from {module} import {name}"
 
 
 class Definition:

@@ -40,10 +40,16 @@ class InheritedSockets:
         self._owners: WeakSet[ConnectionOwner] = WeakSet()
         self._beside_pools: WeakSet[asyncpg.Connection] = WeakSet()
         self._forks = 0
+        self._pid = os.getpid()
         self._is_registered = False
 
     def close_in_children(self, owner: ConnectionOwner) -> None:
-        """Close these connections, and those opened beside a pool, in children forked from now on."""
+        """Close these connections, and those opened beside a pool, in children forked from now on.
+
+        A child that was forked without the hooks of Python, as under uWSGI, closes those of its parent now.
+        """
+        if self._pid != os.getpid():
+            self.close()
         self._owners.add(owner)
         if not self._is_registered and hasattr(os, "register_at_fork"):
             self._is_registered = True
@@ -70,6 +76,7 @@ class InheritedSockets:
 
     def close(self) -> None:
         """Replace every socket by ``/dev/null``, in the child, and forget them."""
+        self._pid = os.getpid()
         connections = [*self._beside_pools]
         for owner in self._owners:
             connections += owner.open_connections()

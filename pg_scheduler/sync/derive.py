@@ -1,0 +1,215 @@
+"""Derive blocking members from the public members of an asynchronous class.
+
+A coroutine function becomes a function that blocks, an asynchronous iterator becomes an iterator, and a facet
+(an attribute whose class has coroutine functions) becomes a property whose class is derived likewise. Other
+functions run in the portal too. Signatures stay, except for ``connection=``: the portal cannot use a
+connection of another event loop.
+
+Members are derived when this package is imported, so none is missing. Type checkers read ``methods.pyi``,
+which ``python -m tools.reference`` writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final, Literal, TypeVar
+
+from pg_scheduler.sync.portal import Portal, check_may_block
+
+__all__ = ["Blocking", "BlockingFacet", "BlockingIterator", "Member", "derive", "members_of"]
+
+T = TypeVar("T")
+
+LEFT_OUT: Final = "connection"
+"""The parameter that blocking methods do not have."""
+
+END: Final = object()
+
+ASYNC_ITERATOR: Final = re.compile(r"(?:\w+\.)?Async(?:Iterator|Iterable|Generator)\[")
+SECTION: Final = re.compile(r"^(?:Args|Attributes|Returns|Yields|Raises|Examples?):{1,2}$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A public member of a class.
+
+    Attributes:
+        source: The function, the getter of a property, or the value of a constant.
+        facet: The class of a facet.
+    """
+
+    name: str
+    kind: Literal["method", "iterator", "facet", "value", "constant"]
+    source: Any = None
+    facet: type | None = None
+
+
+def members_of(cls: type) -> Iterator[Member]:
+    """Yield the public members of a class, in the order of their definition, base classes last."""
+    seen = set()
+    for owner in cls.__mro__[:-1]:
+        for name in (*vars(owner), *inspect.get_annotations(owner)):
+            if not name.startswith("_") and name not in seen:
+                seen.add(name)
+                yield _member(owner, name)
+
+
+def _member(owner: type, name: str) -> Member:
+    found = vars(owner).get(name)
+    if isinstance(found, FunctionType):
+        returned = str(found.__annotations__.get("return"))
+        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(_named(owner, returned), "__anext__")
+        return Member(name, "iterator" if is_iterator else "method", found)
+    if found is not None and not isinstance(found, property | functools.cached_property):
+        return Member(name, "constant", found)
+    getter = found.fget if isinstance(found, property) else getattr(found, "func", None)
+    annotation = getter.__annotations__.get("return") if getter else inspect.get_annotations(owner)[name]
+    kind = _named(owner, str(annotation))
+    if isinstance(kind, type) and any(map(inspect.iscoroutinefunction, vars(kind).values())):
+        return Member(name, "facet", getter, kind)
+    return Member(name, "value", getter)
+
+
+def _named(owner: type, annotation: str) -> object:
+    """Return the class that an annotation names; None if it is anything else."""
+    return vars(sys.modules[owner.__module__]).get(annotation)
+
+
+class BlockingIterator(Iterator[T]):
+    """Iterates over an asynchronous iterator in a portal; each step blocks until the next item.
+
+    Args:
+        portal: The portal in which the source was made.
+        source: The asynchronous iterator.
+        name: The method that returned it.
+    """
+
+    def __init__(self, portal: Portal[Any], source: AsyncIterator[T], name: str) -> None:
+        self._portal = portal
+        self._source = source
+        self._name = name
+
+    def __next__(self) -> T:
+        check_may_block(self._name)
+        item: Any = self._portal.call(functools.partial(anext, self._source, END))
+        if item is END:
+            raise StopIteration
+        found: T = item
+        return found
+
+    def close(self) -> None:
+        """End the iteration. Losing the last reference does so too."""
+        aclose = getattr(self._source, "aclose", None)
+        if aclose is not None and self._portal.is_alive:
+            with suppress(RuntimeError):  # the portal was closed meanwhile
+                self._portal.submit(aclose)  # without waiting: any thread may collect garbage
+
+    __del__ = close
+
+
+class Blocking:
+    """The base of derived classes."""
+
+    def _portal(self) -> Portal[Any]:
+        """Return the portal, open."""
+        raise NotImplementedError
+
+    def _target(self) -> Any:
+        """Return the object whose members are derived."""
+        return self._portal().resource
+
+    def _source(self) -> Any:
+        """Return the object whose properties are read."""
+        return self._target()
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check_may_block(name)
+        return self._portal().call(functools.partial(getattr(self._target(), name), *args, **kwargs))
+
+    def _iterate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingIterator[Any]:
+        return BlockingIterator(self._portal(), self._call(name, args, kwargs), name)
+
+
+class BlockingFacet(Blocking):
+    """The base of classes derived from those of facets.
+
+    Args:
+        owner: The object with the facet.
+        name: The name of the facet.
+    """
+
+    def __init__(self, owner: Blocking, name: str) -> None:
+        self._owner = owner
+        self._name = name
+
+    def _portal(self) -> Portal[Any]:
+        return self._owner._portal()  # noqa: SLF001 - of the same family
+
+    def _target(self) -> Any:
+        return getattr(self._owner._target(), self._name)  # noqa: SLF001
+
+
+def derive(
+    cls: type,
+    name: str,
+    base: type[Blocking] = Blocking,
+    *,
+    path: str = "",
+    by_hand: Collection[str] = (),
+) -> type:
+    """Return a class with the public members of ``cls``, blocking.
+
+    Args:
+        cls: The asynchronous class.
+        name: The name of the new class.
+        base: Its base class.
+        path: How users name an object of ``cls``.
+        by_hand: Functions that call the method of the same name with a leading underscore instead.
+    """
+    path = path or cls.__name__
+    made = {member.name: _derive_member(member, path, member.name in by_hand) for member in members_of(cls)}
+    return type(name, (base,), {"__doc__": f"The public members of `{path}`, blocking."} | made)
+
+
+def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
+    name, facet = member.name, member.facet
+    if member.kind == "constant":
+        return member.source
+    if member.kind in {"method", "iterator"}:
+        return _derive_function(member, path, is_by_hand)
+    doc = member.source and member.source.__doc__
+    if facet is None:
+        return property(lambda self: getattr(self._source(), name), doc=doc)
+    made = derive(facet, f"Blocking{facet.__name__}", BlockingFacet, path=f"{path}.{name}")
+    return property(lambda self: made(self, name), doc=doc)
+
+
+def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
+    name, source = member.name, member.source
+    signature = inspect.signature(source)
+    lacks_one = LEFT_OUT in signature.parameters
+
+    def blocking(self: Blocking, *args: Any, **kwargs: Any) -> Any:
+        if lacks_one and LEFT_OUT in kwargs:
+            raise TypeError(
+                f"{name}() of a SyncScheduler has no parameter {LEFT_OUT!r}: its statements run on "
+                "connections of its own; call it after your transaction has committed"
+            )
+        if is_by_hand:
+            return getattr(self, f"_{name}")(*args, **kwargs)
+        run: Callable[..., Any] = self._iterate if member.kind == "iterator" else self._call
+        return run(name, args, kwargs)
+
+    functools.update_wrapper(blocking, source)
+    kept = [each for each in signature.parameters.values() if each.name != LEFT_OUT]
+    blocking.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    text = SECTION.split(inspect.cleandoc(source.__doc__ or ""))[0].strip()
+    blocking.__doc__ = f"{text}\n\nParameters, values and errors are those of ``{path}.{name}()``."
+    return blocking

@@ -1,0 +1,13 @@
+"""The public members of `Scheduler`, blocking. Type checkers read methods.pyi instead."""
+
+from typing import Any
+
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.sync.derive import derive
+
+__all__ = ["BlockingMethods", "Settings"]
+
+Settings = dict[str, Any]
+"""The keyword parameters of `Scheduler`."""
+
+BlockingMethods = derive(Scheduler, "BlockingMethods", by_hand=("register", "subscribe"))

@@ -1,0 +1,377 @@
+"""The blocking methods of `SyncScheduler`, for type checkers; written by ``python -m tools.reference``."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, TypedDict, TypeVar, overload
+
+from pg_scheduler.clock import Clock
+from pg_scheduler.events import Event, Subscriber
+from pg_scheduler.jobs.model import (
+    ConflictResolution,
+    Job,
+    JobCounts,
+    JobFunction,
+    JobPriority,
+    JobSpec,
+    JobStatus,
+    Worker,
+)
+from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.sync.derive import Blocking, BlockingIterator
+from pg_scheduler.worker.runners.call import JobExecutor
+
+__all__ = ["BlockingMethods", "Settings"]
+
+F = TypeVar("F", bound=JobFunction)
+
+class Settings(TypedDict, total=False):
+    """The keyword parameters of `Scheduler`."""
+
+    max_concurrent_jobs: int
+    misfire_grace_time: int | None
+    vacuum_config: VacuumConfig | None
+    vacuum_enabled: bool
+    batch_claim_limit: int
+    polling_config: PollingConfig | None
+    schema: str | None
+    direct_dsn: str | None
+    keeper_dsn: str | None
+    max_crashes: int | None
+    max_loop_block: float
+    max_payload_bytes: int | None
+    shutdown_timeout: float
+    lease: timedelta | None
+    retry_policy: RetryPolicy
+    executors: Mapping[str, JobExecutor] | None
+    stop_grace: float
+    clock: Clock | None
+
+class BlockingMethods(Blocking):
+    """The public members of `Scheduler`, blocking."""
+
+    HEARTBEAT_THRESHOLD: ClassVar[float]
+    LEASE_DURATION: ClassVar[float]
+    WORKER_ID_LENGTH: ClassVar[int]
+    @property
+    def worker_id(self) -> str:
+        """The id of this Scheduler in the tables, from construction on."""
+    @property
+    def is_running(self) -> bool:
+        """Whether this Scheduler claims jobs."""
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether ``shutdown()`` is in progress."""
+    def start(self) -> None:
+        """Migrate or verify the schema, start every service, and return once jobs are being claimed.
+
+        A second call is a no-op. After ``shutdown()`` it starts again.
+
+        Parameters, values and errors are those of ``Scheduler.start()``.
+        """
+    def shutdown(self) -> None:
+        """Stop claiming, let running jobs finish, release the unfinished ones, and write every result.
+
+        Jobs that still run after ``shutdown_timeout`` seconds are cancelled and released; the interrupted
+        attempt is not counted. A second call is a no-op. If the call is cancelled, the shutdown continues in
+        the background.
+
+        Parameters, values and errors are those of ``Scheduler.shutdown()``.
+        """
+    def wait(self) -> None:
+        """Wait until the Scheduler has stopped.
+
+        Parameters, values and errors are those of ``Scheduler.wait()``.
+        """
+    def initialize_db(self) -> None:
+        """Create or upgrade the schema without starting.
+
+        A table that was dropped is created again, empty; a warning in the log names it.
+
+        Parameters, values and errors are those of ``Scheduler.initialize_db()``.
+        """
+    @overload
+    def register(
+        self,
+        func: F,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+    ) -> F:
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
+
+        Registering a function again adds names and changes the options that are given.
+
+        Parameters, values and errors are those of ``Scheduler.register()``.
+        """
+    @overload
+    def register(
+        self,
+        func: None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+    ) -> Callable[[F], F]:
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
+
+        Registering a function again adds names and changes the options that are given.
+
+        Parameters, values and errors are those of ``Scheduler.register()``.
+        """
+    def schedule(
+        self,
+        func: JobFunction,
+        *,
+        execution_time: datetime,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+    ) -> str:
+        """Schedule one job at one time.
+
+        Parameters, values and errors are those of ``Scheduler.schedule()``.
+        """
+    def enqueue(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        delay: float | timedelta | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+    ) -> str:
+        """Run one job now, or after a delay, by the clock of the database.
+
+        The clock of this machine does not matter, so a job that is enqueued now is due now on every node.
+
+        Parameters, values and errors are those of ``Scheduler.enqueue()``.
+        """
+    def schedule_bulk(
+        self,
+        jobs: Sequence[JobSpec],
+        *,
+        conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
+        batch_size: int = 1000,
+    ) -> list[str | None]:
+        """Schedule many jobs with few statements.
+
+        Parameters, values and errors are those of ``Scheduler.schedule_bulk()``.
+        """
+    def schedule_job(
+        self,
+        job_name: str,
+        execution_time: datetime,
+        task_data: Mapping[str, Any],
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        *,
+        timeout: float | timedelta | Unset | None = UNSET,
+    ) -> str:
+        """Schedule one job by name. The function need not be registered in this process.
+
+        Parameters, values and errors are those of ``Scheduler.schedule_job()``.
+        """
+    def cancel_job(self, job_id: str) -> bool:
+        """Cancel a pending or running job.
+
+        The task of a running job is cancelled within a second, on whichever worker runs it.
+
+        Parameters, values and errors are those of ``Scheduler.cancel_job()``.
+        """
+    def retry_job(self, job_id: str) -> bool:
+        """Run a finished job again now, with its retries and crashes reset.
+
+        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+
+        Parameters, values and errors are those of ``Scheduler.retry_job()``.
+        """
+    def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
+        """Set the status of a job, regardless of its current status.
+
+        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
+        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
+        then it is pending again.
+
+        Parameters, values and errors are those of ``Scheduler.update_job_status()``.
+        """
+    def get_job(self, job_id: str) -> Job | None:
+        """Return the job, or None if it does not exist.
+
+        Parameters, values and errors are those of ``Scheduler.get_job()``.
+        """
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Job]:
+        """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
+
+        Parameters, values and errors are those of ``Scheduler.list_jobs()``.
+        """
+    def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
+        """Return the number of jobs in each status, of one name or of all.
+
+        Parameters, values and errors are those of ``Scheduler.count_jobs()``.
+        """
+    def workers(self) -> list[Worker]:
+        """Return every worker that has a row, oldest first, and whether its lease is valid.
+
+        Parameters, values and errors are those of ``Scheduler.workers()``.
+        """
+    def subscribe(
+        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
+
+        A plain function is called in the event loop at once, so it must not block. An async function has a
+        queue of 1,000 events and a task that awaits it with one event after the other. When the queue is
+        full, the oldest events are dropped, and it receives ``EventsDropped`` with their number. Await
+        ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
+        and stops neither the next event nor another subscriber.
+
+        ``shutdown()`` waits for up to 5 seconds until async subscribers have handled their queues. The
+        subscription remains for the next ``start()``.
+
+        Parameters, values and errors are those of ``Scheduler.subscribe()``.
+        """
+    def next_event(self, *kinds: type[Event], timeout: float | timedelta | None = None) -> Event:
+        """Wait for the next event of these classes, or of any class, and return it.
+
+        Parameters, values and errors are those of ``Scheduler.next_event()``.
+        """
+    def events(self, *kinds: type[Event]) -> BlockingIterator[Event]:
+        """Return an asynchronous iterator over the events of these classes, or over all events.
+
+        It collects up to 1,000 events from the call on, also between two steps. If the loop falls further
+        behind, the oldest events are dropped, and ``EventsDropped`` with their number takes their place. The
+        iteration ends when the Scheduler has stopped.
+
+        Parameters, values and errors are those of ``Scheduler.events()``.
+        """
+    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the periodic functions of this process by dedup key.
+
+        Parameters, values and errors are those of ``Scheduler.get_periodic_jobs()``.
+        """
+    def enable_periodic_job(self, dedup_key: str) -> bool:
+        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        Parameters, values and errors are those of ``Scheduler.enable_periodic_job()``.
+        """
+    def disable_periodic_job(self, dedup_key: str) -> bool:
+        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
+        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+
+        Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
+        """
+    def trigger_periodic_job(self, dedup_key: str) -> str | None:
+        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Parameters, values and errors are those of ``Scheduler.trigger_periodic_job()``.
+        """
+    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process.
+
+        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
+        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
+        ``last_fire_at`` as the running Scheduler last read them from the database.
+
+        Parameters, values and errors are those of ``Scheduler.get_periodic_job_status()``.
+        """
+    def run_vacuum(self) -> dict[str, int]:
+        """Apply the vacuum policies now and return the number of deleted jobs by status.
+
+        Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
+        """
+    def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
+        """Return the deletions of each of the last days, newest first; empty without ``track_metrics``.
+
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, last_run, worker_id``.
+
+        Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
+        """
+    def get_total_vacuum_stats(self) -> dict[str, Any]:
+        """Return the deletions since the first vacuum; empty without ``track_metrics``.
+
+        Keys: ``total_completed, total_failed, total_cancelled, last_vacuum_run``.
+
+        Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
+        """
+    def recover_orphaned_jobs(self) -> None:
+        """Reclaim the jobs of dead workers now.
+
+        Parameters, values and errors are those of ``Scheduler.recover_orphaned_jobs()``.
+        """
+    def periodic_orphan_recovery(self) -> None:
+        """Reclaim the jobs of dead workers now. A running Scheduler does so whenever a lease expires.
+
+        Parameters, values and errors are those of ``Scheduler.periodic_orphan_recovery()``.
+        """
+    def monitor_heartbeats(self) -> None:
+        """Reclaim the jobs of workers whose lease has expired now.
+
+        Parameters, values and errors are those of ``Scheduler.monitor_heartbeats()``.
+        """
+    def listen_for_jobs(self) -> None:
+        """Claim due jobs now. A running Scheduler does so whenever jobs are due.
+
+        Parameters, values and errors are those of ``Scheduler.listen_for_jobs()``.
+        """
+    def send_heartbeat(self, job_id: str) -> None:
+        """Renew the lease of this worker and its jobs. A running Scheduler does so every third of a lease.
+
+        Parameters, values and errors are those of ``Scheduler.send_heartbeat()``.
+        """
+    def load_task_functions(self) -> list[str]:
+        """Return the names of pending jobs that are not registered here, and log a warning for each.
+
+        Their jobs stay pending for a worker that registers them.
+
+        Parameters, values and errors are those of ``Scheduler.load_task_functions()``.
+        """
+    def execute_job(self, job_row: Mapping[str, Any]) -> None:
+        """Run one job that this worker has claimed, and wait until it has finished.
+
+        Parameters, values and errors are those of ``Scheduler.execute_job()``.
+        """
+    def execute_job_with_concurrency_control(self, job_row: Mapping[str, Any]) -> None:
+        """Run one job that this worker has claimed once a slot is free, and wait until it has finished.
+
+        Parameters, values and errors are those of ``Scheduler.execute_job_with_concurrency_control()``.
+        """

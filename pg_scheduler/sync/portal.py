@@ -1,0 +1,153 @@
+"""Run coroutines in the event loop of another thread, and wait for their results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, Generic, TypeVar, overload
+
+from pg_scheduler.events.log import logger, record_fields
+
+__all__ = ["CLOSED", "Portal", "check_may_block"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create another one"
+
+
+def check_may_block(name: str) -> None:
+    """Raise RuntimeError if an event loop runs in the thread of the caller."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"SyncScheduler.{name}() would block the event loop of this thread; await the method of a Scheduler "
+        f"instead, or call await asyncio.to_thread(scheduler.{name}, ...)"
+    )
+
+
+async def _result_of(function: Callable[[], Any]) -> Any:
+    result = function()
+    return await result if inspect.isawaitable(result) else result
+
+
+class Portal(Generic[R]):
+    """A daemon thread with an event loop that owns one resource.
+
+    Args:
+        open_resource: Returns the context manager of the resource; it is entered and left in the thread.
+
+    Attributes:
+        resource: The resource.
+    """
+
+    resource: R
+    _loop: asyncio.AbstractEventLoop
+    _closing: asyncio.Event
+
+    def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[R]]) -> None:
+        self._pid = os.getpid()
+        self._open_resource = open_resource
+        self._opened: Future[None] = Future()
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="pg_scheduler portal", daemon=True)
+        self._thread.start()
+        self._opened.result()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a copy in a forked child, which has no thread."""
+        return self._pid != os.getpid()  # uWSGI forks without the hooks of Python
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return not self.is_inherited and self._thread.is_alive()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs in the thread of the portal."""
+        return threading.current_thread() is self._thread
+
+    @overload
+    def call(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+    @overload
+    def call(self, function: Callable[[], T]) -> T: ...
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call the function in the thread, and block until it has returned or its coroutine has ended.
+
+        An exception that interrupts the caller, such as KeyboardInterrupt, cancels the coroutine.
+
+        Raises:
+            RuntimeError: The portal was closed.
+            BaseException: The error of the function.
+        """
+        future = self.submit(function)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._closing.is_set():
+                raise RuntimeError(CLOSED) from None
+            raise
+        finally:
+            future.cancel()  # without effect after its end
+            del future  # its error refers to this frame
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Call the function in the thread, with the context variables of the caller, and do not wait.
+
+        Raises:
+            RuntimeError: The portal was closed.
+        """
+        call = _result_of(function)
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError:  # the loop is closed
+            call.close()
+            raise RuntimeError(CLOSED) from None
+
+    def close(self, timeout: float) -> bool:
+        """Close the resource, cancel the calls in progress and end the thread.
+
+        Args:
+            timeout: Seconds to wait for that.
+
+        Returns:
+            Whether the thread has ended.
+
+        Raises:
+            BaseException: The error of closing the resource.
+        """
+        if self.is_alive:
+            with suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join(timeout)
+        if self._fault is not None:
+            raise self._fault
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # raised in the thread that waits, or logged
+            if not self._opened.done():
+                self._opened.set_exception(error)
+            elif self._closing.is_set():
+                self._fault = error
+            else:
+                logger.exception("the thread of a SyncScheduler ended", extra=record_fields())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing = asyncio.Event()
+        async with self._open_resource() as self.resource:
+            self._opened.set_result(None)
+            await self._closing.wait()

@@ -1,0 +1,254 @@
+"""The Scheduler for code without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.validation import check_count
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.sync.methods import BlockingMethods, Settings
+from pg_scheduler.sync.portal import CLOSED, Portal, check_may_block
+from pg_scheduler.sync.uwsgi import check_uwsgi_threads
+
+__all__ = ["SyncScheduler"]
+
+Declaration = Callable[[Scheduler], object]
+
+CLASS_ATTRIBUTES: Final = ("HEARTBEAT_THRESHOLD", "LEASE_DURATION", "WORKER_ID_LENGTH")
+
+POOL_CLOSE_TIMEOUT_S: Final = 5.0
+"""Time for calls in progress to end before their connections are terminated."""
+
+CLOSE_MARGIN_S: Final = 15.0
+"""Time to write results and close the pool, after ``shutdown_timeout``."""
+
+
+class PortalScheduler(Scheduler):
+    """The Scheduler in a portal."""
+
+    def close_in_children(self) -> None:
+        """Close the sockets of the pool in children forked from now on."""
+        self._store.connections.close_in_children()
+
+    async def flush_notifications(self) -> None:
+        """Send the notifications of enqueued jobs that have not been sent yet."""
+        with suppress(DatabaseUnavailableError):  # the jobs are committed; workers find them by polling
+            await self._outbox.flush()
+
+
+class ForkSafeState:
+    """What all portals of a process share.
+
+    Attributes:
+        starting: Held while a portal starts. A forked child needs a new lock, since another thread of the
+            parent may hold this one.
+        inherited: The portals of the parent. A forked child never frees them: their event loops would remove
+            the sockets from the epoll instance that it shares with the parent.
+    """
+
+    def __init__(self) -> None:
+        self.starting = threading.RLock()
+        self.inherited: list[Portal[PortalScheduler]] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.starting = threading.RLock()
+
+
+shared: Final = ForkSafeState()
+
+
+class SyncScheduler(BlockingMethods):
+    """The methods of `Scheduler` for code without asyncio; each blocks until its result is there.
+
+    The first call starts a daemon thread with an event loop and a pool of its own. So does the first call in
+    a forked child, where registered functions and subscribers remain. Any number of threads may call. Async
+    jobs and subscribers run in the daemon thread. ``start()`` makes it a worker, ``with`` does not.
+
+    Args:
+        dsn: Address of the database: ``postgresql://user:password@host:5432/database``.
+        pool_size: Maximum number of connections. They are opened when needed, and closed after five minutes
+            without use. A worker with 4 or more reserves one for heartbeats and one for claims.
+        **settings: The other parameters of `Scheduler`, by name.
+
+    Raises:
+        ConfigurationError: A setting is invalid. The first call raises it if uWSGI runs without threads.
+        RuntimeError: A method was called in a thread with a running event loop, or after ``close()``.
+
+    Example::
+
+        with SyncScheduler(dsn) as scheduler:
+            scheduler.schedule(send_mail, execution_time=datetime.now(UTC))
+    """
+
+    def __init__(self, dsn: str, *, pool_size: int = 4, **settings: Unpack[Settings]) -> None:
+        if not isinstance(dsn, str):
+            raise TypeError(f"dsn must be a str, not {type(dsn).__name__}; for a pool, use Scheduler")
+        if urlsplit(dsn).scheme not in {"postgresql", "postgres"}:
+            raise ConfigurationError(  # not its text: it may have a password
+                "dsn is invalid; expected postgresql://user:password@host:5432/database, "
+                "without the name of a driver"
+            )
+        self._dsn = dsn
+        self._pool_size = check_count("pool_size", pool_size, least=1)
+        self._settings = settings
+        self._draft = self._last = self._new_draft()
+        self._declarations: list[Declaration] = []
+        self._current: Portal[PortalScheduler] | None = None
+        self._is_closed = False
+        self._closes_at_exit = False
+
+    @property
+    def db_pool(self) -> asyncpg.Pool:
+        """The pool, for async jobs and subscribers."""
+        return self._source().db_pool
+
+    def close(self) -> None:
+        """Shut down if started, close the pool and end the thread. The exit of the interpreter does so too.
+
+        Calls of other threads that are in progress raise RuntimeError. A second call is a no-op.
+
+        Raises:
+            DatabaseUnavailableError: Results could not be written; see ``shutdown()``.
+        """
+        check_may_block("close")
+        with shared.starting:
+            self._is_closed = True
+            portal, self._current = self._current, None
+            atexit.unregister(self.close)
+        if portal is None:
+            return
+        if portal.is_inherited:
+            shared.inherited.append(portal)
+            return
+        timeout = self._settings.get("shutdown_timeout", 30.0) + CLOSE_MARGIN_S
+        if not portal.close(timeout):
+            logger.warning(
+                "the thread of a SyncScheduler did not end within %.0f s: a job or subscriber blocks it",
+                timeout,
+                extra=record_fields(),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        portal = self._current
+        state = "closed" if self._is_closed else "open" if portal and portal.is_alive else "not started"
+        return f"<SyncScheduler, {state}>"  # without the DSN, which may have a password
+
+    def _source(self) -> Scheduler:
+        return self._last if self._is_closed else self._portal().resource
+
+    def _portal(self) -> Portal[PortalScheduler]:
+        portal = self._current
+        if portal is not None and portal.is_alive:
+            return portal
+        with shared.starting:
+            if self._is_closed:
+                raise RuntimeError(CLOSED)
+            if self._current is None or not self._current.is_alive:
+                self._current = self._start_portal()
+                self._last = self._current.resource
+            return self._current
+
+    def _start_portal(self) -> Portal[PortalScheduler]:
+        check_uwsgi_threads()
+        if self._current is not None and self._current.is_inherited:
+            shared.inherited.append(self._current)
+        if not self._closes_at_exit:
+            self._closes_at_exit = True
+            atexit.register(self.close)
+        return Portal(self._open)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[PortalScheduler]:
+        pool = await asyncpg.create_pool(self._dsn, min_size=0, max_size=self._pool_size)
+        try:
+            scheduler = PortalScheduler(pool, **self._settings)
+            for name in CLASS_ATTRIBUTES:
+                setattr(scheduler, name, getattr(self, name))
+            scheduler.close_in_children()
+            for declare in self._declarations:
+                with suppress(NotRunningError):  # it needs a started Scheduler, as the parent process had
+                    declare(scheduler)
+            try:
+                yield scheduler
+            finally:
+                await scheduler.shutdown()
+                await scheduler.flush_notifications()
+        finally:
+            await _close_pool(pool)
+
+    def _new_draft(self) -> Scheduler:
+        """Return a Scheduler that checks the settings, and declarations before the first call."""
+        loop = asyncio.new_event_loop()
+        loop.close()
+        pool = asyncpg.create_pool(self._dsn, min_size=0, max_size=self._pool_size, loop=loop)
+        return Scheduler(pool, **self._settings)
+
+    def _declare(self, name: str, declare: Declaration) -> None:
+        """Declare now and after each fork. This starts no thread, since modules declare when imported."""
+        with shared.starting:
+            portal = self._current
+            if portal is None or not portal.is_alive:
+                declare(self._draft)
+                self._declarations.append(declare)
+                return
+        if portal.is_own_thread:
+            declare(portal.resource)
+        else:
+            check_may_block(name)
+            portal.call(lambda: declare(portal.resource))
+        self._declarations.append(declare)
+
+    def _register(self, func: Any = None, **options: Any) -> Any:
+        def add(function: Any) -> Any:
+            self._declare("register", lambda scheduler: scheduler.register(function, **options))
+            return function
+
+        return add if func is None else add(func)
+
+    def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
+        stops: list[Callable[[], None]] = []
+
+        def declare(scheduler: Scheduler) -> None:
+            stops[:] = [scheduler.subscribe(*arguments, **options)]
+
+        def unsubscribe() -> None:
+            if declare not in self._declarations:
+                return
+            self._declarations.remove(declare)
+            portal = self._current
+            if portal is None or not portal.is_alive or portal.is_own_thread:
+                stops[0]()
+            else:
+                portal.call(stops[0])
+
+        self._declare("subscribe", declare)
+        return unsubscribe
+
+
+async def _close_pool(pool: asyncpg.Pool) -> None:
+    try:
+        await asyncio.wait_for(pool.close(), POOL_CLOSE_TIMEOUT_S)
+    except TimeoutError:  # a call that does not end has a connection
+        pool.terminate()

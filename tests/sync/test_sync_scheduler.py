@@ -1,0 +1,393 @@
+"""SyncScheduler against a database, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pg_scheduler import (
+    ConfigurationError,
+    ConflictResolution,
+    ConnectionRejectedError,
+    JobConflictError,
+    JobSpec,
+    JobStatus,
+    NameConflictError,
+    PayloadError,
+    SchemaMissingError,
+    periodic,
+)
+from pg_scheduler.events import Event, JobCompleted, WorkerStarted
+from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.sync import scheduler as scheduler_module
+from pg_scheduler.sync.portal import Portal
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+TIMEOUT_S = 30
+THREADS = 16
+NOTHING = "postgresql://nobody@localhost:1/none"
+
+
+async def work(number: int = 0) -> None: ...
+
+
+@pytest.fixture
+def scheduler(dsn: str) -> Iterator[SyncScheduler]:
+    with SyncScheduler(dsn, shutdown_timeout=5) as scheduler:
+        yield scheduler
+
+
+def portal_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "pg_scheduler portal"]
+
+
+# -- calls -----------------------------------------------------------------------------------------------
+
+
+def test_schedule_stores_a_job_when_it_returns(scheduler: SyncScheduler) -> None:
+    job_id = scheduler.schedule(work, execution_time=LATER, args=(7,))
+    job = scheduler.get_job(job_id)
+    assert job is not None
+    assert (job.status, job.args) == (JobStatus.PENDING, (7,))
+    assert scheduler.schedule_bulk([JobSpec(work, LATER), JobSpec(work, LATER)])[0] is not None
+    assert scheduler.count_jobs().pending == 3
+    assert scheduler.cancel_job(job_id)
+
+
+def test_errors_of_the_scheduler_reach_the_caller(scheduler: SyncScheduler) -> None:
+    with pytest.raises(PayloadError, match=r"args\[0\]"):
+        scheduler.schedule(work, execution_time=LATER, args=(object(),))
+    scheduler.schedule(work, execution_time=LATER, job_id="one")
+    with pytest.raises(JobConflictError):
+        scheduler.schedule(work, execution_time=LATER, job_id="one")
+
+
+def test_schedule_raises_when_the_tables_are_missing(empty_dsn: str) -> None:
+    with SyncScheduler(empty_dsn) as scheduler:
+        with pytest.raises(SchemaMissingError):
+            scheduler.schedule(work, execution_time=LATER)
+        scheduler.initialize_db()
+        assert scheduler.schedule(work, execution_time=LATER)
+
+
+def test_many_threads_share_one_portal(scheduler: SyncScheduler) -> None:
+    barrier = threading.Barrier(THREADS)
+
+    def enqueue(number: int) -> list[str]:
+        barrier.wait(TIMEOUT_S)
+        return [
+            scheduler.schedule(work, execution_time=LATER, job_id=f"{number}-{each}") for each in range(10)
+        ]
+
+    before = len(portal_threads())
+    with ThreadPoolExecutor(THREADS) as threads:
+        job_ids = {each for found in threads.map(enqueue, range(THREADS)) for each in found}
+    assert len(job_ids) == THREADS * 10 == scheduler.count_jobs().pending
+    assert len(portal_threads()) == before + 1
+
+
+def test_context_variables_of_the_caller_reach_the_call(scheduler: SyncScheduler) -> None:
+    request = contextvars.ContextVar("request", default="none")
+    request.set("42")
+    assert scheduler._portal().call(request.get) == "42"
+
+
+@pytest.mark.parametrize("name", ["schedule", "count_jobs", "get_periodic_jobs", "close"])
+async def test_call_raises_when_an_event_loop_runs_in_the_thread(dsn: str, name: str) -> None:
+    scheduler = SyncScheduler(dsn)
+    with pytest.raises(RuntimeError, match=rf"SyncScheduler\.{name}\(\) would block .*asyncio\.to_thread"):
+        getattr(scheduler, name)()
+    assert await asyncio.to_thread(lambda: scheduler.count_jobs().pending) == 0
+    await asyncio.to_thread(scheduler.close)
+
+
+# -- starting and closing --------------------------------------------------------------------------------
+
+
+def test_construction_and_declarations_start_no_thread(dsn: str) -> None:
+    before = len(portal_threads())
+    scheduler = SyncScheduler(dsn)
+    scheduler.register(work, name="work")
+    scheduler.subscribe(lambda event: None)
+    assert len(portal_threads()) == before
+    assert repr(scheduler) == "<SyncScheduler, not started>"
+    with scheduler:
+        assert scheduler.count_jobs().pending == 0
+        assert repr(scheduler) == "<SyncScheduler, open>"
+        assert len(portal_threads()) == before + 1
+    assert repr(scheduler) == "<SyncScheduler, closed>"
+    assert len(portal_threads()) == before
+
+
+def test_call_raises_after_close(dsn: str) -> None:
+    scheduler = SyncScheduler(dsn)
+    scheduler.close()
+    scheduler.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        scheduler.count_jobs()
+    assert not scheduler.is_running
+
+
+def test_close_ends_calls_of_other_threads(dsn: str) -> None:
+    scheduler = SyncScheduler(dsn, shutdown_timeout=5)
+    errors: queue.Queue[BaseException] = queue.Queue()
+    waits = threading.Event()
+
+    async def wait() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    def call() -> None:
+        try:
+            scheduler._portal().call(wait)
+        except RuntimeError as error:
+            errors.put(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert waits.wait(TIMEOUT_S)
+    scheduler.close()
+    assert "was closed" in str(errors.get(timeout=TIMEOUT_S))
+    thread.join(TIMEOUT_S)
+
+
+def test_close_terminates_connections_that_are_not_returned(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "POOL_CLOSE_TIMEOUT_S", 0.1)
+    scheduler = SyncScheduler(dsn)
+    pool = scheduler.db_pool
+
+    async def take() -> Any:
+        proxy: Any = await pool.acquire()
+        return proxy._con
+
+    connection = scheduler._portal().call(take)
+    scheduler.close()
+    assert connection.is_closed()
+
+
+def test_close_gives_up_when_a_subscriber_blocks_the_thread(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scheduler_module, "CLOSE_MARGIN_S", 0.1)
+    scheduler = SyncScheduler(dsn, shutdown_timeout=0.1)
+    portal = scheduler._portal()
+    blocks, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocks.set()
+        go_on.wait(TIMEOUT_S)
+
+    portal.submit(block)
+    assert blocks.wait(TIMEOUT_S)
+    scheduler.close()
+    assert "did not end within" in caplog.text
+    go_on.set()
+    assert portal.close(TIMEOUT_S)
+
+
+def test_error_of_opening_reaches_the_caller(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = SyncScheduler(dsn)
+    monkeypatch.setitem(scheduler._settings, "max_concurrent_jobs", 0)  # not even a draft would accept it
+    with pytest.raises(ConfigurationError):
+        scheduler.count_jobs()
+
+
+def test_next_call_starts_another_thread_when_the_thread_has_ended(
+    scheduler: SyncScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    @scheduler.register(name="again")
+    async def again() -> None: ...
+
+    def end() -> None:
+        raise SystemExit
+
+    portal = scheduler._portal()
+    portal.submit(end)
+    portal._thread.join(TIMEOUT_S)
+    assert "the thread of a SyncScheduler ended" in caplog.text
+    assert scheduler.schedule(again, execution_time=LATER)
+    assert scheduler._portal() is not portal
+    job = scheduler.list_jobs()[0]
+    assert job.job_name == "again"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "error", "text"),
+    [
+        (5, TypeError, "dsn must be a str, not int"),
+        ("localhost/app", ConfigurationError, "dsn is invalid"),
+        ("postgresql+psycopg://u:secret@h/app", ConfigurationError, "without the name of a driver"),
+    ],
+)
+def test_constructor_rejects_an_invalid_dsn_without_showing_it(
+    dsn: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text) as raised:
+        SyncScheduler(dsn)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"pool_size": 0}, {"max_concurrent_jobs": 0}, {"misfire_grace_time": -1}]
+)
+def test_constructor_rejects_an_invalid_setting(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        SyncScheduler(NOTHING, **settings)
+
+
+def test_constructor_rejects_an_unknown_setting() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_jobs'"):
+        SyncScheduler(NOTHING, max_jobs=5)  # type: ignore[call-arg]
+
+
+def test_class_attributes_of_a_subclass_apply(dsn: str) -> None:
+    class Ours(SyncScheduler):
+        LEASE_DURATION = 30
+
+    with Ours(dsn) as scheduler:
+        assert scheduler._portal().resource.LEASE_DURATION == 30
+        assert len(scheduler.worker_id) == SyncScheduler.WORKER_ID_LENGTH
+
+
+def test_connection_errors_reach_the_caller(server: Any) -> None:
+    with SyncScheduler(server.dsn("no_such_database")) as scheduler, pytest.raises(ConnectionRejectedError):
+        scheduler.count_jobs()
+
+
+# -- declarations, events and working --------------------------------------------------------------------
+
+
+def test_registered_functions_and_subscribers_work_when_declared_before_and_after_the_first_call(
+    scheduler: SyncScheduler,
+) -> None:
+    ran: queue.Queue[str] = queue.Queue()
+    events: queue.Queue[tuple[Event, str]] = queue.Queue()
+
+    @scheduler.register(name="first")
+    async def first() -> None:
+        ran.put("first")
+
+    scheduler.subscribe(lambda event: events.put((event, threading.current_thread().name)), JobCompleted)
+    scheduler.start()
+
+    async def second() -> None:
+        ran.put("second")
+
+    scheduler.register(second, name="second", aliases=["other"])
+    with pytest.raises(NameConflictError):
+        scheduler.register(first, name="second")
+    starts: queue.Queue[Event] = queue.Queue()
+    unsubscribe = scheduler.subscribe(starts.put, WorkerStarted)
+    unsubscribe()
+    unsubscribe()
+    for name in ("first", "other"):
+        scheduler.schedule_job(name, datetime.now(UTC), {})
+    assert {ran.get(timeout=TIMEOUT_S), ran.get(timeout=TIMEOUT_S)} == {"first", "second"}
+    assert events.get(timeout=TIMEOUT_S)[1] == "pg_scheduler portal"
+    scheduler.shutdown()
+    assert not scheduler.is_running
+    scheduler.start()
+    assert starts.empty()
+
+
+def test_subscriber_can_end_its_subscription_and_read_properties_in_the_thread(
+    scheduler: SyncScheduler,
+) -> None:
+    seen: queue.Queue[bool | str] = queue.Queue()
+
+    def once(event: Event) -> None:
+        unsubscribe()
+        seen.put(scheduler.is_running)
+        try:
+            scheduler.count_jobs()
+        except RuntimeError as error:
+            seen.put(str(error))
+        scheduler.register(work, name="late")
+
+    unsubscribe = scheduler.subscribe(once, WorkerStarted)
+    scheduler.start()
+    assert seen.get(timeout=TIMEOUT_S) is True
+    assert "would block the event loop" in str(seen.get(timeout=TIMEOUT_S))
+    scheduler.shutdown()
+    scheduler.start()
+    assert seen.empty()
+    assert scheduler.schedule(work, execution_time=LATER)
+    assert scheduler.list_jobs()[0].job_name == "late"
+
+
+def test_subscription_can_end_before_the_first_call(scheduler: SyncScheduler) -> None:
+    seen: queue.Queue[Event] = queue.Queue()
+    scheduler.subscribe(seen.put, WorkerStarted)()
+    scheduler.start()
+    assert seen.empty()
+
+
+def test_declarations_before_the_first_call_are_checked_at_once() -> None:
+    scheduler = SyncScheduler(NOTHING)
+    with pytest.raises(TypeError, match="subscriber must be"):
+        scheduler.subscribe(5)  # type: ignore[arg-type]
+    scheduler.register(work, name="work")
+
+    async def other() -> None: ...
+
+    with pytest.raises(NameConflictError):
+        scheduler.register(other, name="work")
+
+
+def test_disabled_schedule_is_stored_when_the_scheduler_is_closed(dsn: str) -> None:
+    @periodic(every=timedelta(hours=1), dedup_key="sync-report")
+    async def report() -> None: ...
+
+    try:
+        with SyncScheduler(dsn) as scheduler:
+            assert scheduler.disable_periodic_job("sync-report")
+        with SyncScheduler(dsn) as scheduler, scheduler:
+            scheduler.start()
+            status = scheduler.get_periodic_job_status("sync-report")
+            assert status is not None
+            assert status["enabled"] is False
+    finally:
+        periodic_catalogue.clear()
+
+
+def test_conflict_resolution_keeps_the_existing_job(scheduler: SyncScheduler) -> None:
+    for _ in range(2):
+        job_id = scheduler.schedule(
+            work, execution_time=LATER, job_id="one", conflict_resolution=ConflictResolution.IGNORE
+        )
+        assert job_id == "one"
+    assert scheduler.count_jobs().pending == 1
+
+
+def test_portal_raises_the_cancellation_of_a_call_that_cancels_itself(scheduler: SyncScheduler) -> None:
+    async def cancel() -> None:
+        task = asyncio.current_task()
+        assert task
+        task.cancel()
+        await asyncio.Event().wait()
+
+    with pytest.raises(CancelledError):
+        scheduler._portal().call(cancel)
+
+
+def test_portal_raises_the_error_of_closing_its_resource() -> None:
+    class Resource:
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_error: object) -> None:
+            raise LookupError("not closed")
+
+    portal = Portal(Resource)
+    with pytest.raises(LookupError, match="not closed"):
+        portal.close(TIMEOUT_S)
