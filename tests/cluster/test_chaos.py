@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -12,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fleet import ROOT
+from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence, Row
 from tools.chaos.ledger import DONE, Attempt, Ledger, Ledgers, Record, read
 from tools.chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Request
-from tools.chaos.nemesis import SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
+from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tools.chaos.report import table
+from tools.chaos.stalls import StallRecorder, recorded_stalls
 
 SEED = "377"
 MINUTES = 2.0 if os.environ.get("CI") else 0.25
@@ -81,6 +84,55 @@ def test_attempt_ledger_reads_complete_lines_and_drops_an_incomplete_one(tmp_pat
     assert one.started <= one.ended
     assert ledgers.attempts["cut off"][0].ended is None
     assert [record.details for record in ledgers.events["JobLost"]] == [("job", 2)]
+
+
+def test_stall_recorder_records_only_stalls_without_processor_time(tmp_path: Path) -> None:
+    recorder = StallRecorder(Ledger(tmp_path, "worker-1", "abc"), "worker-1", now=10.0, cpu_s=3.0)
+    recorder.observe(10.9, 3.0)  # late, but a suspect worker would still send its heartbeat
+    recorder.observe(13.9, 3.1)
+    recorder.observe(16.9, 4.1)  # the process computed, or its threads blocked one another
+    recorder.observe(18.4, 4.1)
+    ledgers = read(tmp_path)
+    assert list(recorded_stalls(ledgers, [])) == [
+        Fault(MACHINE_STALLED, "worker-1", 10.9, 13.9),
+        Fault(MACHINE_STALLED, "worker-1", 16.9, 18.4),
+    ]
+    stopped = Fault("worker stopped, longer than its lease", "worker-1", 11.0, 13.8)
+    other_seat = Fault("worker stopped, longer than its lease", "worker-2", 17.0, 18.0)
+    other_fault = Fault("connections stalled", "worker-1", 17.0, 18.0)
+    [stall] = recorded_stalls(ledgers, [stopped, other_seat, other_fault])
+    assert stall.began == 16.9
+
+
+STALLED_PROCESS = """
+import sys, threading
+from pathlib import Path
+from tools.chaos import stalls
+from tools.chaos.ledger import Ledger
+stalls.MIN_STALL_S = 0.2
+stalls.StallRecorder.start(Ledger(Path(sys.argv[1]), "worker-1", "abc"), "worker-1")
+print("started", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_stall_recorder_detects_that_its_process_did_not_run(tmp_path: Path) -> None:
+    # Real time: the subject is the time in which a process is stopped.
+    command = [sys.executable, "-c", STALLED_PROCESS, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while not (stalls := list(recorded_stalls(read(tmp_path), []))) and time.monotonic() < deadline:
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.1)
+        finally:
+            process.kill()
+    assert stalls
+    assert stalls[0].ended - stalls[0].began > 0.2
 
 
 def row(
@@ -176,6 +228,15 @@ def test_checker_ignores_the_order_of_claims_dated_by_a_stepped_clock(moved: boo
     assert broken(evidence) == ([] if moved else ["claimed out of order"])
 
 
+def test_checker_accepts_an_overlap_when_the_machine_stalled_the_worker() -> None:
+    evidence = sound()
+    stall(evidence, "worker-1", 20.0, 30.0)
+    verdict = judge(evidence)
+    assert verdict.holds, verdict.problems
+    assert verdict.figures["fenced"] == 1
+    assert verdict.faults == {MACHINE_STALLED: 1}
+
+
 def test_checker_passes_when_every_guarantee_held() -> None:
     verdict = judge(sound())
     assert verdict.holds, verdict.problems
@@ -214,6 +275,15 @@ def publish(evidence: Evidence, event: str, worker_id: str, *details: object) ->
     record = Record(26.0, event, worker_id, list(details))
     evidence.ledgers.events[event].append(record)
     return record
+
+
+def stall(evidence: Evidence, seat: str, began: float, ended: float) -> None:
+    evidence.faults = [Fault(MACHINE_STALLED, seat, began, ended)]
+
+
+def stall_during_a_valid_lease(evidence: Evidence) -> None:
+    stall(evidence, "worker-1", 20.0, 25.0)
+    publish(evidence, "heartbeat", "a", 25.9)
 
 
 TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
@@ -263,6 +333,18 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "only a worker clock stepped": (
         "overlaps",
         lambda it: setattr(it, "faults", [Fault(WORKER_CLOCK, "worker-1", 20.0, 30.0, 90.0)]),
+    ),
+    "the machine stalled another worker": (
+        "overlaps",
+        lambda it: stall(it, "worker-2", 20.0, 30.0),
+    ),
+    "the machine stalled the worker long before": (
+        "overlaps",
+        lambda it: stall(it, "worker-1", 15.0, 20.0),
+    ),
+    "the lease was valid although the machine stalled": (
+        "overlaps",
+        stall_during_a_valid_lease,
     ),
     "low priority before critical": (
         "claimed out of order",

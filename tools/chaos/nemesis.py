@@ -25,10 +25,12 @@ from tools.chaos.proxy import Proxy
 
 __all__ = [
     "DROPPED",
+    "MACHINE_STALLED",
     "MIN_STEP_S",
     "SERVER",
     "SERVER_CLOCK",
     "WORKER_CLOCK",
+    "WORKER_STOPPED",
     "Fault",
     "Nemesis",
     "Plan",
@@ -39,6 +41,10 @@ SERVER: Final = "server"
 DROPPED: Final = "connections dropped"
 SERVER_CLOCK: Final = "server clock stepped"
 WORKER_CLOCK: Final = "worker clock stepped"
+WORKER_STOPPED: Final = "worker stopped"
+MACHINE_STALLED: Final = "machine stalled"
+"""Not injected: the machine did not run a worker; see ``stalls.py``."""
+
 MIN_STEP_S: Final = 60.0
 MAX_STEP_S: Final = 120.0
 FORWARD_SHARE: Final = 0.3
@@ -51,8 +57,8 @@ REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.Interfac
 WORKER_FAULTS: Final = {
     # kind: weight, minimum and maximum duration in leases
     "worker killed": (3, 0.1, 0.4),
-    "worker stopped, shorter than its lease": (2, 0.2, 0.7),
-    "worker stopped, longer than its lease": (2, 1.2, 1.8),
+    f"{WORKER_STOPPED}, shorter than its lease": (2, 0.2, 0.7),
+    f"{WORKER_STOPPED}, longer than its lease": (2, 1.2, 1.8),
     "event loop blocked": (2, 0.3, 1.5),
     "pool used up": (1, 0.4, 1.0),
     "connections closed": (1, 0.0, 0.0),

@@ -16,7 +16,7 @@ from typing import Final
 
 from tools.chaos.evidence import Evidence
 from tools.chaos.ledger import Attempt, Ledgers
-from tools.chaos.nemesis import DROPPED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
+from tools.chaos.nemesis import DROPPED, MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
 
 __all__ = ["overlaps"]
 
@@ -56,7 +56,7 @@ CLOCKS: Final = (SERVER_CLOCK, WORKER_CLOCK)
 def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
     """Yield the defects and append the fenced attempts to the list."""
     notified = _notified(evidence.ledgers)
-    leases = _Leases(evidence)
+    leases, lease = _Leases(evidence), evidence.lease
     for attempts in evidence.ledgers.attempts.values():
         for one, other in pairwise(attempts):
             if one.attempt == other.attempt:
@@ -69,12 +69,12 @@ def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
                 fault
                 for fault in evidence.faults
                 if fault.target in (SERVER, one.seat)
-                and fault.began <= other.started <= _affected_until(fault) + evidence.lease + AFTERMATH_S
+                and fault.began <= other.started <= _affected_until(fault) + _aftermath_s(fault, lease)
             ]
             was_notified = (one.job_id, one.attempt, one.worker_id) in notified or one.pid in evidence.deaths
             was_disconnected = any(
                 fault.kind.startswith(SESSIONS_END)
-                and other.started <= _affected_until(fault) + _detection_s(fault, evidence.lease)
+                and other.started <= _affected_until(fault) + _detection_s(fault, lease)
                 for fault in causes
             )
             if (
@@ -93,6 +93,15 @@ def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
 
 def _affected_until(fault: Fault) -> float:
     return fault.ended + (HALF_OPEN_TIMEOUT_S if fault.kind == DROPPED else 0)
+
+
+def _aftermath_s(fault: Fault, lease: float) -> float:
+    """Return the seconds after a fault in which an attempt may begin elsewhere because of it.
+
+    A worker that was stalled renews its lease as soon as it runs, so only a worker that was declared dead
+    before loses its jobs.
+    """
+    return DEATH_DETECTION_S if fault.kind == MACHINE_STALLED else lease + AFTERMATH_S
 
 
 def _detection_s(fault: Fault, lease: float) -> float:

@@ -24,6 +24,7 @@ from tools.chaos.jobs import PERIODIC
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
+from tools.chaos.stalls import recorded_stalls
 from tools.chaos.unhandled import report_unhandled_errors
 
 __all__ = ["Settings", "run"]
@@ -148,11 +149,12 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await _drained(stage.dsn, periodic=True)
         log("all jobs ended")
         unresponsive = await fleet.stop(STOP_TIMEOUT_S)
+    ledgers = ledger.read(settings.folder)
     return Evidence(
         requests=load.requests,
         rows=await _rows(stage.dsn, offset),
-        ledgers=ledger.read(settings.folder),
-        faults=nemesis.faults,
+        ledgers=ledgers,
+        faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
         deaths=fleet.deaths,
         lease=settings.lease,
         quiet=quiet,

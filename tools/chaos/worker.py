@@ -27,6 +27,7 @@ from pg_scheduler import RetryPolicy, Scheduler, events
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 from tools.chaos.ledger import Ledger
+from tools.chaos.stalls import StallRecorder
 from tools.chaos.unhandled import report_unhandled_errors
 
 __all__: list[str] = []
@@ -113,6 +114,7 @@ async def work(options: argparse.Namespace) -> None:
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
+        StallRecorder.start(ledger, options.seat)
         report_unhandled_errors(lambda error: ledger.write("Unhandled", error))
         for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
             scheduler.register(function)
