@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import shlex
 import signal
@@ -26,7 +27,7 @@ from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobFailed, JobStarted
 from tests.docs import asgi
-from tests.docs.snippets import ROOT, run_python, snippets_of
+from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import FILES, RECIPES, program
 from tests.support.worker import Gate, Recorder
 
@@ -181,6 +182,96 @@ async def test_worker_process_runs_jobs_that_a_web_process_enqueues(
         worker.send_signal(signal.SIGTERM)
         assert await worker.wait() == 0
         assert (await job_of(app.state.scheduler, answer["job_id"])).status is JobStatus.COMPLETED
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+# -- code without asyncio ------------------------------------------------------------------------------
+
+
+async def names_and_arguments(pool: Pool) -> list[tuple[str, str]]:
+    rows = await pool.fetch("SELECT job_name, task_data FROM scheduled_jobs ORDER BY job_id")
+    return [(row["job_name"], json.loads(row["task_data"])["args"][0]) for row in rows]
+
+
+@recipe("sync.md flask_app.py")
+async def test_flask_view_enqueues_a_job(load: Load, pool: Pool) -> None:
+    pytest.importorskip("flask", reason="dev.py has not updated this environment")
+    module = await load("sync.md flask_app.py")
+    client = module.app.test_client()
+    answer = await asyncio.to_thread(client.post, "/users?email=ada@example.org")
+    await asyncio.to_thread(module.scheduler.close)
+    assert await names_and_arguments(pool) == [("mail.welcome", "ada@example.org")]
+    assert answer.json["job_id"] == await pool.fetchval("SELECT job_id FROM scheduled_jobs")
+
+
+@recipe("sync.md views.py")
+async def test_django_view_enqueues_a_job_when_its_transaction_commits(
+    pool: Pool, dsn: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("django", reason="dev.py has not updated this environment")
+    (tmp_path / "views.py").write_text(code_of("sync.md views.py"), encoding="utf-8")
+    main = """
+import os
+from django.conf import settings
+
+settings.configure(
+    JOBS_DSN=os.environ["DATABASE_URL"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+)
+import django
+from django.db import transaction
+from django.test import Client
+from django.urls import path
+
+django.setup()
+import views
+
+urlpatterns = [path("users", views.sign_up)]
+assert Client().get("/users?email=ada@example.org").status_code == 202
+try:
+    with transaction.atomic():
+        Client().get("/users?email=grace@example.org")
+        raise LookupError("rolls back")
+except LookupError:
+    pass
+"""
+    snippet = Snippet(Path(__file__), 1, "python", main, file="main.py")
+    async with program(snippet, tmp_path, dsn) as process, asyncio.timeout(30):
+        assert await process.wait() == 0
+    assert await names_and_arguments(pool) == [("mail.welcome", "ada@example.org")]
+
+
+@recipe("sync.md enqueue.py")
+async def test_script_enqueues_jobs_by_name(pool: Pool, dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "enqueue.py").write_text(code_of("sync.md enqueue.py"), encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        tmp_path / "enqueue.py",
+        "ada@example.org",
+        "grace@example.org",
+        env=os.environ | {"DATABASE_URL": dsn, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert len(output.split()) == 2
+    assert await names_and_arguments(pool) == [
+        ("mail.welcome", "ada@example.org"),
+        ("mail.welcome", "grace@example.org"),
+    ]
+
+
+@recipe("sync.md cron.py")
+async def test_script_without_asyncio_runs_periodic_jobs_until_it_is_interrupted(
+    pool: Pool, dsn: str, tmp_path: Path
+) -> None:
+    """Real time: the job is due after a second, as on the page."""
+    async with program(FILES[RECIPES + "sync.md cron.py"], tmp_path, dsn) as process, asyncio.timeout(30):
+        assert process.stdout
+        assert await process.stdout.readline() == b"report\n"
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
     assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
 
 

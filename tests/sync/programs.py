@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tools.environment import ROOT
 
@@ -59,3 +65,31 @@ def run(code: str, dsn: str) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
     return done.stdout.splitlines()
+
+
+@contextmanager
+def gunicorn(application: str, folder: Path, dsn: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start gunicorn, which loads the application before it forks; yield the process and its address."""
+    pytest.importorskip("gunicorn", reason="dev.py has not updated this environment")
+    options = ["--preload", "--workers", "4", "--bind", "127.0.0.1:0", "--chdir", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gunicorn", *options, "--worker-tmp-dir", str(folder), application],
+        env=environment() | {"DATABASE_URL": dsn},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    try:
+        for line in process.stderr:
+            if found := re.search(r"Listening at: (http://[\d.:]+)", line):
+                yield process, found[1]
+                break
+        else:
+            pytest.fail("gunicorn did not start")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import asyncpg
-import pytest
 
-from tests.sync.programs import TIMEOUT_S, environment
-
-pytest.importorskip("gunicorn", reason="an older environment: dev.py installs it")
+from tests.sync.programs import TIMEOUT_S, gunicorn
 
 WORKERS = 4
 
@@ -65,34 +57,6 @@ def app(environ, start_response):
 """
 
 
-@contextmanager
-def gunicorn(folder: Path, dsn: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start the server; yield the process and its address."""
-    (folder / "web.py").write_text(APPLICATION, encoding="utf-8")
-    options = ["--preload", "--workers", str(WORKERS), "--bind", "127.0.0.1:0", "--chdir", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", *options, "--worker-tmp-dir", str(folder), "web:app"],
-        env=environment() | {"DATABASE_URL": dsn},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr
-        for line in process.stderr:
-            if found := re.search(r"Listening at: (http://[\d.:]+)", line):
-                yield process, found[1]
-                break
-        else:
-            pytest.fail("gunicorn did not start")
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe:
-                pipe.close()
-
-
 def get(address: str) -> dict[str, Any]:
     with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:
         found: dict[str, Any] = json.load(response)
@@ -102,7 +66,8 @@ def get(address: str) -> dict[str, Any]:
 async def test_each_worker_of_gunicorn_enqueues_on_sockets_of_its_own_and_exits(
     pool: asyncpg.Pool, dsn: str, tmp_path: Path
 ) -> None:
-    with gunicorn(tmp_path, dsn) as (process, address):
+    (tmp_path / "web.py").write_text(APPLICATION, encoding="utf-8")
+    with gunicorn("web:app", tmp_path, dsn) as (process, address):
         with ThreadPoolExecutor(WORKERS) as threads:
             answers = list(threads.map(get, [address] * WORKERS))
         process.send_signal(signal.SIGTERM)

@@ -35,6 +35,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
+from pg_scheduler.sync import SyncScheduler
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -206,6 +207,31 @@ async def control_schedules(scheduler: Scheduler) -> None:
     status = scheduler.get_periodic_job_status("key")
     if status is not None:
         assert_type(status["enabled"] is True, bool)
+
+
+def call_without_asyncio() -> None:
+    with SyncScheduler("postgresql://", pool_size=2, max_concurrent_jobs=5, lease=None) as scheduler:
+        assert_type(scheduler, SyncScheduler)
+        assert_type(scheduler.schedule(send, execution_time=SOON, args=["ada"], timeout=5), str)
+        assert_type(scheduler.schedule_bulk([JobSpec(send, SOON)]), list[str | None])
+        assert_type(scheduler.get_job("id"), Job | None)
+        assert_type(scheduler.is_running, bool)
+        assert_type(scheduler.start(), None)
+        assert_type(scheduler.get_periodic_jobs(), dict[str, PeriodicJobConfig])
+        assert_type(next(scheduler.events(JobFailed)), Event)
+        scheduler.events().close()
+
+        @scheduler.register(name="app.counted")
+        async def counted(number: int) -> int:
+            return number
+
+        scheduler.schedule(counted, execution_time=SOON, connection=None)  # type: ignore[call-arg]
+        scheduler.schedule(counted, execution_time="now")  # type: ignore[arg-type]
+        scheduler.schedule(counted)  # type: ignore[call-arg]
+        scheduler.undefined()  # type: ignore[attr-defined]
+    SyncScheduler(5)  # type: ignore[arg-type]
+    SyncScheduler("postgresql://", max_jobs=5)  # type: ignore[call-arg]
+    SyncScheduler("postgresql://", max_concurrent_jobs="5")  # type: ignore[arg-type]
 
 
 def subscribe(scheduler: Scheduler) -> None:
