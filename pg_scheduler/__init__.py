@@ -26,6 +26,7 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
     TransientFault,
 )
+from pg_scheduler.jobs.call import Call, call
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.model import (
@@ -50,6 +51,7 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = [
     "UNSET",
+    "Call",
     "ConfigurationError",
     "ConflictResolution",
     "ConnectionRejectedError",
@@ -88,6 +90,7 @@ __all__ = [
     "VacuumTrigger",
     "Worker",
     "__version__",
+    "call",
     "current_job",
     "job",
     "periodic",

@@ -33,6 +33,7 @@ from tests.docs.snippets import PAGES, ROOT, Snippet, snippets_of
 from tools.reference.source import PUBLIC_MODULES
 
 NAMES = [
+    "Call",
     "ConfigurationError",
     "ConflictResolution",
     "ConnectionRejectedError",
@@ -72,6 +73,7 @@ NAMES = [
     "VacuumTrigger",
     "Worker",
     "__version__",
+    "call",
     "current_job",
     "job",
     "periodic",

@@ -9,9 +9,10 @@ from typing import Any, Final
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority, JobSpec, JobStatus
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.payload import encode, encode_task_data
+from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay, check_job_id
 from pg_scheduler.store.connections.session import Connection
@@ -27,7 +28,7 @@ class JobMethods(SchedulerParts):
 
     async def schedule(
         self,
-        func: JobFunction,
+        func: JobFunction | Call[Any],
         *,
         execution_time: datetime,
         args: Sequence[Any] = (),
@@ -43,7 +44,8 @@ class JobMethods(SchedulerParts):
         """Schedule one job at one time.
 
         Args:
-            func: The coroutine function to run. It is registered with this Scheduler.
+            func: The function to run, or a ``call()`` with its arguments. A coroutine function is registered
+                with this Scheduler.
             execution_time: The due time, timezone-aware. A job whose due time has passed runs at once if it
                 is within its misfire grace time.
             args: Positional arguments that JSON can represent.
@@ -63,7 +65,8 @@ class JobMethods(SchedulerParts):
             The id of the job.
 
         Raises:
-            TypeError: ``func`` is not a coroutine function, or a value has the wrong type.
+            TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
+                has the wrong type.
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction, or another value
                 is out of range.
             PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
@@ -97,7 +100,7 @@ class JobMethods(SchedulerParts):
 
     async def enqueue(
         self,
-        func: JobFunction | str,
+        func: JobFunction | Call[Any] | str,
         *,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -115,8 +118,8 @@ class JobMethods(SchedulerParts):
         The clock of this machine does not matter, so a job that is enqueued now is due now on every node.
 
         Args:
-            func: The coroutine function to run, or the name of a task, which need not be registered in this
-                process.
+            func: The function to run, a ``call()`` with its arguments, or the name of a task, which
+                need not be registered in this process.
             args: Positional arguments that JSON can represent.
             kwargs: Keyword arguments that JSON can represent.
             delay: The time until the job is due, in seconds or as a timedelta; None for now.
@@ -139,7 +142,7 @@ class JobMethods(SchedulerParts):
 
         Example::
 
-            await scheduler.enqueue(send_mail, args=("ada@example.org",))
+            await scheduler.enqueue(call(send_mail, "ada@example.org"))
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
         delay_s = check_delay("delay", delay)
@@ -147,7 +150,8 @@ class JobMethods(SchedulerParts):
             job = self._preparer.prepare_named(
                 check_name(func),
                 EPOCH,
-                encode(args, kwargs),
+                args,
+                kwargs,
                 priority=priority,
                 max_retries=max_retries,
                 job_id=job_id,
@@ -190,7 +194,7 @@ class JobMethods(SchedulerParts):
             The ids in the order of ``jobs``, None where a job was not inserted.
 
         Raises:
-            TypeError: A value has the wrong type.
+            TypeError: A value has the wrong type, or a function cannot be called with the arguments.
             ValueError: A value is out of range, or ``connection`` is not in a transaction.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id exists or occurs twice, and the resolution is RAISE; a ValueError.
@@ -228,10 +232,12 @@ class JobMethods(SchedulerParts):
         Returns:
             The id of the job. ``schedule()`` lists the errors.
         """
+        args, kwargs = split_task_data(task_data)
         job = self._preparer.prepare_named(
             check_name(job_name),
             execution_time,
-            encode_task_data(task_data),
+            args,
+            kwargs,
             priority=priority,
             max_retries=max_retries,
             job_id=job_id,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import is_not
+from typing import Any, cast
 
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, JobSpec
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
@@ -49,7 +50,7 @@ class JobPreparer:
         """Return the rows of jobs, in their order, and register their functions.
 
         Raises:
-            TypeError: A value has the wrong type.
+            TypeError: A value has the wrong type, or a function cannot be called with the arguments.
             ValueError: A value is out of range.
             PayloadError: JSON cannot represent an argument, or the arguments are too large.
         """
@@ -57,8 +58,10 @@ class JobPreparer:
             return []
         ids = new_job_ids(len(specs))
         jobs: list[NewJob] = []
+        limit = self._max_payload_bytes
         last = check_kind("a job", specs[0], JobSpec)
-        due, defaults = check_execution_time(last.execution_time), self._defaults_of(last)
+        due = check_execution_time(last.execution_time)
+        task, defaults = self._defaults_of(last)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if (
@@ -68,10 +71,12 @@ class JobPreparer:
                 or spec.misfire_grace_time is not last.misfire_grace_time
                 or spec.timeout is not last.timeout
             ):
-                defaults = self._defaults_of(spec)
+                task, defaults = self._defaults_of(spec)
             if spec.execution_time is not last.execution_time:
                 due = check_execution_time(spec.execution_time)
-            task_data = check_size(encode(spec.args, spec.kwargs), self._max_payload_bytes)
+            task_data = task.encode(spec.args, spec.kwargs)
+            if limit is not None and len(task_data) > limit:
+                check_size(task_data, limit)
             if spec.job_id is None:
                 jobs.append(GeneratedIdJob(next(ids), task_data, due, *defaults))
             else:
@@ -83,7 +88,8 @@ class JobPreparer:
         self,
         name: str,
         execution_time: datetime,
-        task_data: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
         *,
         priority: JobPriority | Unset,
         max_retries: int | Unset,
@@ -94,26 +100,29 @@ class JobPreparer:
         """Return the row of a job whose function is given by name.
 
         Raises:
-            TypeError: A value has the wrong type.
+            TypeError: A value has the wrong type, or the function, if it is registered here, cannot be
+                called with the arguments.
             ValueError: A value is out of range.
-            PayloadError: The arguments are too large.
+            PayloadError: JSON cannot represent an argument, or the arguments are too large.
         """
+        task = self._tasks.resolve(name)
         defaults = self._defaults(
             name,
-            self._tasks.resolve(name),
+            task,
             priority=priority,
             max_retries=max_retries,
             misfire_grace_time=misfire_grace_time,
             timeout=timeout,
         )
         due = check_execution_time(execution_time)
+        task_data = encode(args, kwargs) if task is None else task.encode(args, kwargs)
         check_size(task_data, self._max_payload_bytes)
         if job_id is None:
             return GeneratedIdJob(new_job_id(), task_data, due, *defaults)
         return NewJob(check_job_id(job_id), task_data, due, *defaults)
 
-    def _defaults_of(self, spec: JobSpec) -> JobDefaults:
-        task = self._tasks.adopt(spec.func)
+    def _defaults_of(self, spec: JobSpec) -> tuple[Task, JobDefaults]:
+        task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart
         given = (task, spec.priority, spec.max_retries, spec.misfire_grace_time, spec.timeout)
         last, defaults = self._last
         # The same objects as in the call before have been validated.
@@ -127,7 +136,7 @@ class JobPreparer:
                 timeout=spec.timeout,
             )
             self._last = given, defaults
-        return defaults
+        return task, defaults
 
     def _defaults(
         self,

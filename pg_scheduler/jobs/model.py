@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Final
 
+from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = [
@@ -118,7 +119,7 @@ class JobSpec:
     """One job of a call of ``schedule_bulk()``.
 
     Args:
-        func: The function to run.
+        func: The function to run, or a ``call()`` with the arguments.
         execution_time: The due time, timezone-aware.
         args: Positional arguments that JSON can represent.
         kwargs: Keyword arguments that JSON can represent.
@@ -130,7 +131,11 @@ class JobSpec:
         timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
             task's, else one hour.
 
-    The options read UNSET until they are given; the defaults apply when the job is inserted.
+    Raises:
+        TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
+
+    A ``call()`` is taken apart: ``func``, ``args`` and ``kwargs`` become those of the call. The options read
+    UNSET until they are given; the defaults apply when the job is inserted.
 
     Example:
         >>> from datetime import UTC, datetime
@@ -140,7 +145,7 @@ class JobSpec:
         UNSET
     """
 
-    func: JobFunction
+    func: JobFunction | Call[Any]
     execution_time: datetime
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -149,6 +154,13 @@ class JobSpec:
     job_id: str | None = None
     misfire_grace_time: int | Unset | None = UNSET
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.func, Call):
+            if self.args or self.kwargs:
+                raise TypeError("a call() has its arguments; pass no args= and kwargs= beside it")
+            call = self.func
+            self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
 
 
 @dataclass(frozen=True, slots=True)

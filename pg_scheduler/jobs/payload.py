@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["check_size", "decode", "encode", "encode_task_data"]
+__all__ = ["check_size", "decode", "encode", "split_task_data"]
 
 _read = json.JSONDecoder().raw_decode
 
@@ -92,11 +92,11 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
     return text or _to_json({"args": args, "kwargs": named})
 
 
-def encode_task_data(task_data: object) -> str:
-    """Return a mapping with the optional keys ``args`` and ``kwargs`` as the text of ``task_data``.
+def split_task_data(task_data: object) -> tuple[Any, Any]:
+    """Return the ``args`` and ``kwargs`` of a mapping in which both keys are optional.
 
     Raises:
-        PayloadError: It has other keys, or JSON cannot represent a value.
+        PayloadError: It has other keys.
     """
     if not isinstance(task_data, Mapping):
         raise PayloadError(f"task_data must be a dict, not {type(task_data).__name__}")
@@ -104,7 +104,7 @@ def encode_task_data(task_data: object) -> str:
         raise PayloadError(
             f"task_data has unknown keys {sorted(map(repr, unknown))}; pass 'args' and 'kwargs' only"
         )
-    return encode(task_data.get("args", ()), task_data.get("kwargs"))
+    return task_data.get("args", ()), task_data.get("kwargs")
 
 
 def check_size(task_data: str, limit: int | None) -> str:

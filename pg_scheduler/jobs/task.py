@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import qualified_name
+from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_count, check_grace, check_kind, check_timeout
@@ -40,6 +43,7 @@ class Task:
         misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
         retry: The delays before retries; None for the Scheduler's policy.
         executor: The name of the executor.
+        arity: The arguments that the function accepts.
     """
 
     func: JobFunction
@@ -50,11 +54,29 @@ class Task:
     retry: RetryPolicy | None = field(default=None, kw_only=True)
     priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
+    arity: Arity = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arity", Arity(self.func))
 
     @property
     def identity(self) -> str:
         """The qualified name, by which a reloaded function is the same one."""
         return qualified_name(self.func)
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
+        """Return the arguments of a job as the text of the ``task_data`` column.
+
+        Raises:
+            TypeError: The function cannot be called with them.
+            PayloadError: JSON cannot represent a value; a TypeError and a ValueError.
+        """
+        task_data = encode(args, kwargs)
+        # A call of check() costs more than this.
+        counts = self.arity.accepted.get(tuple(kwargs), ()) if kwargs else self.arity.counts
+        if len(args) not in counts:
+            self.arity.check(args, kwargs)
+        return task_data
 
     def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:
         """Return the task with another function and name, and with the options that were given.

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar, overload
 
 from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
+from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import (
     ConflictResolution,
     Job,
@@ -135,7 +136,7 @@ class BlockingMethods(Blocking):
         """
     def schedule(
         self,
-        func: JobFunction,
+        func: JobFunction | Call[Any],
         *,
         execution_time: datetime,
         args: Sequence[Any] = (),
@@ -153,7 +154,7 @@ class BlockingMethods(Blocking):
         """
     def enqueue(
         self,
-        func: JobFunction | str,
+        func: JobFunction | Call[Any] | str,
         *,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,

@@ -27,7 +27,7 @@ RAISE, IGNORE, REPLACE = ConflictResolution
 LATER = timedelta(hours=1)
 
 
-async def work(*args: Any) -> None: ...
+async def work(*args: Any, **kwargs: Any) -> None: ...
 
 
 def spec(job_id: str | None = None, *args: Any, **values: Any) -> JobSpec:

@@ -18,6 +18,7 @@ from pg_scheduler import (
     PayloadError,
     RetryPolicy,
     Scheduler,
+    call,
     current_job,
     job,
 )
@@ -283,3 +284,46 @@ async def test_current_job_gives_the_scheduler_and_its_pool_so_that_jobs_can_enq
     await seen.until(JobCompleted, job_name="child")
     assert open_gate.calls == [(7,)]
     assert found == [scheduler, scheduler.db_pool]
+
+
+# -- arguments -----------------------------------------------------------------------------------------
+
+
+async def send(to: str, *, copies: int = 1) -> None: ...
+
+
+async def test_calls_are_accepted_wherever_a_function_is(make: Make) -> None:
+    scheduler = make()
+    made = call(send, "ada", copies=2)
+    ids = [
+        await scheduler.schedule(made, execution_time=START),
+        await scheduler.enqueue(made),
+        *await scheduler.schedule_bulk([JobSpec(made, START)]),
+    ]
+    for job_id in ids:
+        found = await scheduler.get_job(str(job_id))
+        assert found
+        assert (found.args, found.kwargs) == (("ada",), {"copies": 2})
+    with pytest.raises(TypeError, match=r"a call\(\) has its arguments"):
+        await scheduler.enqueue(made, args=("ada",))
+
+
+async def test_arguments_that_the_function_cannot_take_raise_type_error_and_nothing_is_stored(
+    make: Make, own_catalogue: TaskRegistry
+) -> None:
+    scheduler = make()
+    scheduler.register(send, name="mail.send", aliases=["old"])
+    wrong = r"send\(\) cannot be called with the arguments of the job: missing a required argument: 'to'"
+    with pytest.raises(TypeError, match=wrong):
+        await scheduler.schedule(send, execution_time=START, kwargs={"copies": 2})
+    with pytest.raises(TypeError, match=wrong):
+        await scheduler.enqueue(send)
+    for name in ("mail.send", "old"):
+        with pytest.raises(TypeError, match=wrong):
+            await scheduler.enqueue(name)
+        with pytest.raises(TypeError, match=wrong):
+            await scheduler.schedule_job(name, START, {"args": []})
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        await scheduler.schedule_bulk([JobSpec(send, START, ("ada",)), JobSpec(send, START, ("ada", 2))])
+    assert (await scheduler.count_jobs()).total == 0
+    assert await scheduler.enqueue("elsewhere.send", args=(1, 2, 3)), "unknown in this process"

@@ -19,6 +19,10 @@ from tests.support.worker import Gate, Recorder, now
 async def work() -> None: ...
 
 
+async def fail() -> None:
+    raise RuntimeError("no")
+
+
 async def claim_by_hand(scheduler: Scheduler, pool: asyncpg.Pool, job_id: str) -> dict[str, Any]:
     """Claim a job for this worker by a statement and return its row."""
     row = await pool.fetchrow(
@@ -171,7 +175,7 @@ async def test_vacuum_deletes_and_counts_completed_jobs_at_once_with_the_immedia
     scheduler = make(vacuum_config=config)
     seen = Recorder(scheduler)
     await scheduler.start()
-    failed = await scheduler.schedule(work, execution_time=now(), args=("unexpected",))
+    failed = await scheduler.schedule(fail, execution_time=now())
     deleted = {await scheduler.schedule(work, execution_time=now()) for _ in range(3)}
     assert {event.job_id for event in await seen.until(JobCompleted, 3)} == deleted
     await seen.until(JobFailed)

@@ -380,6 +380,7 @@ CALLS: dict[str, Callable[[Scheduler], Coroutine[Any, Any, object]]] = {
     "initialize_db": lambda it: it.initialize_db(),
     "schedule": lambda it: it.schedule(greet, execution_time=now()),
     "schedule_bulk": lambda it: it.schedule_bulk([JobSpec(greet, now())] * 200),
+    "enqueue": lambda it: it.enqueue("some.name"),
     "schedule_job": lambda it: it.schedule_job("some.name", now(), {}),
     "cancel_job": lambda it: it.cancel_job("a"),
     "retry_job": lambda it: it.retry_job("a"),

@@ -99,7 +99,11 @@ async def test_logs_and_events_contain_no_job_arguments(make: Make, caplog: pyte
     arguments: dict[str, Any] = {"args": (SECRET,), "kwargs": {"password": SECRET}}
     await scheduler.schedule(work, execution_time=now(), **arguments)
     await scheduler.schedule(fail, execution_time=now(), max_retries=1, **arguments)
-    await scheduler.schedule(without_parameters, execution_time=now(), **arguments)
+    with pytest.raises(TypeError) as refused:
+        await scheduler.schedule(without_parameters, execution_time=now(), **arguments)
+    assert SECRET not in str(refused.value)
+    name = scheduler._tasks.adopt(without_parameters).name
+    await make().schedule_job(name, now(), arguments)  # from a process in which the name is unknown
     await scheduler.schedule(work, execution_time=now() - timedelta(days=1), **arguments)
     await scheduler.schedule_bulk([JobSpec(work, now(), **arguments)] * 150)
     await scheduler.schedule_job("unknown.function", now(), arguments, job_id="unknown")

@@ -18,7 +18,7 @@ from types import ModuleType
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Scheduler, call
 from pg_scheduler.migrate import migrate
 from pg_scheduler.sync import SyncScheduler
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
@@ -92,6 +92,7 @@ async def test_reference_example_without_a_prompt_runs(
             "SyncScheduler": SyncScheduler,
             "datetime": datetime,
             "UTC": UTC,
+            "call": call,
             "send_mail": send_mail,
         },
         timedelta=lambda **_values: timedelta(0),

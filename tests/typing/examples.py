@@ -14,6 +14,7 @@ import asyncpg
 
 import pg_scheduler
 from pg_scheduler import (
+    Call,
     ConflictResolution,
     CurrentJob,
     Job,
@@ -30,6 +31,7 @@ from pg_scheduler import (
     VacuumPolicy,
     VacuumTrigger,
     Worker,
+    call,
     current_job,
     job,
     periodic,
@@ -158,6 +160,26 @@ async def enqueue(scheduler: Scheduler, pool: asyncpg.Pool[asyncpg.Record]) -> N
     await scheduler.schedule(send, execution_time="now")  # type: ignore[arg-type]
     await scheduler.schedule(send, execution_time=SOON, priority=5)  # type: ignore[arg-type]
     JobSpec(send)  # type: ignore[call-arg]
+
+
+# -- the arguments of jobs -----------------------------------------------------------------------------
+
+
+async def call_as_values(scheduler: Scheduler) -> None:
+    assert_type(call(send, "ada", copies=2), Call[bool])
+    assert_type(call(report), Call[int])
+    welcome = call(send, "ada")
+    await scheduler.schedule(welcome, execution_time=SOON, max_retries=1)
+    await scheduler.enqueue(welcome, delay=timedelta(minutes=1))
+    await scheduler.schedule_bulk([JobSpec(call(report, day), SOON) for day in range(3)])
+    call(send)  # type: ignore[call-overload]
+    call(send, 1)  # type: ignore[call-overload]
+    call(send, "ada", copies="2")  # type: ignore[arg-type]
+    call(send, "ada", bcc=True)  # type: ignore[call-arg]
+    assert_type(call(plain), Call[None])
+    call(plain, 1)  # type: ignore[call-overload]
+    await scheduler.enqueue(call(report, "monday"))  # type: ignore[call-overload]
+    JobSpec(call(sweep, 1), SOON)  # type: ignore[call-overload]
 
 
 async def register(scheduler: Scheduler) -> None:

@@ -149,7 +149,8 @@ def test_prepare_raises_type_error_when_a_job_is_not_a_spec(preparer: JobPrepare
 def named(preparer: JobPreparer, name: str, **values: Any) -> NewJob:
     defaults: dict[str, Any] = {
         "execution_time": DUE,
-        "task_data": "{}",
+        "args": (),
+        "kwargs": None,
         "priority": JobPriority.NORMAL,
         "max_retries": 0,
         "job_id": None,
@@ -177,4 +178,4 @@ def test_prepare_named_uses_the_defaults_of_the_function_when_it_is_registered(
 
 def test_prepare_named_raises_when_the_arguments_are_too_large(preparer: JobPreparer) -> None:
     with pytest.raises(PayloadError, match="more than max_payload_bytes = 100"):
-        named(preparer, "elsewhere.run", task_data='{"args":["' + "x" * 100 + '"]}')
+        named(preparer, "elsewhere.run", args=["x" * 100])

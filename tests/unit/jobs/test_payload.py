@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs import payload
-from pg_scheduler.jobs.payload import MAX_DEPTH, MAX_INT_BITS, decode, encode, encode_task_data
+from pg_scheduler.jobs.payload import MAX_DEPTH, MAX_INT_BITS, decode, encode, split_task_data
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 integers = st.integers(-(2**MAX_INT_BITS) + 1, 2**MAX_INT_BITS - 1)
@@ -185,10 +185,10 @@ def test_encode_accepts_any_mapping_as_kwargs() -> None:
     assert decode(encode((), MappingProxyType({"a": 1}))) == ((), {"a": 1})
 
 
-def test_encode_task_data_accepts_missing_keys() -> None:
-    assert decode(encode_task_data({"args": [1], "kwargs": {"a": 2}})) == ((1,), {"a": 2})
-    assert decode(encode_task_data({})) == ((), {})
-    assert decode(encode_task_data({"kwargs": None})) == ((), {})
+def test_split_task_data_accepts_missing_keys() -> None:
+    assert decode(encode(*split_task_data({"args": [1], "kwargs": {"a": 2}}))) == ((1,), {"a": 2})
+    assert decode(encode(*split_task_data({}))) == ((), {})
+    assert decode(encode(*split_task_data({"kwargs": None}))) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_encode_task_data_accepts_missing_keys() -> None:
         ({"args": [{1: 1}]}, re.escape("args[0] has the key 1")),
     ],
 )
-def test_encode_task_data_raises_when_the_mapping_is_invalid(task_data: Any, why: str) -> None:
+def test_split_task_data_raises_when_the_mapping_is_invalid(task_data: Any, why: str) -> None:
     with pytest.raises(PayloadError, match=why):
-        encode_task_data(task_data)
+        encode(*split_task_data(task_data))
 
 
 @pytest.mark.parametrize(

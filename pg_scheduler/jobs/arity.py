@@ -1,0 +1,67 @@
+"""Check that a function's signature can bind the arguments of a job, without calling it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pg_scheduler.jobs.model import JobFunction
+
+__all__ = ["Arity"]
+
+MAX_SHAPES: Final = 100
+"""Combinations of names that are remembered for one function."""
+
+
+class Arity:
+    """The arguments that a function accepts.
+
+    Attributes:
+        counts: The numbers of positional arguments that are enough without keyword arguments.
+        accepted: The numbers that were enough together with keyword arguments, by the names of those.
+    """
+
+    __slots__ = ("_name", "_signature", "accepted", "counts")
+
+    def __init__(self, func: JobFunction) -> None:
+        self._name = func.__qualname__
+        self.accepted: Final[dict[tuple[str, ...], set[int]]] = {}
+        self._signature: inspect.Signature | None
+        try:
+            # The call goes to a wrapper itself, whatever function it wraps.
+            self._signature = inspect.signature(func, follow_wrapped=False)
+        except (TypeError, ValueError):  # a __signature__ that is none
+            self._signature = None
+        self.counts: Final = _counts(self._signature)
+
+    def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
+        """Raise TypeError unless the function accepts the arguments, and remember their number."""
+        named = kwargs or {}
+        try:
+            if self._signature is not None:
+                self._signature.bind(*args, **named)
+        except TypeError as error:  # its text has names only, no values
+            raise TypeError(
+                f"{self._name}() cannot be called with the arguments of the job: {error}; "
+                "pass args= and kwargs= that fit its signature"
+            ) from None
+        if len(self.accepted) < MAX_SHAPES:
+            self.accepted.setdefault(tuple(named), set()).add(len(args))
+
+
+def _counts(signature: inspect.Signature | None) -> range:
+    if signature is None:
+        return range(sys.maxsize)
+    least = most = 0
+    for each in signature.parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            most = sys.maxsize - 1
+        elif each.kind is each.KEYWORD_ONLY:
+            if each.default is each.empty:
+                return range(0)
+        elif each.kind is not each.VAR_KEYWORD:
+            most += 1
+            least += each.default is each.empty
+    return range(least, most + 1)
