@@ -47,6 +47,7 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
+from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "PeriodicJobConfig",
     "PollingConfig",
     "PoolClosedError",
+    "ProcessExecutor",
     "RetryPolicy",
     "Scheduler",
     "SchedulerError",

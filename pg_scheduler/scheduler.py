@@ -86,7 +86,7 @@ class Scheduler(
             ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
         executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
-            ``ThreadExecutor()``, or replace it.
+            ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.
         stop_grace: Seconds that an attempt gets to end after its cancellation: then the shutdown continues
             without it, and a thread that runs on is reported.
         clock: Replaces the database's clock, for tests; see FakeClock.

@@ -56,6 +56,7 @@ NAMES = [
     "PeriodicJobConfig",
     "PollingConfig",
     "PoolClosedError",
+    "ProcessExecutor",
     "RetryPolicy",
     "Scheduler",
     "SchedulerError",

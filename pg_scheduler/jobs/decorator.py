@@ -42,9 +42,9 @@ def job(
         max_retries: Default number of retries after a failed first attempt. 0 if omitted.
         retry: The delays before its retries; None for the ``retry_policy`` of the Scheduler.
         priority: Default priority. NORMAL if omitted.
-        executor: Where its jobs run: "async" is the event loop, "thread" a thread; other names are those of
-            the Scheduler's ``executors=``. If omitted, an ``async def`` runs in the event loop, and a plain
-            function in a thread.
+        executor: Where its jobs run: "async" is the event loop, "thread" a thread, "process" a process
+            that imports the function; other names are those of the Scheduler's ``executors=``. If omitted, an
+            ``async def`` runs in the event loop, and a plain function in a thread.
 
     Returns:
         A decorator that returns the unchanged function.

@@ -10,7 +10,7 @@ these functions, and ``exchange_jobs`` writes them; ``row_change()`` is for the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -88,7 +88,15 @@ class InterruptResult:
     """The scheduler shut down before the coroutine ended."""
 
 
-Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | InterruptResult
+@dataclass(frozen=True, slots=True)
+class CrashResult:
+    """The process that ran the function died."""
+
+    reason: str
+    max_crashes: int | None
+
+
+Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | InterruptResult | CrashResult
 
 # -- what to write -------------------------------------------------------------------------------------
 
@@ -127,7 +135,20 @@ class SkipOutcome:
     reason: str
 
 
-Outcome = CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SkipOutcome
+@dataclass(frozen=True, slots=True)
+class CrashOutcome:
+    """Make the job pending again at once, or fail it after too many crashes.
+
+    Attributes:
+        crashes: Crashes of earlier attempts, which are read just before the outcome is written.
+    """
+
+    error: str
+    max_crashes: int | None
+    crashes: int = 0
+
+
+Outcome = CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SkipOutcome | CrashOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +192,8 @@ def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) 
             return SkipOutcome(reason)
         case InterruptResult():
             return _RELEASE
+        case CrashResult(reason, max_crashes):
+            return CrashOutcome(reason, max_crashes)
 
 
 _COMPLETE: Final = CompleteOutcome()
@@ -190,6 +213,9 @@ def row_change(attempt: int, outcome: Outcome) -> RowChange:
             return RowChange(attempt, JobStatus.CANCELLED, reason)
         case ReleaseOutcome():
             return release_change(attempt)
+        case CrashOutcome(error, max_crashes, crashes):
+            change = reclaim_change(attempt, crashed=True, crashes=crashes, max_crashes=max_crashes)
+            return replace(change, error=change.error or error)
 
 
 def release_change(attempt: int) -> RowChange:
@@ -218,6 +244,11 @@ def outcome_event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent
     about = (claim.job_id, claim.job_name, claim.attempt)
     if not accepted:
         return JobLost(*about)
+    if isinstance(outcome, CrashOutcome):
+        change = row_change(claim.attempt, outcome)
+        error = change.error or outcome.error
+        is_final = change.status is JobStatus.FAILED
+        outcome = FailOutcome(error) if is_final else RetryOutcome(timedelta(0), error)
     match outcome:
         case CompleteOutcome():
             return JobCompleted(*about)

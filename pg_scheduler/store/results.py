@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.jobs.outcome import Outcome, RowChange, row_change
+from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, RowChange, row_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.statements import Statements
@@ -34,6 +34,18 @@ class ResultRepository:
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
+
+    async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
+        """Return the outcomes, those of crashed attempts with the crashes of earlier attempts."""
+        crashed = [claim.job_id for claim, outcome in outcomes if isinstance(outcome, CrashOutcome)]
+        rows = await self._statements.fetch("crash_counts", crashed)
+        counts = {row["job_id"]: row["crash_count"] for row in rows}
+        return [
+            (claim, replace(outcome, crashes=counts.get(claim.job_id, 0)))
+            if isinstance(outcome, CrashOutcome)
+            else (claim, outcome)
+            for claim, outcome in outcomes
+        ]
 
     async def settle(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes, each job once, in one transaction.

@@ -106,6 +106,7 @@ class Runtime:
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
             stop_grace=config.stop_grace,
+            max_crashes=config.max_crashes,
             executors=executors,
         )
         self.heartbeat = Heartbeat(store, events, in_flight, _worker(worker_id, config), lease, signals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -30,4 +31,13 @@ def ignore() -> None:
 
 @job(name="stubborn.note")
 def note() -> None:
+    report("ran")
+
+
+@job(name="stubborn.child", executor="process")
+def child() -> None:
+    """Run for an hour in a process, at the first attempt."""
+    report("began", pid=os.getpid())
+    if current_job().attempt == 1:
+        time.sleep(3600)
     report("ran")

@@ -19,7 +19,7 @@ from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, p
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, release_change
+from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
@@ -223,6 +223,7 @@ STORE_CALLS: dict[str, Call] = {
     "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),
     "exchange": lambda it, _: it.claims.exchange("w1", [NAME], 1),
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
+    "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], CrashOutcome("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
     "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),

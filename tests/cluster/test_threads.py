@@ -1,14 +1,17 @@
-"""Threads that ignore their cancellation, in worker processes that run on, shut down and end."""
+"""Threads that ignore their cancellation, and child processes, when their worker shuts down or ends."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import asyncpg
 
 from pg_scheduler import JobStatus, Scheduler
 from tests.cluster import stubborn
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet
 
 OPTIONS = ("--lease", "1.5", "--jobs", "tests.cluster.stubborn", "--stop-grace", "0.5")
 
@@ -76,3 +79,29 @@ async def test_job_of_a_running_thread_stays_with_its_process_after_the_shutdown
     after = await client.get_job(stuck)
     assert after is not None
     assert after.crash_count == 0
+
+
+async def test_process_of_a_job_ends_with_its_killed_worker_and_the_job_runs_again(
+    fleet: Fleet, client: Scheduler, warmed_up_server: None
+) -> None:
+    first = await fleet.start(*OPTIONS)
+    stuck = await enqueue(client, "child")
+    [began] = await fleet.wait_for("began", node=first, job_id=stuck)
+    other = await fleet.start(*OPTIONS)
+    await first.kill()
+    await fleet.wait_for("JobCompleted", node=other, job_id=stuck)
+    after = await client.get_job(stuck)
+    assert after is not None
+    assert (after.attempt, after.crash_count) == (2, 1)
+    async with asyncio.timeout(TIMEOUT_S):
+        while is_running(began.details["pid"]):  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.05)
+    await other.stop()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()  # no longer, if nobody reaped it

@@ -24,6 +24,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
+    CrashOutcome,
     FailOutcome,
     Outcome,
     ReleaseOutcome,
@@ -338,8 +339,8 @@ class Finish(Op):
                 return ended(row, "cancelled", self.now)
             case RetryOutcome(delay=delay):
                 return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
-            case ReleaseOutcome():
-                return pending(row, self.now)
+            case ReleaseOutcome() | CrashOutcome():
+                return pending(row, self.now, crashes=row.crashes + isinstance(outcome, CrashOutcome))
 
     def check(self, before: State, now: State) -> None:
         written = changed(before, now)

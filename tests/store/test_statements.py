@@ -349,6 +349,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.explain_expiry",
         "claims.quarantine_oversized",
         "claims.quarantine_unreadable",
+        "results.count_crashes",
         "results.write",
         "workers.deregister",
         "workers.mark_stopping",

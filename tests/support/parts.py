@@ -141,6 +141,7 @@ class Parts:
         slots: int = 5,
         shutdown_timeout: float = 5.0,
         stop_grace: float = 10.0,
+        max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
     ) -> Executor:
         return Executor(
@@ -156,6 +157,7 @@ class Parts:
             slots=slots,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
+            max_crashes=max_crashes,
             executors={"thread": ThreadExecutor()} if executors is None else executors,
         )
 

@@ -1,3 +1,8 @@
+-- name: crash_counts
+-- route: reserved
+-- Return how often these jobs have crashed.
+SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
+
 -- name: settle_jobs
 -- route: caller
 -- Write the row changes of attempts that ended: arrays of ids, attempts, statuses, errors, delays in seconds,

@@ -15,11 +15,18 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.context import cancellation, current, current_job
-from pg_scheduler.jobs.outcome import ErrorResult, InterruptResult, Result, ReturnResult, UnrunnableResult
+from pg_scheduler.jobs.outcome import (
+    CrashResult,
+    ErrorResult,
+    InterruptResult,
+    Result,
+    ReturnResult,
+    UnrunnableResult,
+)
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
 if TYPE_CHECKING:
@@ -38,6 +45,7 @@ class CallRunner:
         timeouts: The time limits of all attempts.
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         stop_grace: Seconds that a cancelled attempt gets to end.
+        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
     """
 
     def __init__(
@@ -48,12 +56,14 @@ class CallRunner:
         *,
         scheduler: Scheduler,
         stop_grace: float,
+        max_crashes: int | None,
     ) -> None:
         self._events = events
         self._places = {name: _Place(executor) for name, executor in executors.items()}
         self._timeouts = timeouts
         self._scheduler = scheduler
         self._stop_grace = stop_grace
+        self._max_crashes = max_crashes
 
     async def run(
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -120,6 +130,8 @@ class CallRunner:
             await executor.run(call)
         except RaisedError as raised:
             result = ErrorResult(raised.error)
+        except CrashedError as crash:
+            result = CrashResult(str(crash), self._max_crashes)
         finally:
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)

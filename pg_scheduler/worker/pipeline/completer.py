@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus
-from pg_scheduler.jobs.outcome import ReleaseOutcome
+from pg_scheduler.jobs.outcome import CrashOutcome, ReleaseOutcome
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
@@ -60,6 +60,8 @@ class Completer(Service):
                 )
         if results.has_others:
             with results.others() as others:
+                if any(isinstance(outcome, CrashOutcome) for _, outcome in others.outcomes):
+                    others.outcomes = await self._store.results.count_crashes(others.outcomes)
                 others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)
             if any(isinstance(outcome, ReleaseOutcome) for _, outcome in others.outcomes):
                 self._signals.jobs_released()

@@ -54,6 +54,9 @@ __all__ = ["Executor"]
 
 LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
 
+KILL_MARGIN_S: Final = 0.5
+"""Seconds after ``stop_grace`` in which the attempts of killed processes end."""
+
 _RETURNED: Final = ReturnResult()
 
 
@@ -66,6 +69,7 @@ class Executor:
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that running jobs get to finish.
         stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
+        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
         executors: Run the jobs outside of the event loop, by name.
     """
 
@@ -84,6 +88,7 @@ class Executor:
         slots: int,
         shutdown_timeout: float,
         stop_grace: float = 10.0,
+        max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
     ) -> None:
         self._locks = locks
@@ -103,7 +108,12 @@ class Executor:
         self._slot_freed = asyncio.Event()
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self._time_out)
         self._calls = CallRunner(
-            events, executors or {}, self._timeouts, scheduler=scheduler, stop_grace=stop_grace
+            events,
+            executors or {},
+            self._timeouts,
+            scheduler=scheduler,
+            stop_grace=stop_grace,
+            max_crashes=max_crashes,
         )
         self._lock_pause = LockPause()
         self._is_closed = False
@@ -162,7 +172,7 @@ class Executor:
             _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
-                await asyncio.wait(pending, timeout=self._stop_grace)
+                await asyncio.wait(pending, timeout=self._stop_grace + KILL_MARGIN_S)
         # A job that ignores its cancellation is released too: its fencing token refuses a later result. Only
         # a thread that runs on keeps its job, until the process ends.
         for attempt in list(self._attempts.values()):

@@ -12,7 +12,7 @@ from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
 
-__all__ = ["JobCall", "JobExecutor", "RaisedError", "invoke"]
+__all__ = ["CrashedError", "JobCall", "JobExecutor", "RaisedError", "invoke"]
 
 
 def _ignore(_stack: str) -> None: ...
@@ -24,6 +24,10 @@ class RaisedError(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+class CrashedError(Exception):
+    """The process that ran the attempt died."""
 
 
 class JobCall:

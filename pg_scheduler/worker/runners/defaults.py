@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.executors import ASYNC, THREAD
+from pg_scheduler.jobs.executors import ASYNC, PROCESS, THREAD
 from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = ["check_executors"]
@@ -28,4 +29,4 @@ def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExe
                 f"executors[{name!r}] must be a JobExecutor, not {executor!r}; "
                 "derive its class from pg_scheduler.JobExecutor"
             )
-    return {THREAD: ThreadExecutor(), **(given or {})}
+    return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **(given or {})}

@@ -1,0 +1,139 @@
+"""The main program of a child process of ``ProcessExecutor``. It runs one job at a time.
+
+The end of the connection to its parent ends it, in the middle of a job too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextvars import copy_context
+from importlib import import_module
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, BinaryIO, NoReturn, cast
+
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.jobs.context import cancellation, current
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.worker.runners.call import invoke
+from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, pack, record_to
+
+__all__ = ["main"]
+
+
+class _NoScheduler:
+    """Stands for the Scheduler of the job, which is in the parent."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotRunningError(
+            "current_job().scheduler is not available in a process; use executor='thread', or create a "
+            "Scheduler of your own"
+        )
+
+
+class _Flag:
+    """The cancellation flag of the only job at a time."""
+
+    is_cancelled = False
+
+
+class _Child:
+    """The connection to the parent."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.RLock()
+        self._calls: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._flag = _Flag()
+        self._is_busy = False
+
+    def run(self) -> None:
+        """Execute calls until the parent closes the connection, or a call is cancelled."""
+        signal.signal(signal.SIGINT, lambda *_: None)  # a Ctrl-C is for the parent, which shuts down
+        signal.signal(signal.SIGTERM, self._terminate)
+        threading.Thread(target=self._receive, daemon=True).start()
+        while (message := self._calls.get()) is not None:
+            self.send({"end": copy_context().run(self._execute, message)})
+            self._is_busy = False
+            if self._flag.is_cancelled:
+                break
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message to the parent."""
+        data = pack(message)
+        with self._sending:
+            self._connection.sendall(data)
+
+    def _receive(self) -> None:
+        with self._connection.makefile("rb") as file:
+            while (message := _read(file)) is not None:
+                if "levels" in message:
+                    _set_levels(message["levels"])
+                    logging.getLogger().addHandler(_Handler(self))
+                else:
+                    self._is_busy = True
+                    self._calls.put(message)
+        if self._is_busy:
+            os._exit(1)  # the parent has ended
+        self._calls.put(None)
+
+    def _terminate(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        self._flag.is_cancelled = True
+        sys.exit(128 + signal.SIGTERM)
+
+    def _execute(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            claim = claim_from(message["claim"])
+            current.set((claim, time.time(), cast("Any", _NoScheduler())))
+            cancellation.set(self._flag)
+            func: Any = import_module(message["module"])
+            for part in message["path"].split("."):
+                func = getattr(func, part)
+            args, kwargs = decode(claim.task_data)
+            invoke(func, args, kwargs)
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            return {"error": error_to(error)}
+        return {}
+
+
+class _Handler(logging.Handler):
+    """Sends log records to the parent."""
+
+    def __init__(self, child: _Child) -> None:
+        super().__init__()
+        self._child = child
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            self._child.send({"log": record_to(record)})
+        except Exception:  # noqa: BLE001 - as every handler: arguments that do not fit, or a closed connection
+            self.handleError(record)
+
+
+def _read(file: BinaryIO) -> dict[str, Any] | None:
+    """Return the next message, or None at the end."""
+    try:
+        header = file.read(HEADER.size)
+        text = file.read(*HEADER.unpack(header)) if len(header) == HEADER.size else b""
+    except OSError:
+        return None
+    return cast("dict[str, Any]", json.loads(text)) if text else None
+
+
+def _set_levels(levels: dict[str, int]) -> None:
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
+
+
+def main(fd: int) -> None:
+    """Run the jobs that arrive on a socket."""
+    with socket.socket(fileno=fd) as connection:
+        _Child(connection).run()

@@ -1,0 +1,220 @@
+"""Run functions in child processes, one job at a time in each.
+
+The processes are not those of ``concurrent.futures``, in which the death of one breaks the whole pool. Each
+is a fresh interpreter, as by the start method "spawn", and receives its jobs as JSON over a socket pair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import Process
+from contextlib import suppress
+from typing import Any, Final
+
+from pg_scheduler.jobs.executors import import_path
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from
+from pg_scheduler.worker.runners.thread import check_capacity
+
+__all__ = ["ProcessExecutor"]
+
+PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from pg_scheduler.worker.runners.child import main; main(int(sys.argv[1]))"
+)
+
+LAST_MESSAGES_S: Final = 1.0
+"""Seconds in which a process ends after its connection, and its last messages arrive after its end."""
+
+
+class ProcessExecutor(JobExecutor):
+    """Runs functions in processes of its own, which start with their first job.
+
+    A process that dies costs its own job only, as a crash of that attempt.
+
+    Args:
+        processes: Jobs that run at once in each Scheduler.
+        jobs_per_process: Jobs after which a process is replaced, which returns its memory; None for no limit.
+
+    Raises:
+        ConfigurationError: A number is not a positive int.
+
+    Example:
+        >>> from pg_scheduler import ProcessExecutor
+        >>> executors = {"process": ProcessExecutor(processes=2)}  # for Scheduler(pool, executors=executors)
+    """
+
+    def __init__(self, processes: int = 4, jobs_per_process: int | None = 1000) -> None:
+        self.capacity = check_capacity("processes", processes)
+        self._limit = (
+            None if jobs_per_process is None else check_capacity("jobs_per_process", jobs_per_process)
+        )
+        self._idle: list[_Child] = []
+
+    async def run(self, call: JobCall) -> Any:
+        """Run one attempt. Cancelled, its process receives SIGTERM, and SIGKILL after ``stop_grace``."""
+        child = await self._take()
+        call.on_cancel(lambda: child.terminate(call.stop_grace))
+        try:
+            error = await child.execute(call)
+            call.was_cancelled = call.is_cancelled
+        except EOFError:
+            call.was_cancelled = call.is_cancelled
+            child.retire(LAST_MESSAGES_S)
+            raise CrashedError(f"the process of the job ended: {await child.end()}") from None
+        except BaseException:  # whatever it was, the process must not run on
+            child.kill()
+            raise
+        if call.was_cancelled or child.jobs == self._limit:
+            child.retire(call.stop_grace)
+        else:
+            self._idle.append(child)
+        if error is not None:
+            raise RaisedError(error)
+        return None
+
+    async def stop(self, grace: float) -> None:
+        """End the idle processes; kill those that do not end in time."""
+        idle, self._idle[:] = list(self._idle), []
+        own = [child for child in idle if child.is_of(asyncio.get_running_loop())]
+        for child in own:
+            child.retire(grace)
+        await asyncio.gather(*(child.end() for child in own))
+
+    async def _take(self) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_usable:
+                return child
+        return await _Child.start()
+
+
+def _command(fd: int) -> tuple[str, ...]:
+    """Return the command of a process with the import path of this one, in which "" is the current folder."""
+    path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "." is not a path here
+    return sys.executable, "-c", PROGRAM, str(fd), json.dumps(path)
+
+
+class _Child:
+    """One process."""
+
+    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.ensure_future(process.wait())
+        self._ended.add_done_callback(lambda _: writer.close())
+        self._timer: asyncio.TimerHandle | None = None
+        self.jobs = 0
+
+    @classmethod
+    async def start(cls) -> _Child:
+        """Start a process."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            try:
+                process = await asyncio.create_subprocess_exec(*_command(fd), pass_fds=[fd])
+            except BaseException:  # whatever it was, the socket must not stay open
+                ours.close()
+                raise
+        child = cls(process, *await asyncio.open_connection(sock=ours))
+        loggers = logging.root.manager.loggerDict.items()
+        levels = {
+            name: each.level for name, each in loggers if isinstance(each, logging.Logger) and each.level
+        }
+        child._send({"levels": {**levels, "": logging.root.level}})
+        return child
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the process lives and belongs to the running event loop."""
+        return not self._ended.done() and self.is_of(asyncio.get_running_loop())
+
+    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether the process was started in that event loop."""
+        return self._loop is loop
+
+    async def execute(self, call: JobCall) -> BaseException | None:
+        """Run a call to its end; return the exception of its function, or None.
+
+        Raises:
+            EOFError: The process has ended.
+        """
+        self.jobs += 1
+        module, path = import_path(call.func)
+        self._send({"claim": claim_to(call.claim), "module": module, "path": path})
+        while True:
+            message = await self._receive()
+            if (values := message.get("log")) is not None:
+                _log(values)
+            elif (end := message.get("end")) is not None:
+                return error_from(end["error"]) if "error" in end else None
+
+    def terminate(self, grace: float) -> None:
+        """Send SIGTERM now, and SIGKILL after the grace."""
+        self._signal(signal.SIGTERM)
+        self._kill_after(grace)
+
+    def retire(self, grace: float) -> None:
+        """Let the process end, which has no job any more; kill it after the grace."""
+        self._writer.close()
+        self._kill_after(grace)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._signal(signal.SIGKILL)
+        self._writer.close()
+
+    async def end(self) -> str:
+        """Wait for the end of the process; return its cause."""
+        code = await self._ended
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+    def _kill_after(self, grace: float) -> None:
+        if self._timer is None:
+            self._timer = timer = self._loop.call_later(grace, self.kill)
+            self._ended.add_done_callback(lambda _: timer.cancel())
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._writer.write(pack(message))
+
+    async def _receive(self) -> dict[str, Any]:
+        """Return the next message. Its own children may keep the connection open, so its end counts too."""
+        reading = asyncio.ensure_future(self._read())
+        try:
+            await asyncio.wait([reading, self._ended], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await asyncio.wait([reading], timeout=LAST_MESSAGES_S)
+        finally:
+            if not reading.done():
+                reading.cancel()
+        if reading.done() and not reading.cancelled():
+            return reading.result()
+        raise EOFError
+
+    async def _read(self) -> dict[str, Any]:
+        try:
+            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            message: dict[str, Any] = json.loads(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, OSError, ValueError):  # it ended, in the middle of a message too
+            raise EOFError from None
+        return message
+
+
+def _log(values: dict[str, Any]) -> None:
+    record = record_from(values)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)

@@ -1,0 +1,122 @@
+"""Messages between a worker and its child processes: JSON with a length before it, and no pickle."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import sys
+import traceback
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = [
+    "HEADER",
+    "RemoteError",
+    "claim_from",
+    "claim_to",
+    "error_from",
+    "error_to",
+    "pack",
+    "record_from",
+    "record_to",
+]
+
+HEADER: Final = struct.Struct("!I")
+"""The length of a message in bytes."""
+
+MAX_TRACEBACK_LENGTH: Final = 100_000
+
+RECORD_FIELDS: Final = (
+    *("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created"),
+    *("msecs", "relativeCreated", "thread", "threadName", "processName", "process", "taskName"),
+)
+
+
+class RemoteError(Exception):
+    """An exception of a function in another process. It is also one of the class that was raised there."""
+
+    text = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class RemoteTraceback(Exception):
+    """The traceback in the other process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """Return a message as bytes."""
+    text = json.dumps(message).encode()
+    return HEADER.pack(len(text)) + text
+
+
+def claim_to(claim: Claim) -> dict[str, Any]:
+    """Return a claim as values of JSON."""
+    return {**claim._asdict(), "execution_time": claim.execution_time.isoformat()}
+
+
+def claim_from(values: dict[str, Any]) -> Claim:
+    """Return the claim of ``claim_to()``."""
+    return Claim(**values)._replace(execution_time=datetime.fromisoformat(values["execution_time"]))
+
+
+def error_to(error: BaseException) -> dict[str, Any]:
+    """Return an exception as values of JSON."""
+    name, text = type(error).__qualname__, describe(error)
+    lines = traceback.format_exception(error)
+    return {
+        "name": name,
+        "text": text.removeprefix(name).removeprefix(": "),
+        "classes": [[each.__module__, each.__qualname__] for each in type(error).__mro__],
+        "traceback": "".join(lines)[-MAX_TRACEBACK_LENGTH:],
+    }
+
+
+def error_from(values: dict[str, Any]) -> BaseException:
+    """Return an exception of the same name and text, and of the first class that is loaded here."""
+    error: RemoteError | None = None
+    for module, path in values["classes"]:
+        found: Any = sys.modules.get(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, BaseException):
+            error = _derive(values["name"], found)
+            if error is not None:
+                break
+    if error is None:
+        error = RemoteError()
+    error.text = values["text"]
+    error.__cause__ = RemoteTraceback(values["traceback"])
+    return error
+
+
+def _derive(name: str, base: type[BaseException]) -> RemoteError | None:
+    """Return an exception that is both, without calling the constructor; None if the class forbids it."""
+    try:
+        kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": base.__module__})
+        error = kind.__new__(kind)
+    except Exception:  # noqa: BLE001 - user code: a class may forbid subclasses, or require arguments
+        return None
+    return error if isinstance(error, RemoteError) else None
+
+
+def record_to(record: logging.LogRecord) -> dict[str, Any]:
+    """Return a log record as values of JSON; its arguments are part of the message."""
+    values = {name: getattr(record, name, None) for name in RECORD_FIELDS}
+    text = record.exc_text
+    if record.exc_info and not text:
+        text = logging.Formatter().formatException(record.exc_info)
+    return {**values, "msg": record.getMessage(), "exc_text": text, "stack_info": record.stack_info}
+
+
+def record_from(values: dict[str, Any]) -> logging.LogRecord:
+    """Return the record of ``record_to()``."""
+    return logging.makeLogRecord({**values, "args": None})

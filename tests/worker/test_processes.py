@@ -1,0 +1,266 @@
+"""Jobs in child processes: outcomes, cancellation by signals, and processes that die."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pg_scheduler import ProcessExecutor
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed, JobReleased, JobRetried
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
+from tests.worker import processes
+
+
+class Bench:
+    """Runs jobs in processes, and writes their results with a completer."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        seen: Recorder,
+        processes: int = 2,
+        jobs_per_process: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.parts = parts
+        self.seen = seen
+        self.completer: Completer = parts.completer()
+        self.executor: Executor = parts.executor(
+            self.completer, executors={"process": ProcessExecutor(processes, jobs_per_process)}, **settings
+        )
+
+    async def submit(
+        self, func: Callable[..., Any], *args: Any, job_id: str = "a", kwargs: Any = None, **values: Any
+    ) -> asyncio.Task[None]:
+        name = f"test.{func.__name__}"
+        self.parts.tasks.register(func, name=name, options=TaskOptions(executor="process"))
+        job = new_job(job_id, name, task_data=encode(args, kwargs or {}), **values)
+        (held,) = await claim(self.parts.store, job)
+        return self.executor.submit(held)
+
+    async def run(self, func: Callable[..., Any], *args: Any, **values: Any) -> JobEvent:
+        await asyncio.wait_for(await self.submit(func, *args, **values), PATIENCE)
+        return await self.written()
+
+    async def written(self) -> JobEvent:
+        await self.completer.run_once()
+        event = self.seen.events[-1]
+        assert isinstance(event, JobEvent)
+        assert not self.parts.faults
+        return event
+
+
+@pytest.fixture
+async def bench(parts: Parts, seen: Recorder) -> AsyncIterator[Bench]:
+    bench = Bench(parts, seen, max_crashes=3, stop_grace=5.0)
+    yield bench
+    await bench.executor.stop()
+
+
+async def text_of(path: Path) -> str:
+    """Wait until the file has a text, and return it."""
+    async with asyncio.timeout(PATIENCE):
+        while not path.exists() or not (text := path.read_text()):  # noqa: ASYNC110, ASYNC240 - of a process
+            await asyncio.sleep(0.01)
+    return text
+
+
+async def wait_gone(pid: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while is_alive(pid):  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+async def test_process_runs_a_function_with_its_arguments_and_current_job(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path = tmp_path / "note"
+    event = await bench.run(processes.note, str(path), 1, None, kwargs={"key": [2.5]}, timeout_seconds=60.0)
+    assert event == JobCompleted("a", "test.note", 1)
+    pid, *rest = ast.literal_eval(path.read_text())
+    assert pid != os.getpid()
+    assert rest == ["a", 1, True, (1, None), {"key": [2.5]}]
+
+
+async def test_process_is_used_again_until_it_has_run_its_jobs(
+    parts: Parts, seen: Recorder, tmp_path: Path
+) -> None:
+    bench = Bench(parts, seen, jobs_per_process=2)
+    pids = []
+    for number in range(3):
+        path = tmp_path / str(number)
+        assert isinstance(await bench.run(processes.note, str(path), job_id=str(number)), JobCompleted)
+        pids.append(ast.literal_eval(path.read_text())[0])
+    assert pids[0] == pids[1] != pids[2]
+    await wait_gone(pids[0])
+    await bench.executor.stop()
+    assert not is_alive(pids[2])
+
+
+async def test_async_function_runs_in_a_process(bench: Bench, tmp_path: Path) -> None:
+    assert isinstance(await bench.run(processes.note_async, str(tmp_path / "note")), JobCompleted)
+    assert (tmp_path / "note").read_text() == "async"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "base"),
+    [
+        ("ValueError", "ValueError: no", ValueError),
+        ("OSError", "FileNotFoundError: [Errno 2] no such file", OSError),
+        ("OwnError", "OwnError: mine", processes.OwnError),
+        ("SystemExit", "SystemExit: 3", SystemExit),
+    ],
+)
+async def test_exception_in_a_process_keeps_its_name_text_class_and_traceback(
+    bench: Bench, kind: str, text: str, base: type[BaseException]
+) -> None:
+    event = await bench.run(processes.fail, kind)
+    assert isinstance(event, JobFailed)
+    assert event.error == text
+    assert isinstance(event.exception, base)
+    assert "in fail\n" in str(event.exception.__cause__)
+
+
+async def test_scheduler_of_the_job_is_not_available_in_a_process(bench: Bench) -> None:
+    event = await bench.run(processes.use_scheduler)
+    assert isinstance(event, JobFailed)
+    assert "current_job().scheduler is not available in a process" in event.error
+
+
+async def test_log_records_of_a_process_reach_the_handlers_of_the_worker(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tests.processes"):
+        assert isinstance(await bench.run(processes.log), JobCompleted)
+    first, second = [record for record in caplog.records if record.name == "tests.processes"]
+    assert (first.levelname, first.getMessage(), first.funcName) == ("WARNING", "hello from the child", "log")
+    assert first.process != os.getpid()
+    assert second.exc_text is not None
+    assert second.exc_text.endswith("ValueError: no")
+
+
+async def test_death_of_a_process_is_a_crash_of_its_own_job_only(bench: Bench, tmp_path: Path) -> None:
+    began, done = tmp_path / "began", tmp_path / "done"
+    neighbour = await bench.submit(processes.wait_for_file, str(began), str(done), job_id="neighbour")
+    await text_of(began)
+    event = await bench.run(processes.die)
+    assert isinstance(event, JobRetried)
+    assert event.error == "the process of the job ended: killed by SIGKILL"
+    job = await bench.parts.store.jobs.get_job("a")
+    assert job is not None
+    assert (job.status, job.crash_count, job.retry_count) == ("pending", 1, 0)
+    assert job.error_message == event.error
+    done.touch()
+    await asyncio.wait_for(neighbour, PATIENCE)
+    assert isinstance(await bench.written(), JobCompleted)
+
+
+async def test_job_fails_after_too_many_deaths_of_its_process(parts: Parts, seen: Recorder) -> None:
+    bench = Bench(parts, seen, max_crashes=1)
+    event = await bench.run(processes.die, max_retries=5)
+    assert isinstance(event, JobFailed)
+    assert event.error.startswith("quarantined: 1 workers died")
+    await bench.executor.stop()
+
+
+async def test_death_is_found_when_a_child_of_the_process_keeps_its_connection(bench: Bench) -> None:
+    event = await bench.run(processes.die_after_a_fork)
+    assert isinstance(event, JobRetried)
+    assert event.error == "the process of the job ended: exit status 7"
+
+
+async def test_broken_message_of_a_process_counts_as_its_death(bench: Bench) -> None:
+    event = await bench.run(processes.answer_nonsense)
+    assert isinstance(event, JobRetried)
+    assert event.error.startswith("the process of the job ended")
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+async def test_timeout_ends_the_process_and_fails_the_attempt(
+    parts: Parts, seen: Recorder, tmp_path: Path, ignore: bool
+) -> None:
+    bench = Bench(parts, seen, stop_grace=0.1 if ignore else 5.0)
+    began = tmp_path / "began"
+    task = await bench.submit(processes.wait, str(began), kwargs={"ignore": ignore}, timeout_seconds=60.0)
+    pid = int(await text_of(began))
+    bench.executor._time_out(parts.in_flight.attempts["a"])  # real time: a process may start slowly
+    await asyncio.wait_for(task, PATIENCE)
+    event = await bench.written()
+    assert isinstance(event, JobFailed)
+    assert event.error == "TimeoutError: the job ran longer than its timeout of 60 seconds"
+    await wait_gone(pid)
+    assert began.read_text() == (str(pid) if ignore else "cancelled True")
+    await bench.executor.stop()
+
+
+async def test_cancelled_job_ends_its_process_and_writes_nothing(bench: Bench, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    task = await bench.submit(processes.wait, str(began))
+    pid = int(await text_of(began))
+    bench.parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    await asyncio.wait_for(task, PATIENCE)
+    assert isinstance(bench.seen.events[-1], JobCancelled)
+    assert not bench.parts.results.has_results
+    await wait_gone(pid)
+
+
+async def test_shutdown_kills_the_process_and_releases_its_job(
+    parts: Parts, seen: Recorder, tmp_path: Path
+) -> None:
+    bench = Bench(parts, seen, shutdown_timeout=0.0, stop_grace=0.1)
+    began = tmp_path / "began"
+    await bench.submit(processes.wait, str(began), kwargs={"ignore": True})
+    pid = int(await text_of(began))
+    await bench.executor.stop()
+    await wait_gone(pid)
+    assert isinstance(await bench.written(), JobReleased)
+    assert await statuses(parts.store, "a") == ["pending"]
+
+
+async def test_process_is_killed_when_its_task_is_cancelled_at_the_end_of_the_event_loop(
+    bench: Bench, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    task = await bench.submit(processes.wait, str(began), kwargs={"ignore": True})
+    pid = int(await text_of(began))
+    task.cancel()
+    await asyncio.wait_for(task, PATIENCE)
+    await wait_gone(pid)
+
+
+async def test_process_that_died_while_it_was_idle_is_not_used(bench: Bench, tmp_path: Path) -> None:
+    assert isinstance(await bench.run(processes.note, str(tmp_path / "1")), JobCompleted)
+    pid = ast.literal_eval((tmp_path / "1").read_text())[0]
+    os.kill(pid, 9)
+    await wait_gone(pid)
+    assert isinstance(await bench.run(processes.note, str(tmp_path / "2"), job_id="b"), JobCompleted)
+
+
+@pytest.mark.parametrize("limit", [0, 1.5, True])
+def test_process_executor_rejects_numbers_that_are_not_positive(limit: Any) -> None:
+    with pytest.raises(ConfigurationError, match="processes must be an int of 1 or more"):
+        ProcessExecutor(limit)
+    with pytest.raises(ConfigurationError, match="jobs_per_process must be an int of 1 or more"):
+        ProcessExecutor(1, limit)
