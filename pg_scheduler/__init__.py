@@ -29,6 +29,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.jobs.call import Call, call
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.decorator import job
+from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import (
     ConflictResolution,
     Job,
@@ -39,6 +40,7 @@ from pg_scheduler.jobs.model import (
     Worker,
 )
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
@@ -52,6 +54,7 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = [
     "UNSET",
+    "AttemptError",
     "Call",
     "ConfigurationError",
     "ConflictResolution",
@@ -65,6 +68,7 @@ __all__ = [
     "JobCounts",
     "JobExecutor",
     "JobPriority",
+    "JobProgress",
     "JobSpec",
     "JobStatus",
     "MigrationChangedError",

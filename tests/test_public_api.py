@@ -33,6 +33,7 @@ from tests.docs.snippets import PAGES, ROOT, Snippet, snippets_of
 from tools.reference.source import PUBLIC_MODULES
 
 NAMES = [
+    "AttemptError",
     "Call",
     "ConfigurationError",
     "ConflictResolution",
@@ -46,6 +47,7 @@ NAMES = [
     "JobCounts",
     "JobExecutor",
     "JobPriority",
+    "JobProgress",
     "JobSpec",
     "JobStatus",
     "MigrationChangedError",

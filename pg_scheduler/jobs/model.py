@@ -9,6 +9,8 @@ from enum import Enum, StrEnum
 from typing import Any, Final
 
 from pg_scheduler.jobs.call import Call
+from pg_scheduler.jobs.history import AttemptError
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = [
@@ -211,6 +213,19 @@ class Job:
     """The error of the last failed attempt, or the reason of a cancellation or expiry; None for neither."""
     replacement: bool
     """Whether a new definition waits until the running attempt ends."""
+    errors: tuple[AttemptError, ...] = ()
+    """The newest 10 attempts that did not simply complete, oldest first. ``retry_job()`` keeps them, a new
+    definition clears them."""
+    progress: JobProgress | None = None
+    """The progress that the job reported last; None if it reported none."""
+    blocked_on: str | None = None
+    """What the job waits for besides its time: ``limit:<name>:<key>`` or ``after``; None for nothing."""
+    unique_key: str | None = None
+    """The key of which at most one unfinished job exists; None for a job that is not unique."""
+    schedule_id: str | None = None
+    """The id of the schedule that enqueued the job; None if no schedule did."""
+    fire_time: datetime | None = None
+    """The fire time of that schedule for which the job was enqueued; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pg_scheduler.events import (
     JobReleased,
     JobRetried,
 )
+from pg_scheduler.jobs.history import exception_entry, history_entry, message_of, storable
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 MAX_ERROR_LENGTH: Final = 10_000
-"""Characters of an error message that are kept."""
+"""Characters of an error message that are kept, with the name of its class."""
 
 QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retry_job() runs it once more."
 
@@ -67,6 +68,7 @@ class ErrorResult:
     """The coroutine raised an exception or timed out."""
 
     error: BaseException
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,21 @@ class CompleteOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FailOutcome:
-    """Fail the job permanently. ``exception`` goes into the log."""
+    """Fail the job permanently. ``exception`` goes into the log, ``entry`` into the history."""
 
     error: str
     exception: BaseException | None = field(default=None, compare=False)
+    entry: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryOutcome:
-    """Make the job pending again, due after the delay. ``exception`` goes into the log."""
+    """Make the job pending again, due after the delay. ``exception`` and ``entry`` as in ``FailOutcome``."""
 
     delay: timedelta
     error: str
     exception: BaseException | None = field(default=None, compare=False)
+    entry: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,7 @@ class RowChange:
         delay_s: Seconds until a pending job is due; 0 keeps its execution time.
         retries: Added to the row's retries.
         crashes: Added to the row's crashes.
+        entry: Appended to the row's history, as JSON text; None for an attempt that simply completed.
     """
 
     attempt: int
@@ -170,6 +175,7 @@ class RowChange:
     delay_s: float = 0.0
     retries: int = 0
     crashes: int = 0
+    entry: str | None = None
 
 
 def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) -> Outcome:
@@ -184,10 +190,15 @@ def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) 
     match result:
         case ReturnResult():
             return _COMPLETE
-        case ErrorResult(error) if claim.retry_count < claim.max_retries:
-            return RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error)
-        case ErrorResult(error) | UnrunnableResult(error):
-            return FailOutcome(describe(error), error)
+        case ErrorResult(error, timed_out):
+            entry = exception_entry("timeout" if timed_out else "error", error)
+            return (
+                RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)
+                if claim.retry_count < claim.max_retries
+                else FailOutcome(describe(error), error, entry)
+            )
+        case UnrunnableResult(error):
+            return FailOutcome(describe(error), error, exception_entry("error", error))
         case SkippedResult(reason):
             return SkipOutcome(reason)
         case InterruptResult():
@@ -205,22 +216,26 @@ def row_change(attempt: int, outcome: Outcome) -> RowChange:
     match outcome:
         case CompleteOutcome():
             return RowChange(attempt, JobStatus.COMPLETED)
-        case FailOutcome(error):
-            return RowChange(attempt, JobStatus.FAILED, error)
-        case RetryOutcome(delay, error):
-            return RowChange(attempt, JobStatus.PENDING, error, delay.total_seconds(), retries=1)
+        case FailOutcome(error, _, entry):
+            entry = entry or history_entry("error", message=error)
+            return RowChange(attempt, JobStatus.FAILED, error, entry=entry)
+        case RetryOutcome(delay, error, _, entry):
+            entry = entry or history_entry("error", message=error)
+            return RowChange(attempt, JobStatus.PENDING, error, delay.total_seconds(), retries=1, entry=entry)
         case SkipOutcome(reason):
-            return RowChange(attempt, JobStatus.CANCELLED, reason)
+            entry = history_entry("skipped", message=reason)
+            return RowChange(attempt, JobStatus.CANCELLED, reason, entry=entry)
         case ReleaseOutcome():
             return release_change(attempt)
         case CrashOutcome(error, max_crashes, crashes):
             change = reclaim_change(attempt, crashed=True, crashes=crashes, max_crashes=max_crashes)
-            return replace(change, error=change.error or error)
+            reason = change.error or error
+            return replace(change, error=reason, entry=history_entry("crashed", message=reason))
 
 
-def release_change(attempt: int) -> RowChange:
+def release_change(attempt: int, outcome: str = "released") -> RowChange:
     """Return the row change that makes a job pending again without counting the attempt."""
-    return RowChange(attempt, JobStatus.PENDING)
+    return RowChange(attempt, JobStatus.PENDING, entry=history_entry(outcome))
 
 
 def reclaim_change(attempt: int, *, crashed: bool, crashes: int, max_crashes: int | None) -> RowChange:
@@ -233,10 +248,12 @@ def reclaim_change(attempt: int, *, crashed: bool, crashes: int, max_crashes: in
         max_crashes: The number that quarantines the job; None for no limit.
     """
     if not crashed:
-        return release_change(attempt)
-    if max_crashes is not None and crashes + 1 >= max_crashes:
-        return RowChange(attempt, JobStatus.FAILED, QUARANTINED.format(crashes + 1), crashes=1)
-    return RowChange(attempt, JobStatus.PENDING, crashes=1)
+        return release_change(attempt, "lost")
+    if max_crashes is None or crashes + 1 < max_crashes:
+        return RowChange(attempt, JobStatus.PENDING, crashes=1, entry=history_entry("crashed"))
+    reason = QUARANTINED.format(crashes + 1)
+    entry = history_entry("crashed", message=reason)
+    return RowChange(attempt, JobStatus.FAILED, reason, crashes=1, entry=entry)
 
 
 def outcome_event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
@@ -264,10 +281,5 @@ def outcome_event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent
 
 def describe(error: BaseException) -> str:
     """Return an exception as text that PostgreSQL can hold: without NUL and surrogates."""
-    name = type(error).__qualname__
-    try:
-        message = str(error)
-    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() too ends the job only
-        message = f"(str() of it raised {type(mistake).__qualname__})"
-    text = f"{name}: {message}" if message else name
-    return text[:MAX_ERROR_LENGTH].replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    name, message = type(error).__qualname__, message_of(error)
+    return storable((f"{name}: {message}" if message else name)[:MAX_ERROR_LENGTH])

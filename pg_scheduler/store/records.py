@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.history import errors_from, instant_from
 from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.progress import progress_from
 from pg_scheduler.schedules.model import PeriodicRow
 
 __all__ = ["job_from", "periodic_from", "worker_from"]
@@ -17,7 +19,7 @@ MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 
 
 def job_from(row: Any) -> Job:
-    """Convert a row of get_job or list_jobs. Arguments in another format are omitted."""
+    """Convert a row of get_job or list_jobs. Arguments and other JSON in another format are omitted."""
     values = dict(row)
     try:
         args, kwargs = decode(values.pop("task_data"))
@@ -25,6 +27,9 @@ def job_from(row: Any) -> Job:
         args, kwargs = (), {}
     seconds = values.pop("timeout_seconds")
     values["status"] = JobStatus(values["status"])
+    values["errors"] = errors_from(values["errors"])
+    values["progress"] = progress_from(values["progress"])
+    values["fire_time"] = instant_from(values["fire_time"])
     values["priority"] = JobPriority.from_db_value(values["priority"])
     return Job(
         args=args,

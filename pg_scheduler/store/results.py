@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, RowChange, row_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
@@ -50,8 +51,8 @@ class ResultRepository:
     async def settle(self, worker_id: str, outcomes: Sequence[tuple[Claim, Outcome]]) -> set[str]:
         """Write outcomes, each job once, in one transaction.
 
-        If the encoding of the database lacks a character of an error message, the messages are written in
-        ASCII, with escapes.
+        If the encoding of the database lacks a character of an error message, the messages and the history
+        are written in ASCII, with escapes.
 
         Returns:
             The ids of the jobs that were still held. A replacement that waited has taken their rows.
@@ -61,7 +62,11 @@ class ResultRepository:
             return await self._write_all(changes, worker_id)
         except UNSTORABLE_TEXTS:
             escaped = {
-                job_id: replace(change, error=change.error and _to_ascii(change.error))
+                job_id: replace(
+                    change,
+                    error=change.error and to_ascii(change.error),
+                    entry=change.entry and entry_in_ascii(change.entry),
+                )
                 for job_id, change in changes.items()
             }
             return await self._write_all(escaped, worker_id)
@@ -96,6 +101,7 @@ class ResultRepository:
             [change.crashes for change in each],
             worker_id,
             self._statements.now,
+            [change.entry for change in each],
             on=connection,
         )
         return {row[0] for row in rows}
@@ -120,7 +126,14 @@ class ResultRepository:
             ((job_id, change),) = changes.items()
             reason = f"the new definition that waited for this job cannot be used: {error}"
             await self._statements.fetch(
-                "refuse_replacement", job_id, worker_id, change.attempt, reason, now, on=connection
+                "refuse_replacement",
+                job_id,
+                worker_id,
+                change.attempt,
+                reason,
+                now,
+                history_entry("error", message=reason),
+                on=connection,
             )
             return set()
 
@@ -135,7 +148,3 @@ class ResultRepository:
             on=connection,
         )
         return {row[0] for row in rows}
-
-
-def _to_ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()

@@ -67,6 +67,10 @@ async def test_job_fails_when_the_encoding_lacks_characters_of_its_error(
     assert row.status is (JobStatus.PENDING if max_retries else JobStatus.FAILED)
     escaped = OWL.encode("ascii", "backslashreplace").decode()
     assert row.error_message == f"ValueError: {escaped if encoding == 'LATIN1' else OWL}"
+    (error,) = row.errors
+    assert error.message == (escaped if encoding == "LATIN1" else OWL)
+    assert error.traceback is not None
+    assert error.traceback.endswith(f"ValueError: {error.message}\n")
     await seen.until(JobCompleted, job_id=await encoded.schedule(succeed, execution_time=now()))
     assert not seen.of(ServiceFaulted)
 

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobFailed, JobStarted
+from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobStarted
 from tests.docs import asgi
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import FILES, RECIPES, program
@@ -622,6 +622,24 @@ async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
         report = await scheduler.trigger_periodic_job("weekly")
         await seen.until(JobCompleted, job_id=report)
     assert capsys.readouterr().out == "invoice 1\nweekly report\n"
+
+
+@recipe("inspecting.md post_mortem.py")
+async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, pool: Pool) -> None:
+    module = await load("inspecting.md post_mortem.py")
+    clock = FakeClock(now())
+    async with running(pool, clock=clock) as (scheduler, seen):
+        job_id = await scheduler.enqueue(module.charge, args=(7,))
+        for retries in (1, 2):
+            await seen.until(JobRetried, retries, job_id=job_id)
+            clock.advance(timedelta(minutes=4))
+            scheduler._running().signals.due()
+        await seen.until(JobFailed, job_id=job_id)
+        errors = await module.post_mortem(scheduler, job_id)
+        assert await module.post_mortem(scheduler, "unknown") == []
+    assert [error.splitlines()[0] for error in errors] == [
+        f"attempt {n}, error: ConnectionError: no connection to the bank for order 7" for n in (1, 2, 3)
+    ]
 
 
 @recipe("moving.md apscheduler_jobs.py")

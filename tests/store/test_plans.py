@@ -42,7 +42,7 @@ TYPES = {
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
-    ", timestamptz",
+    ", timestamptz, text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision",
     "lock_orphans": "text[], timestamptz, double precision, integer",
@@ -67,6 +67,7 @@ def each(value: object) -> str:
 
 
 ONES = each(1)
+ENTRY = ",".join(["""'{"outcome":"error"}'"""] * len(HELD))
 IDS = "'{" + ",".join(HELD) + "}'"
 INSTANT = f"'{NOW.isoformat()}'"
 NONE = """'{"","","",""}'"""
@@ -80,7 +81,7 @@ VALUES = {
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
-    f", 'w1', {INSTANT}",
+    f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",

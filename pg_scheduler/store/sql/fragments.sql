@@ -169,9 +169,20 @@ concat_ws(
         'error of the last attempt: ' || error_message
     )
 
+-- The history of a job's attempts without those that a new entry displaces, and the part of a new entry that is in
+-- the row. A value written by hand that is no array becomes an element.
+
+-- fragment: kept_errors
+coalesce(jsonb_path_query_array(job.errors, '$[last - 8 to last]'), jsonb_build_array())
+
+-- fragment: entry_of_attempt
+jsonb_build_object('attempt', job.attempt, 'worker_id', job.worker_id, 'started_at', job.started_at)
+
 -- fragment: job_columns
 job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
     misfire_grace_time, timeout_seconds, worker_id, error_message, (on_end -> 'replacement') IS NOT NULL AS replacement,
+    errors::text, progress::text, blocked_on, unique_key, options ->> 'schedule_id' AS schedule_id,
+    options ->> 'fire_time' AS fire_time,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,
     CASE WHEN started_at >= {first_day} AND started_at <= {last_day} THEN started_at END AS started_at,

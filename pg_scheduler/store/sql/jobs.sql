@@ -14,7 +14,9 @@ UPDATE {schema}scheduled_jobs AS job SET
     finished_at = coalesce($2, now()),
     lease_until = NULL,
     blocked_on  = NULL,
-    on_end      = NULL
+    on_end      = NULL,
+    errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+        || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
 FROM old
 WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
@@ -46,7 +48,9 @@ UPDATE {schema}scheduled_jobs AS job SET
             + make_interval(secs => job.misfire_grace_time)
         ELSE job.expires_at END,
     blocked_on     = NULL,
-    on_end         = NULL
+    on_end         = NULL,
+    errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+        || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
 FROM old
 WHERE job.job_id = old.job_id
 RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;

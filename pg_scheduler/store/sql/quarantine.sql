@@ -64,10 +64,13 @@ WHERE job_id = $1;
 -- name: quarantine_job
 -- route: caller
 -- Fail a pending job whose row cannot be read. Its arguments are not read.
-UPDATE {schema}scheduled_jobs SET
+UPDATE {schema}scheduled_jobs AS job SET
     status        = 'failed',
     finished_at   = coalesce($3, now()),
     error_message = $2,
-    attempt       = attempt % 2147483647 + 1
+    attempt       = attempt % 2147483647 + 1,
+    errors        = {kept_errors} || jsonb_build_array(jsonb_build_object(
+        'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
+        'ended_at', coalesce($3, now())))
 WHERE job_id = $1 AND status = 'pending'
 RETURNING job_id, job_name, attempt;

@@ -6,7 +6,7 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 -- name: settle_jobs
 -- route: caller
 -- Write the row changes of attempts that ended: arrays of ids, attempts, statuses, errors, delays in seconds,
--- retries and crashes.
+-- retries, crashes and ($10) entries of the history, NULL for none.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
 -- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
@@ -15,7 +15,7 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET (
     status, error_message, retry_count, crash_count, execution_time, expires_at,
-    finished_at, worker_id, started_at, last_heartbeat, lease_until
+    finished_at, worker_id, started_at, last_heartbeat, lease_until, errors
 ) = (
     SELECT
         change.status,
@@ -31,11 +31,14 @@ UPDATE {schema}scheduled_jobs AS job SET (
         CASE WHEN change.status <> 'pending' THEN job.worker_id END,
         CASE WHEN change.status <> 'pending' THEN job.started_at END,
         CASE WHEN change.status <> 'pending' THEN job.last_heartbeat END,
-        NULL::timestamptz
+        NULL::timestamptz,
+        CASE WHEN change.entry IS NULL THEN job.errors
+            ELSE {kept_errors} || jsonb_build_array(change.entry::jsonb || {entry_of_attempt}
+                || jsonb_build_object('ended_at', coalesce($9, now()))) END
     FROM (
         SELECT
             at.n, ($3::text[])[at.n] AS status, ($4::text[])[at.n] AS error,
-            ($5::double precision[])[at.n] AS delay
+            ($5::double precision[])[at.n] AS delay, ($10::text[])[at.n] AS entry
         FROM (SELECT {place} AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change
@@ -98,10 +101,12 @@ RETURNING job_id;
 
 -- name: refuse_replacement
 -- route: caller
--- Fail a job whose new definition no row can hold: it was written by hand.
-UPDATE {schema}scheduled_jobs SET
+-- Fail a job whose new definition no row can hold: it was written by hand. $6 is the entry of the history.
+UPDATE {schema}scheduled_jobs AS job SET
     status        = 'failed',
     error_message = $4,
+    errors        = {kept_errors} || jsonb_build_array($6::text::jsonb || {entry_of_attempt}
+        || jsonb_build_object('ended_at', coalesce($5, now()))),
     finished_at   = coalesce($5, now()),
     lease_until   = NULL,
     on_end        = NULL

@@ -164,4 +164,5 @@ class _Place:
 def timeout_result(claim: Claim) -> ErrorResult:
     """Return the result of an attempt whose timeout expired."""
     seconds = claim.timeout_seconds
-    return ErrorResult(TimeoutError(f"the job ran longer than its timeout of {seconds:g} seconds"))
+    message = f"the job ran longer than its timeout of {seconds:g} seconds"
+    return ErrorResult(TimeoutError(message), timed_out=True)

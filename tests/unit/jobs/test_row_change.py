@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from pg_scheduler.events import (
     JobReleased,
     JobRetried,
 )
+from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
@@ -38,20 +40,29 @@ OUTCOMES: list[tuple[Outcome, RowChange, JobEvent]] = [
     (CompleteOutcome(), RowChange(7, JobStatus.COMPLETED), JobCompleted("id", "name", 7)),
     (
         FailOutcome("no", ERROR),
-        RowChange(7, JobStatus.FAILED, "no"),
+        RowChange(7, JobStatus.FAILED, "no", entry='{"outcome":"error","message":"no"}'),
         JobFailed("id", "name", 7, error="no", exception=ERROR),
     ),
     (
-        RetryOutcome(DELAY, "no", ERROR),
-        RowChange(7, JobStatus.PENDING, "no", delay_s=1.5, retries=1),
+        FailOutcome("no", ERROR, '{"outcome":"timeout"}'),
+        RowChange(7, JobStatus.FAILED, "no", entry='{"outcome":"timeout"}'),
+        JobFailed("id", "name", 7, error="no", exception=ERROR),
+    ),
+    (
+        RetryOutcome(DELAY, "no", ERROR, '{"outcome":"error"}'),
+        RowChange(7, JobStatus.PENDING, "no", delay_s=1.5, retries=1, entry='{"outcome":"error"}'),
         JobRetried("id", "name", 7, error="no", delay=DELAY, exception=ERROR),
     ),
     (
         SkipOutcome("locked"),
-        RowChange(7, JobStatus.CANCELLED, "locked"),
+        RowChange(7, JobStatus.CANCELLED, "locked", entry='{"outcome":"skipped","message":"locked"}'),
         JobCancelled("id", "name", 7, reason="locked"),
     ),
-    (ReleaseOutcome(), RowChange(7, JobStatus.PENDING), JobReleased("id", "name", 7)),
+    (
+        ReleaseOutcome(),
+        RowChange(7, JobStatus.PENDING, entry='{"outcome":"released"}'),
+        JobReleased("id", "name", 7),
+    ),
 ]
 
 
@@ -62,6 +73,12 @@ def test_every_outcome_has_the_expected_row_change_and_event(
     assert row_change(7, outcome) == change
     assert outcome_event(CLAIM, outcome, accepted=True) == event
     assert outcome_event(CLAIM, outcome, accepted=False) == JobLost("id", "name", 7)
+
+
+def errors_of(change: RowChange) -> list[str]:
+    """Return the outcome of the entry, with the attempt that the statement adds."""
+    entry = {"attempt": change.attempt, **json.loads(change.entry or "{}")}
+    return [error.outcome for error in errors_from(json.dumps([entry]))]
 
 
 @pytest.mark.parametrize(
@@ -81,5 +98,6 @@ def test_reclaim_change_quarantines_a_job_when_too_many_workers_died(
     change = reclaim_change(7, crashed=crashed, crashes=crashes, max_crashes=max_crashes)
     assert (change.attempt, change.status, change.crashes, change.retries) == (7, status, added, 0)
     assert (change.error is None) is (status is JobStatus.PENDING)
+    assert errors_of(change) == ["crashed" if crashed else "lost"]
     if change.error:
         assert change.error.startswith(f"quarantined: {crashes + 1} workers died")

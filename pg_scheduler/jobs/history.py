@@ -1,0 +1,181 @@
+"""The history of a job's attempts: entries to write, and those read from a row.
+
+An attempt that does not simply complete appends an entry to the ``errors`` column, in the statement that ends
+it. The entry is a JSON object with the outcome, the error and its traceback; the statement adds the attempt,
+its worker and its times, which the row has. Ten entries are kept.
+
+Reading accepts whatever is in the column: an entry without an attempt or an outcome is omitted, and a value
+of the wrong type reads as None.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from traceback import TracebackException
+from typing import Any, Final
+
+__all__ = [
+    "AttemptError",
+    "entry_in_ascii",
+    "errors_from",
+    "exception_entry",
+    "history_entry",
+    "instant_from",
+    "message_of",
+    "storable",
+    "to_ascii",
+]
+
+MAX_MESSAGE_LENGTH: Final = 10_000
+"""Characters of an error message that are kept."""
+
+MAX_TRACEBACK_BYTES: Final = 4000
+"""Bytes of a traceback that are kept, its end."""
+
+MAX_FRAMES: Final = 50
+"""Frames of a traceback that are formatted, the innermost ones: more do not fit."""
+
+MAX_CHUNK_LENGTH: Final = 1000
+"""Characters of one frame or message in a traceback. The whole message is kept beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptError:
+    """An attempt that did not simply complete, as read from the row of its job."""
+
+    attempt: int
+    """The number of the attempt, as in ``current_job().attempt``."""
+    started_at: datetime | None
+    """When the attempt started; None if its job was not started."""
+    ended_at: datetime | None
+    """When its end was written."""
+    worker_id: str | None
+    """The worker that ran it."""
+    outcome: str
+    """How it ended: ``error``, ``timeout``, ``crashed`` (its worker died), ``released`` (at a shutdown),
+    ``cancelled``, ``lost`` (the lease expired, or the status was set by hand), ``skipped`` (another attempt
+    holds the advisory lock) or ``snoozed``."""
+    error_type: str | None
+    """The qualified name of the exception's class; None without an exception."""
+    message: str | None
+    """The message of the exception, or the reason, at most 10,000 characters; None for neither."""
+    traceback: str | None
+    """The last 4 kB of the traceback; None without one."""
+
+
+# -- write ---------------------------------------------------------------------------------------------
+
+
+def history_entry(
+    outcome: str, *, error_type: str | None = None, message: str | None = None, traceback: str | None = None
+) -> str:
+    """Return the JSON text of an entry."""
+    entry = {"outcome": outcome, "error_type": error_type, "message": message, "traceback": traceback}
+    given = {name: value for name, value in entry.items() if value is not None}
+    return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+
+
+def exception_entry(outcome: str, error: BaseException) -> str:
+    """Return the entry of an attempt that an exception ended."""
+    return history_entry(
+        outcome,
+        error_type=storable(type(error).__qualname__),
+        message=storable(message_of(error)),
+        traceback=_traceback_of(error),
+    )
+
+
+def entry_in_ascii(entry: str) -> str:
+    """Return an entry for a database whose encoding lacks one of its characters."""
+    values = {name: to_ascii(value) for name, value in json.loads(entry).items()}
+    if "traceback" in values:
+        values["traceback"] = _end_of(values["traceback"])
+    return json.dumps(values, separators=(",", ":"))
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, which may be empty."""
+    try:
+        message = str(error)
+    except BaseException as mistake:  # noqa: BLE001 - user code; sys.exit() too ends the job only
+        message = f"(str() of it raised {type(mistake).__qualname__})"
+    return message[:MAX_MESSAGE_LENGTH]
+
+
+def storable(text: str) -> str:
+    """Return a text that PostgreSQL can hold: without NUL and surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def to_ascii(text: str) -> str:
+    """Return a text that every encoding can hold."""
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    if error.__traceback__ is None and error.__cause__ is None:
+        return None
+    try:
+        chunks = list(TracebackException.from_exception(error, limit=-MAX_FRAMES).format())
+    except BaseException as mistake:  # noqa: BLE001 - it calls methods of the exception, which are user code
+        return f"(formatting it raised {type(mistake).__qualname__})"
+    return _end_of(storable("".join(map(_shortened, chunks))))
+
+
+def _shortened(chunk: str) -> str:
+    return chunk if len(chunk) <= MAX_CHUNK_LENGTH else chunk[:MAX_CHUNK_LENGTH] + " ...\n"
+
+
+def _end_of(text: str) -> str:
+    return text.encode()[-MAX_TRACEBACK_BYTES:].decode(errors="ignore")
+
+
+# -- read ----------------------------------------------------------------------------------------------
+
+
+def errors_from(column: str | None) -> tuple[AttemptError, ...]:
+    """Return the valid entries of an ``errors`` column, oldest first."""
+    try:
+        entries = [] if column is None else json.loads(column)
+    except (ValueError, RecursionError):  # a number of 5,000 digits, or deep nesting
+        return ()
+    if not isinstance(entries, list):
+        return ()
+    return tuple(_error_from(entry) for entry in entries if _is_valid(entry))
+
+
+def instant_from(value: object) -> datetime | None:
+    """Return the instant that a JSON value represents, in UTC; None if it represents none."""
+    try:
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return None if instant is None or instant.tzinfo is None else instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _is_valid(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("attempt"), int)
+        and not isinstance(entry["attempt"], bool)
+        and isinstance(entry.get("outcome"), str)
+    )
+
+
+def _error_from(entry: dict[str, Any]) -> AttemptError:
+    def text(name: str) -> str | None:
+        value = entry.get(name)
+        return value if isinstance(value, str) else None
+
+    return AttemptError(
+        entry["attempt"],
+        instant_from(entry.get("started_at")),
+        instant_from(entry.get("ended_at")),
+        text("worker_id"),
+        entry["outcome"],
+        text("error_type"),
+        text("message"),
+        text("traceback"),
+    )
