@@ -29,6 +29,7 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus
+from pg_scheduler.events.gap_log import GapLog
 from pg_scheduler.events.log import EventLog
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
@@ -164,6 +165,7 @@ class Scheduler(
         self._retry_policy = retry_policy
         self._executors = check_executors(executors)
         self._events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
+        self._cluster_events = EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id)
         self._store = Store(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
@@ -241,7 +243,8 @@ class Scheduler(
             if self._switch_tasks:
                 await asyncio.wait(self._switch_tasks)
             if not self.is_shutting_down:  # else the caller is a job
-                await self._events.drain(SUBSCRIBER_TIMEOUT_S)
+                for bus in (self._events, self._cluster_events):
+                    await bus.drain(SUBSCRIBER_TIMEOUT_S)
 
     async def wait(self) -> None:
         """Wait until the Scheduler has stopped.
@@ -292,6 +295,7 @@ class Scheduler(
             self,
             self._store,
             self._events,
+            self._cluster_events,
             self._tasks,
             self._periodic,
             self._outbox,

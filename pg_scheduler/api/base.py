@@ -23,6 +23,7 @@ class SchedulerParts:
     _config: SchedulerConfig
     _store: Store
     _events: EventBus
+    _cluster_events: EventBus
     _tasks: TaskRegistry
     _outbox: Outbox
     _preparer: JobPreparer

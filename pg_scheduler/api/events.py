@@ -8,8 +8,10 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.errors import NotRunningError
-from pg_scheduler.events import Event, EventStream, Subscriber
+from pg_scheduler.errors import ConfigurationError, NotRunningError
+from pg_scheduler.events import Event, EventBus, EventsMissed, EventStream, Subscriber
+from pg_scheduler.events.bus import check_kinds
+from pg_scheduler.events.wire import names_of
 from pg_scheduler.jobs.validation import check_timeout
 
 __all__ = ["SUBSCRIBER_TIMEOUT_S", "EventMethods"]
@@ -22,7 +24,7 @@ class EventMethods(SchedulerParts):
     """Subscribe to events, wait for one, and iterate over them."""
 
     def subscribe(
-        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False
+        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False, cluster: bool = False
     ) -> Callable[[], None]:
         """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
 
@@ -32,6 +34,12 @@ class EventMethods(SchedulerParts):
         ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
         and stops neither the next event nor another subscriber.
 
+        With ``cluster=True``, the subscriber receives the events of every started Scheduler of the database:
+        at most once, in the order of each node, and without exceptions and stacks; an error has at most 200
+        characters. Nodes send a class only while a worker subscribes to it, from some milliseconds after the
+        call on. When events may have been lost, the subscriber receives ``EventsMissed`` and must read the
+        rows. Every role that may NOTIFY in the database can forge such events.
+
         ``shutdown()`` waits for up to 5 seconds until async subscribers have handled their queues. The
         subscription remains for the next ``start()``.
 
@@ -39,12 +47,17 @@ class EventMethods(SchedulerParts):
             subscriber: The function.
             kinds: The classes; a base class stands for its subclasses. All events if none is given.
             once: End the subscription with the first event.
+            cluster: Receive the events of all nodes. Requires a started Scheduler with a LISTEN connection.
 
         Returns:
             A function that ends the subscription. An async function is not called with queued events then.
 
         Raises:
             TypeError: ``subscriber`` is not a function, or a kind is not an event class.
+            ValueError: ``cluster=True``, and a class concerns one process only, such as PassFinished.
+            NotRunningError: ``cluster=True``, and the Scheduler is not running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive: the pool is too small, or a
+                pooler is in between and there is no ``direct_dsn``. A ValueError.
 
         Example::
 
@@ -52,20 +65,26 @@ class EventMethods(SchedulerParts):
 
             unsubscribe = scheduler.subscribe(print, JobFailed)
         """
-        return self._events.subscribe(subscriber, *kinds, once=once)
+        bus, kinds = self._source(kinds, cluster=cluster)
+        return bus.subscribe(subscriber, *kinds, once=once)
 
-    async def next_event(self, *kinds: type[Event], timeout: float | timedelta | None = None) -> Event:
+    async def next_event(
+        self, *kinds: type[Event], cluster: bool = False, timeout: float | timedelta | None = None
+    ) -> Event:
         """Wait for the next event of these classes, or of any class, and return it.
 
         Args:
             kinds: The classes; a base class stands for its subclasses.
+            cluster: Wait for an event of any node, or for EventsMissed; see ``subscribe()``.
             timeout: Seconds or a timedelta; None to wait without limit.
 
         Raises:
             TypeError: A kind is not an event class.
-            ValueError: The timeout is not a positive number.
+            ValueError: The timeout is not a positive number, or a class is not sent to other nodes.
             TimeoutError: There was no event in time.
-            NotRunningError: The Scheduler stopped before there was one.
+            NotRunningError: The Scheduler stopped before there was one, or ``cluster=True`` and it is not
+                running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive.
 
         Example::
 
@@ -77,7 +96,8 @@ class EventMethods(SchedulerParts):
                 print("no job has failed meanwhile")
         """
         limit_s = check_timeout(timeout)
-        stream = self._events.stream(*kinds, name="next_event()")
+        bus, kinds = self._source(kinds, cluster=cluster)
+        stream = bus.stream(*kinds, name="next_event()")
         try:
             async with asyncio.timeout(limit_s):
                 return await anext(stream)
@@ -86,7 +106,7 @@ class EventMethods(SchedulerParts):
         finally:
             await stream.aclose()
 
-    def events(self, *kinds: type[Event]) -> EventStream:
+    def events(self, *kinds: type[Event], cluster: bool = False) -> EventStream:
         """Return an asynchronous iterator over the events of these classes, or over all events.
 
         It collects up to 1,000 events from the call on, also between two steps. If the loop falls further
@@ -95,9 +115,13 @@ class EventMethods(SchedulerParts):
 
         Args:
             kinds: The classes; a base class stands for its subclasses.
+            cluster: Iterate over the events of all nodes, and EventsMissed; see ``subscribe()``.
 
         Raises:
             TypeError: A kind is not an event class.
+            ValueError: ``cluster=True``, and a class is not sent to other nodes.
+            NotRunningError: ``cluster=True``, and the Scheduler is not running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive.
 
         Example::
 
@@ -109,4 +133,22 @@ class EventMethods(SchedulerParts):
                 print(event)
                 break
         """
-        return self._events.stream(*kinds)
+        bus, kinds = self._source(kinds, cluster=cluster)
+        return bus.stream(*kinds)
+
+    def _source(
+        self, kinds: tuple[type[Event], ...], *, cluster: bool
+    ) -> tuple[EventBus, tuple[type[Event], ...]]:
+        """Return the bus to subscribe to, and the classes."""
+        check_kinds(kinds)
+        if not cluster:
+            return self._events, kinds
+        refusal = self._running().listener.refusal
+        if refusal is not None:
+            raise ConfigurationError(f"cluster=True requires notifications: {refusal}")
+        if local := [kind.__name__ for kind in kinds if not names_of([kind])]:
+            raise ValueError(
+                f"{', '.join(local)} concerns one process only and is not sent to other nodes; subscribe "
+                "to it without cluster=True"
+            )
+        return self._cluster_events, (*kinds, EventsMissed) if kinds else ()

@@ -1,7 +1,7 @@
 """Events of a Scheduler, as immutable values, and the types of their subscribers."""
 
 from pg_scheduler.events.bus import EventBus, Sink, Subscriber
-from pg_scheduler.events.gaps import EventsDropped
+from pg_scheduler.events.gaps import EventsDropped, EventsMissed
 from pg_scheduler.events.queues import EventStream
 from pg_scheduler.events.types import (
     Event,
@@ -39,6 +39,7 @@ __all__ = [
     "EventBus",
     "EventStream",
     "EventsDropped",
+    "EventsMissed",
     "JobCancelled",
     "JobCompleted",
     "JobEvent",

@@ -18,7 +18,7 @@ from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
 from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
 from pg_scheduler.events.types import Event
 
-__all__ = ["EventBus", "Sink", "Subscriber"]
+__all__ = ["EventBus", "Sink", "Subscriber", "check_kinds"]
 
 Subscriber = Callable[[Event], object]
 
@@ -58,6 +58,8 @@ class EventBus:
         self._worker_id = worker_id
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[type[Event], tuple[_Subscription, ...]] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called when a subscription begins or ends."""
         self._busy: dict[asyncio.Task[None], AsyncSubscriber] = {}
 
     def subscribe(
@@ -78,7 +80,7 @@ class EventBus:
         """
         if not callable(subscriber):
             raise TypeError(f"subscriber must be a function or an async function, not {subscriber!r}")
-        _check_kinds(kinds)
+        check_kinds(kinds)
         if not _is_async(subscriber):
             return self._add(subscriber, kinds, once=once)
         queued = AsyncSubscriber(
@@ -102,9 +104,14 @@ class EventBus:
         Raises:
             TypeError: A kind is not an event class.
         """
-        _check_kinds(kinds)
+        check_kinds(kinds)
         queue = StreamQueue(name, self._overflowed)
         return EventStream(queue, self._add(queue, kinds))
+
+    @property
+    def kinds(self) -> frozenset[type[Event]]:
+        """The classes that have subscribers."""
+        return frozenset(kind for each in self._subscriptions for kind in each.kinds)
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether an event of this class has a receiver. Otherwise it need not be created."""
@@ -165,7 +172,7 @@ class EventBus:
     ) -> Callable[[], None]:
         subscription = _Subscription(receiver, kinds or (Event,), once)
         self._subscriptions.append(subscription)
-        self._routes.clear()
+        self._changed()
 
         def remove() -> None:
             with suppress(ValueError):
@@ -175,7 +182,12 @@ class EventBus:
 
     def _remove(self, subscription: _Subscription) -> None:
         self._subscriptions.remove(subscription)
+        self._changed()
+
+    def _changed(self) -> None:
         self._routes.clear()
+        if self.on_change is not None:
+            self.on_change()
 
     def _overflowed(self, event: EventsDropped) -> None:
         if self._sink is not None:
@@ -189,7 +201,8 @@ class EventBus:
         return route
 
 
-def _check_kinds(kinds: tuple[object, ...]) -> None:
+def check_kinds(kinds: tuple[object, ...]) -> None:
+    """Raise TypeError unless all of them are event classes."""
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Event)):
             raise TypeError(f"kinds must be event classes of pg_scheduler.events, not {kind!r}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from pg_scheduler.events.types import Event
 
-__all__ = ["MAX_QUEUED_EVENTS", "EventsDropped"]
+__all__ = ["MAX_QUEUED_EVENTS", "EventsDropped", "EventsMissed"]
 
 MAX_QUEUED_EVENTS: Final = 1000
 """Events that wait for one asynchronous subscriber or iterator; older ones are dropped."""
@@ -25,3 +26,15 @@ class EventsDropped(Event):
     """How many events were dropped in this place."""
     subscriber: str
     """The name of the subscriber, ``events()`` or ``next_event()``."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsMissed(Event):
+    """Events of other nodes may be lost: read the rows of what you follow.
+
+    Every subscriber with ``cluster=True`` receives it, whatever its classes, when notifications arrive again
+    after the LISTEN connection was lost, and when the notifications of a node have a gap.
+    """
+
+    since: datetime
+    """When notifications last arrived, by the clock of this process."""

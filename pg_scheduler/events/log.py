@@ -118,6 +118,7 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
         logging.WARNING,
         "event subscriber %(subscriber)s is 1,000 events behind; its oldest events are dropped",
     ),
+    gaps.EventsMissed: (logging.WARNING, "events of other nodes may be lost since %(since)s"),
     types.ServiceFaulted: (logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s"),
 }
 

@@ -99,11 +99,13 @@ class RenewResult:
         alive: Whether the worker still has its row.
         lost: Ids of jobs that the worker no longer holds.
         late: Whether the lease had expired. The next heartbeat is then the first that counts.
+        subscriptions: The classes of events that other workers want, as they wrote them.
     """
 
     alive: bool
     lost: list[str]
     late: bool = False
+    subscriptions: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,17 @@ class WorkerRepository:
         now = self._statements.now
         args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
         (row,) = await self._statements.fetch("renew_lease", *args, on=on)
-        return RenewResult(row["alive"], row["lost"], row["late"])
+        return RenewResult(row["alive"], row["lost"], row["late"], row["subscriptions"] or ())
+
+    async def announce_subscriptions(self, worker_id: str, kinds: Sequence[str], message: str) -> None:
+        """Write the classes of events that a worker wants from others, and send the message to all."""
+        await self._statements.fetch(
+            "announce_subscriptions",
+            worker_id,
+            kinds or None,
+            await self._statements.channel(),
+            message,
+        )
 
     async def mark_stopping(self, worker_id: str) -> None:
         """Mark a worker whose threads run on: when its process has ended, their jobs have not crashed."""

@@ -254,7 +254,7 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.workers()``.
         """
     def subscribe(
-        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False
+        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False, cluster: bool = False
     ) -> Callable[[], None]:
         """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
 
@@ -264,17 +264,25 @@ class BlockingMethods(Blocking):
         ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
         and stops neither the next event nor another subscriber.
 
+        With ``cluster=True``, the subscriber receives the events of every started Scheduler of the database:
+        at most once, in the order of each node, and without exceptions and stacks; an error has at most 200
+        characters. Nodes send a class only while a worker subscribes to it, from some milliseconds after the
+        call on. When events may have been lost, the subscriber receives ``EventsMissed`` and must read the
+        rows. Every role that may NOTIFY in the database can forge such events.
+
         ``shutdown()`` waits for up to 5 seconds until async subscribers have handled their queues. The
         subscription remains for the next ``start()``.
 
         Parameters, values and errors are those of ``Scheduler.subscribe()``.
         """
-    def next_event(self, *kinds: type[Event], timeout: float | timedelta | None = None) -> Event:
+    def next_event(
+        self, *kinds: type[Event], cluster: bool = False, timeout: float | timedelta | None = None
+    ) -> Event:
         """Wait for the next event of these classes, or of any class, and return it.
 
         Parameters, values and errors are those of ``Scheduler.next_event()``.
         """
-    def events(self, *kinds: type[Event]) -> BlockingIterator[Event]:
+    def events(self, *kinds: type[Event], cluster: bool = False) -> BlockingIterator[Event]:
         """Return an asynchronous iterator over the events of these classes, or over all events.
 
         It collects up to 1,000 events from the call on, also between two steps. If the loop falls further

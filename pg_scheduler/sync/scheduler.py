@@ -234,16 +234,20 @@ class SyncScheduler(BlockingMethods):
             stops[:] = [scheduler.subscribe(*arguments, **options)]
 
         def unsubscribe() -> None:
-            if declare not in self._declarations:
+            if not stops:
                 return
-            self._declarations.remove(declare)
+            stop = stops.pop()
+            if declare in self._declarations:
+                self._declarations.remove(declare)
             portal = self._current
             if portal is None or not portal.is_alive or portal.is_own_thread:
-                stops[0]()
+                stop()
             else:
-                portal.call(stops[0])
+                portal.call(stop)
 
         self._declare("subscribe", declare)
+        if options.get("cluster"):  # requires a started Scheduler, which a forked child does not have
+            self._declarations.remove(declare)
         return unsubscribe
 
 

@@ -9,11 +9,20 @@ share it, whose answers show that it works; without answers for a while, the lis
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, Subscription
+from pg_scheduler.store.connections.listen import (
+    DUE,
+    EVENTS,
+    HEARTBEAT_REQUEST,
+    PERIODIC,
+    SUBSCRIPTIONS,
+    Subscription,
+)
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
@@ -48,6 +57,9 @@ class Listener(Service):
 
     Args:
         own_mark: The mark of this process's own notifications about due jobs, which are ignored.
+        on_events: Called with each notification about events of other nodes.
+        on_missed: Called when notifications arrive again after the connection was lost, with the time of the
+            last response on it.
     """
 
     name: ClassVar[str] = "listener"
@@ -60,6 +72,8 @@ class Listener(Service):
         signals: Signals,
         *,
         own_mark: str,
+        on_events: Callable[[str], None] = lambda _message: None,
+        on_missed: Callable[[datetime], None] = lambda _since: None,
         options: ListenerOptions = ListenerOptions(),
     ) -> None:
         super().__init__(events)
@@ -68,6 +82,11 @@ class Listener(Service):
         self._options = options
         self._worker_id = worker_id
         self._own_mark = own_mark
+        self._on_events = on_events
+        self._on_missed = on_missed
+        self._has_received = False
+        self.refusal: str | None = None
+        """Why this worker does not listen; None while it does, or reconnects."""
         self._signals = signals
         self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -84,17 +103,26 @@ class Listener(Service):
             return await self._subscription.check(self._options.check_interval_s)
         await self.drain()
         if not self._store.connections.can_spare_one:
-            self._events.publish(ListenerLost(TOO_SMALL))
+            self._refuse(TOO_SMALL)
             return NEVER
         self._subscription = Subscription(self._store, self._received, self._broken)
         if not await self._subscription.open() or not await self._receives_probe():
             await self.drain()
-            self._events.publish(ListenerLost(NOT_RECEIVING))
+            self._refuse(NOT_RECEIVING)
             return self._options.retry_interval_s
+        since = datetime.now(UTC) - timedelta(seconds=self._store.shared.silent_for)
         self._subscription.lend()
+        self.refusal = None
         self._events.publish(ListenerConnected(self._subscription.channel))
         self._signals.notifications_up()
+        if self._has_received:
+            self._on_missed(since)
+        self._has_received = True
         return self._options.check_interval_s
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        self._events.publish(ListenerLost(reason))
 
     async def _receives_probe(self) -> bool:
         await self._store.locks.notify([self._probe])
@@ -123,6 +151,10 @@ class Listener(Service):
             self._signals.heartbeat_requested()
         elif kind == PERIODIC:
             self._signals.schedules_changed()
+        elif kind == EVENTS:
+            self._on_events(about)
+        elif kind == SUBSCRIPTIONS and about != self._worker_id:
+            self._signals.heartbeat_requested()  # it reads them
 
     def _broken(self) -> None:
         self._signals.notifications_up.clear()

@@ -25,6 +25,8 @@ from pg_scheduler.settings import SchedulerConfig, VacuumTrigger
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.store import Store
 from pg_scheduler.version import __version__
+from pg_scheduler.worker.audience import Audience
+from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
@@ -67,6 +69,7 @@ class Runtime:
         scheduler: Scheduler,
         store: Store,
         events: EventBus,
+        cluster_events: EventBus,
         tasks: TaskRegistry,
         periodic: ScheduleBook,
         outbox: Outbox,
@@ -109,7 +112,11 @@ class Runtime:
             max_crashes=config.max_crashes,
             executors=executors,
         )
-        self.heartbeat = Heartbeat(store, events, in_flight, _worker(worker_id, config), lease, signals)
+        audience = Audience()
+        self.heartbeat = Heartbeat(
+            store, events, in_flight, _worker(worker_id, config), lease, signals, audience
+        )
+        relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
         keeper = LeaseKeeper(
             LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
             events,
@@ -122,7 +129,14 @@ class Runtime:
         )
         self.notifier = Notifier(events, outbox, signals)
         self.listener = Listener(
-            store, events, worker_id, signals, own_mark=outbox.mark, options=tuning.listener
+            store,
+            events,
+            worker_id,
+            signals,
+            own_mark=outbox.mark,
+            on_events=relay.receive,
+            on_missed=relay.missed,
+            options=tuning.listener,
         )
         self.rescuer = Rescuer(
             store.workers,
@@ -165,6 +179,7 @@ class Runtime:
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         parts: list[Part] = [
             self.heartbeat,
+            relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
             self.completer,
@@ -188,6 +203,7 @@ class Runtime:
             heartbeat=self.heartbeat,
             outbox=outbox,
             planner=self.planner,
+            relay=relay,
             rescuer=self.rescuer,
             supervisor=self._supervisor,
         )

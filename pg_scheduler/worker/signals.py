@@ -75,6 +75,8 @@ class Signals:
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
+        self.subscriptions_changed = Signal("other workers want other classes of events")
+        self.worker_registered = Signal("the row of this worker was missing and is written anew")
         self.database_up = Signal("the lease keeper has connected")
 
     def __iter__(self) -> Iterator[tuple[str, Signal]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pg_scheduler.worker.event_relay import RelayOptions
 from pg_scheduler.worker.lease.keeper import KeeperOptions
 from pg_scheduler.worker.lease.watchdog import WatchdogOptions
 from pg_scheduler.worker.listener import ListenerOptions
@@ -29,6 +30,7 @@ class Tuning:
     keeper: KeeperOptions = field(default_factory=KeeperOptions)
     listener: ListenerOptions = field(default_factory=ListenerOptions)
     names: NameReporterOptions = field(default_factory=NameReporterOptions)
+    relay: RelayOptions = field(default_factory=RelayOptions)
     rescuer: RescuerOptions = field(default_factory=RescuerOptions)
     results: ResultBufferOptions = field(default_factory=ResultBufferOptions)
     scanner: ScannerOptions = field(default_factory=ScannerOptions)

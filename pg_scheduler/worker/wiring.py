@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.maintenance.expirer import Expirer
 from pg_scheduler.worker.maintenance.planner import Planner
@@ -34,6 +35,7 @@ class Receivers:
     heartbeat: Heartbeat
     outbox: Outbox
     planner: Planner
+    relay: EventRelay
     rescuer: Rescuer
     supervisor: Supervisor
 
@@ -60,6 +62,8 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
             signals.notifications_up,
             (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake),
         ),
+        (signals.subscriptions_changed, (to.relay.follow,)),
+        (signals.worker_registered, (to.relay.announce_again,)),
         (signals.database_up, (to.supervisor.retry,)),
     )
 

@@ -27,6 +27,7 @@ TYPES = {
     "running_jobs": "integer",
     "liveness_key": "bigint",
     "lease_extension": "double precision",
+    "subscriptions": "text[]",
     "started_at": "timestamptz",
     "last_beat": "timestamptz",
     "lease_until": "timestamptz",
@@ -47,6 +48,9 @@ rows = st.fixed_dictionaries(
         "running_jobs": st.sampled_from(NUMBERS),
         "liveness_key": st.sampled_from(LIVENESS_KEYS),
         "lease_extension": st.sampled_from(EXTENSIONS),
+        "subscriptions": st.sampled_from(
+            [None, "{}", "{NULL}", "{JobStarted,no,\u202e}", "{{JobFailed},{a}}"]
+        ),
         "started_at": st.sampled_from(INSTANTS),
         "last_beat": st.sampled_from(INSTANTS),
         "lease_until": st.sampled_from(INSTANTS),

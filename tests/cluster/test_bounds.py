@@ -143,7 +143,7 @@ async def test_scheduler_methods_raise_within_the_limit_when_the_server_is_froze
         for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
         if not name.startswith("_")
     }
-    assert {name.partition(",")[0] for name in SCHEDULER_CALLS} == public - {"wait", "shutdown"}
+    assert {name.partition(",")[0] for name in SCHEDULER_CALLS} == public - {"wait", "shutdown", "next_event"}
     async with asyncpg.create_pool(private_dsn, min_size=32, max_size=32) as pool:
         scheduler = Scheduler(pool, vacuum_config=VacuumConfig(track_metrics=True), shutdown_timeout=LIMIT_S)
         await scheduler.start()
@@ -238,6 +238,7 @@ STORE_CALLS: dict[str, Call] = {
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),
     "register": lambda it, _: it.workers.register(worker(), LEASE),
     "renew": lambda it, _: it.workers.renew("w1", {}, LEASE),
+    "announce_subscriptions": lambda it, _: it.workers.announce_subscriptions("w1", ["JobFailed"], ""),
     "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
     "restart_leases": lambda it, _: it.workers.restart_leases(),
     "mark_stopping": lambda it, _: it.workers.mark_stopping("w1"),

@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobStarted
+from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobStarted, PassFinished
 from tests.docs import asgi
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import FILES, RECIPES, program
@@ -355,6 +355,27 @@ async def test_logging_recipe_adds_the_job_id_to_log_records(
     lines = capsys.readouterr().err.splitlines()
     assert f"INFO job={job_id} attempt=1 importing for request r-17" in lines
     assert lines[-2:] == ["INFO job=- attempt=0 outside", "INFO job=other attempt=0 given"]
+
+
+@recipe("jobs.md alerts.py")
+async def test_alert_recipe_reports_the_failures_of_another_node(
+    load: Load, pool: Pool, dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("jobs.md alerts.py")
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    async with asyncpg.create_pool(dsn) as own_pool, Scheduler(own_pool) as watcher:
+        watching = asyncio.create_task(module.watch(watcher))
+        async with running(pool) as (scheduler, seen):
+            relay = scheduler._running().receivers.relay
+            while not relay._audience.kinds:
+                await seen.until(PassFinished, len(seen.of(PassFinished)) + 1)
+            job_id = await scheduler.schedule(fail, execution_time=datetime.now(UTC))
+            assert isinstance(await watcher.next_event(JobFailed, cluster=True, timeout=10), JobFailed)
+    await watching
+    assert f"alert: {fail.__module__}.{fail.__qualname__} {job_id}: ValueError: no" in capsys.readouterr().out
 
 
 @recipe("jobs.md test_reminders.py")

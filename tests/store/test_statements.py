@@ -257,6 +257,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.cancel("f")
     await store.jobs.set_status("e", JobStatus.RUNNING, LEASE)
     assert (await store.workers.renew("w1", {}, LEASE, liveness_key=2**62)).alive
+    await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")
     assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # depends on the age of the server
     await store.workers.scan_deadlines(30, 120)
     await store.workers.restart_leases()

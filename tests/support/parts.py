@@ -21,6 +21,8 @@ from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, VacuumConfig
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.audience import Audience
+from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.lease import Lease
@@ -200,6 +202,9 @@ class Parts:
             own_mark=own_mark,
             options=self.tuning.listener,
         )
+
+    def relay(self, cluster: EventBus | None = None) -> EventRelay:
+        return EventRelay(self.store, self.bus, cluster or EventBus(), self.worker_id, Audience())
 
     def rescuer(self, *, max_crashes: int | None = 3) -> Rescuer:
         return Rescuer(

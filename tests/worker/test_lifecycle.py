@@ -20,6 +20,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "notifier": Parts.notifier,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
+    "event_relay": Parts.relay,
     "expirer": Parts.expirer,
     "heartbeat": Parts.heartbeat,
     "listener": Parts.listener,

@@ -7,6 +7,8 @@ Messages are few and short; receivers read the details from the tables:
 - ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
   node suspects the worker.
 - ``periodic``: a schedule was enabled or disabled.
+- ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
+- ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from pg_scheduler.store.connections.session import Connection, is_open, is_own_s
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
 
-__all__ = ["DUE", "HEARTBEAT_REQUEST", "PERIODIC", "Subscription"]
+__all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "SUBSCRIPTIONS", "Subscription"]
 
 DUE: Final = "due"
 HEARTBEAT_REQUEST: Final = "check"
 PERIODIC: Final = "periodic"
+SUBSCRIPTIONS: Final = "subscriptions"
+EVENTS: Final = "events"
 
 
 class Subscription:

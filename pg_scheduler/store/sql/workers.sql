@@ -35,7 +35,7 @@ WHERE worker_id <> $1
 -- job's row must not cost the worker its lease; a later heartbeat renews the row. $6 is the key of the
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
--- way to the worker.
+-- way to the worker. Returns also which classes of events other workers subscribe to, NULL for none.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -75,7 +75,18 @@ renewed AS (
 SELECT
     EXISTS (SELECT FROM worker) AS alive,
     coalesce((SELECT late FROM worker), false) AS late,
-    ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost;
+    ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost,
+    (SELECT array_agg(DISTINCT kind)
+     FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
+     WHERE other.worker_id <> $1) AS subscriptions;
+
+-- name: announce_subscriptions
+-- route: reserved
+-- Write the classes of events that a worker wants ($2), and notify every worker ($4) on the channel ($3).
+WITH announced AS (
+    UPDATE {schema}scheduler_workers SET subscriptions = $2 WHERE worker_id = $1 RETURNING worker_id
+)
+SELECT pg_notify($3, $4) FROM announced;
 
 -- name: mark_stopping
 -- route: reserved

@@ -11,6 +11,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.revoker import Revoker
@@ -33,6 +34,7 @@ class Heartbeat(Service):
 
     Args:
         worker: The row to register.
+        audience: Receives the classes of events that other workers want.
     """
 
     name: ClassVar[str] = "heartbeat"
@@ -45,6 +47,7 @@ class Heartbeat(Service):
         worker: Worker,
         lease: Lease,
         signals: Signals,
+        audience: Audience | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -52,6 +55,7 @@ class Heartbeat(Service):
         self._worker = worker
         self._lease = lease
         self._signals = signals
+        self._audience = audience or Audience()
         self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
@@ -95,8 +99,11 @@ class Heartbeat(Service):
         if not answer.alive:
             self._revoker.revoke_all()
             await self._register()
+            self._signals.worker_registered()
             return interval
         self._renewed(requested_at)
+        if self._audience.update(kind for kind in answer.subscriptions if kind is not None):
+            self._signals.subscriptions_changed()
         if lost := {job_id: held[job_id] for job_id in answer.lost if job_id in held}:
             await self._revoker.revoke(lost)
         if answer.late or (held and not self._signals.notifications_up.is_set):

@@ -50,6 +50,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {},
     ),
     (
+        events.EventsMissed(DUE),
+        "WARNING",
+        "events of other nodes may be lost since 2030-01-01 09:30:00.000+00:00",
+        {},
+    ),
+    (
         events.JobStarted(*ATTEMPT, execution_time=DUE),
         "DEBUG",
         f"{JOB} started, due at 2030-01-01 09:30:00.000+00:00",

@@ -1,0 +1,2 @@
+ALTER TABLE {schema}scheduler_workers
+    DROP COLUMN subscriptions;

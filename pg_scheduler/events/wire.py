@@ -1,0 +1,212 @@
+"""Events as text for other nodes, and back.
+
+An event on the wire has its class, ids, names, numbers and times, and at most 200 characters of each other
+text. Exceptions become text, and fields without a ``repr``, such as stacks, are left out. The text is ASCII,
+so that every encoding of a database can carry it.
+
+Every role that may NOTIFY can send such a text. ``decode()`` ignores what is no event.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Final, NamedTuple, NoReturn
+
+from pg_scheduler.events.gaps import EventsDropped, EventsMissed
+from pg_scheduler.events.log import LEVELS
+from pg_scheduler.events.types import (
+    Event,
+    JobScheduled,
+    KeeperConnected,
+    KeeperLost,
+    ListenerConnected,
+    ListenerLost,
+    PassFinished,
+    ServiceRetrying,
+)
+
+__all__ = ["MAX_TEXT_LENGTH", "carried_kinds", "decode", "encode", "names_of", "without_details"]
+
+MAX_TEXT_LENGTH: Final = 200
+"""Characters of a text, such as an error, on the wire. Ids and names are whole."""
+
+MAX_IDS: Final = 50
+"""Ids of one event on the wire."""
+
+MAX_INTEGER: Final = 2**63
+
+LOCAL: Final = frozenset(
+    {
+        EventsDropped,
+        EventsMissed,
+        JobScheduled,
+        KeeperConnected,
+        KeeperLost,
+        ListenerConnected,
+        ListenerLost,
+        PassFinished,
+        ServiceRetrying,
+    }
+)
+"""Classes that concern one process only."""
+
+WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers")
+"""Fields that end so are ids or names."""
+
+
+class _Field(NamedTuple):
+    name: str
+    read: Callable[[object], object]
+    is_whole: bool
+
+
+@cache
+def carried_kinds() -> Mapping[str, type[Event]]:
+    """Return the classes that can be sent to other nodes, by name."""
+    return {kind.__name__: kind for kind in LEVELS if kind not in LOCAL}
+
+
+def names_of(kinds: Iterable[type[Event]]) -> frozenset[str]:
+    """Return the names of the classes that can be sent, among these and their subclasses."""
+    wanted = tuple(kinds)
+    return frozenset(name for name, kind in carried_kinds().items() if issubclass(kind, wanted))
+
+
+def encode(event: Event) -> str:
+    """Return an event as JSON in ASCII."""
+    kind: Any = type(event)
+    values = {
+        each.name: value
+        for each in _carried_fields(kind)
+        if (value := _packed(getattr(event, each.name), is_whole=each.is_whole)) is not None
+    }
+    return json.dumps([type(event).__name__, values], separators=(",", ":"))
+
+
+def decode(text: str) -> list[Event]:
+    """Return the events of a JSON array, without those that this version cannot read."""
+    try:
+        found = json.loads(text, parse_constant=_reject)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, list):
+        return []
+    return [event for each in found if (event := _event_from(each)) is not None]
+
+
+def without_details(event: Event) -> Event | None:
+    """Return an event as other nodes receive it; None if they cannot."""
+    return next(iter(decode(f"[{encode(event)}]")), None)
+
+
+@cache
+def _carried_fields(kind: Any) -> tuple[_Field, ...]:
+    """Return the fields of a class that are sent; annotations are text in the modules of events."""
+    found = []
+    for each in fields(kind):
+        reader = _READERS.get(str(each.type).removesuffix(" | None"))
+        if each.repr and reader is not None:
+            found.append(_Field(each.name, reader, each.name.endswith(WHOLE)))
+    return tuple(found)
+
+
+def _packed(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
+    match value:
+        case str():
+            return value if is_whole else value[:MAX_TEXT_LENGTH]
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case BaseException():
+            return f"{type(value).__name__}: {value}"[:MAX_TEXT_LENGTH]
+        case tuple():
+            return [each for each in value[:MAX_IDS] if isinstance(each, str)]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+def _event_from(found: object) -> Event | None:
+    match found:
+        case [str() as name, dict() as values]:
+            kind = carried_kinds().get(name)
+        case _:
+            return None
+    if kind is None:
+        return None
+    known: dict[str, Any] = {}
+    carried: Any = kind
+    for field in _carried_fields(carried):
+        if field.name in values:
+            try:
+                known[field.name] = field.read(values[field.name])
+            except (TypeError, ValueError, OverflowError):
+                return None
+    readable = {each.name for each in _carried_fields(carried)}
+    for each in fields(kind):
+        has_default = each.default is not MISSING or each.default_factory is not MISSING
+        if each.name not in known and not has_default:
+            if each.name in readable and not str(each.type).endswith("| None"):
+                return None
+            known[each.name] = "" if each.type == "str" else None
+    return kind(**known)
+
+
+def _reject(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or not -MAX_INTEGER <= value < MAX_INTEGER:
+        raise ValueError("not a 64-bit integer")
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) not in {int, float} or not math.isfinite(float(value)):  # type: ignore[arg-type]
+        raise ValueError("not a finite number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not a boolean")
+    return value
+
+
+def _instant(value: object) -> datetime:
+    instant = datetime.fromisoformat(_text(value))
+    if instant.utcoffset() is None:
+        raise ValueError("a naive datetime")
+    return instant
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("not an array")
+    return tuple(_text(each) for each in value)
+
+
+_READERS: Final[Mapping[str, Callable[[object], object]]] = {
+    "str": _text,
+    "int": _integer,
+    "float": _number,
+    "bool": _boolean,
+    "datetime": _instant,
+    "timedelta": lambda value: timedelta(seconds=_number(value)),
+    "tuple[str, ...]": _texts,
+    "BaseException": lambda value: Exception(_text(value)),
+}
+"""Check the JSON of a field and return its value, by the annotation of the field."""
