@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import asyncpg
 
@@ -90,6 +90,13 @@ class Scheduler(
             ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.
         stop_grace: Seconds that an attempt gets to end after its cancellation: then the shutdown continues
             without it, and a thread that runs on is reported.
+        role: "worker" runs jobs, "scheduler" enqueues the jobs of schedules, "both" does both and "observer"
+            neither. Every role does maintenance and receives events.
+        identity: A label of this worker, such as the name of its pod, of up to 200 characters. At start, jobs
+            of a worker that ended with this identity on this machine are released at once.
+        only: Patterns such as "reports.*" for the names of jobs: others are left to other workers.
+        skip: Patterns for the names of jobs that are left to other workers.
+        metadata: Labels of this worker, a JSON object, for ``workers()``.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
@@ -133,6 +140,11 @@ class Scheduler(
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
         executors: Mapping[str, JobExecutor] | None = None,
         stop_grace: float = 10.0,
+        role: Literal["both", "scheduler", "worker", "observer"] = "both",
+        identity: str | None = None,
+        only: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -158,6 +170,11 @@ class Scheduler(
             max_payload_bytes=max_payload_bytes,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
+            role=role,
+            identity=identity,
+            only=only if isinstance(only, str) else tuple(only),  # type: ignore[arg-type] # rejected
+            skip=skip if isinstance(skip, str) else tuple(skip),  # type: ignore[arg-type] # rejected
+            metadata=None if metadata is None else dict(metadata),
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
@@ -194,7 +211,7 @@ class Scheduler(
 
     @property
     def is_running(self) -> bool:
-        """Whether this Scheduler claims jobs."""
+        """Whether this Scheduler has started."""
         return self._life.is_running
 
     @property

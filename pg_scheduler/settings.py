@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +41,9 @@ PARAMETERS: Final = {
     "heartbeat_threshold": "HEARTBEAT_THRESHOLD",
 }
 """Fields of SchedulerConfig that users set under another name."""
+
+MAX_LABEL_LENGTH: Final = 200
+MAX_METADATA_LENGTH: Final = 10_000
 
 Seconds = Annotated[float, Field(ge=0)]
 
@@ -207,6 +211,22 @@ def _check_identifier(name: str) -> str:
     return name
 
 
+def _check_label(label: str) -> str:
+    if not 0 < len(label) <= MAX_LABEL_LENGTH or "\x00" in label:
+        raise ValueError(f"should have 1 to {MAX_LABEL_LENGTH} characters and no NUL character")
+    return label
+
+
+def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
+    try:
+        text = json.dumps(metadata, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"should be values of JSON: {error}") from error
+    if "\\u0000" in text or len(text) > MAX_METADATA_LENGTH:
+        raise ValueError(f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL")
+    return metadata
+
+
 @_validated
 @dataclass(frozen=True, config=_DISCREET)
 class SchedulerConfig:
@@ -228,3 +248,18 @@ class SchedulerConfig:
     max_crashes: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
     max_loop_block: Annotated[float, Field(gt=0)]
     stop_grace: Annotated[float, Field(ge=0, le=86_400)] = 10.0
+    role: Literal["both", "scheduler", "worker", "observer"] = "both"
+    identity: Annotated[str, AfterValidator(_check_label)] | None = None
+    only: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    skip: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether the role claims and runs jobs."""
+        return self.role in {"both", "worker"}
+
+    @property
+    def plans(self) -> bool:
+        """Whether the role enqueues the jobs of schedules."""
+        return self.role in {"both", "scheduler"}

@@ -193,7 +193,8 @@ SETTINGS = (
     "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
     "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
-    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, clock=None"
+    f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, role='both', "
+    "identity=None, only=(), skip=(), metadata=None, clock=None"
 )
 PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "

@@ -69,8 +69,9 @@ class ScheduleMethods(SchedulerParts):
         self._store.connections.check_thread()
         if not self._periodic.enable(dedup_key, enabled):
             return False
-        if self._life.is_running and self._runtime is not None:
-            self._runtime.signals.schedules_changed()
+        runtime = self._runtime
+        if self._life.is_running and runtime is not None and runtime.config.plans:
+            runtime.signals.schedules_changed()
             return True
         try:
             loop = asyncio.get_running_loop()

@@ -58,6 +58,8 @@ class WorkerStarted(Event):
     """The name of the machine."""
     pid: int = field(default_factory=os.getpid)
     """The id of the process."""
+    identity: str | None = None
+    """The label of the Scheduler; None for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,3 +277,9 @@ class Worker:
     """Whether the lease is valid by the database's clock."""
     is_stopping: bool = False
     """Whether the worker has shut down, and threads of its process that cannot be stopped run on."""
+    role: str = "both"
+    """The role: both, scheduler, worker or observer."""
+    identity: str | None = None
+    """The label that the worker was given; None for none."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The labels that the worker was given. Empty if the row's metadata is not a JSON object."""

@@ -81,7 +81,8 @@ class TaskRegistry:
             self._exact[each] = task
         for each in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
             self._loose.setdefault(each, {})[task.identity] = task
-        self._version += self._size() != size
+        has_moved = known is not None and known.executor != task.executor
+        self._version += self._size() != size or has_moved
         return task
 
     def adopt(self, func: JobFunction) -> Task:

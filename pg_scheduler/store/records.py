@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any, Final
 
@@ -41,7 +42,12 @@ def job_from(row: Any) -> Job:
 
 def worker_from(row: Any) -> Worker:
     """Convert a row of list_workers."""
-    return Worker(**dict(row))
+    values = dict(row)
+    try:
+        metadata = json.loads(values.pop("metadata") or "{}")
+    except (ValueError, RecursionError):  # written by hand: numbers of too many digits, or too deep
+        metadata = {}
+    return Worker(**values, metadata=metadata if isinstance(metadata, dict) else {})
 
 
 def periodic_from(row: Any) -> PeriodicRow:

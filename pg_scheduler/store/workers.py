@@ -59,6 +59,9 @@ class WorkerRepository:
             self._statements.now,
             liveness_key,
             extension_s,
+            worker.role,
+            worker.identity,
+            json.dumps(dict(worker.metadata)) if worker.metadata else None,
         )
 
     async def renew(
@@ -122,6 +125,12 @@ class WorkerRepository:
         grace_s, now = self._server_start_grace_s, self._statements.now
         rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, silence, now)
         return {row[0]: (row[1], row[2]) for row in rows}
+
+    async def ended_namesakes(self, worker_id: str, identity: str, hostname: str) -> list[str]:
+        """Return other workers of this identity and host whose process has ended."""
+        grace_s = self._server_start_grace_s
+        rows = await self._statements.fetch("ended_namesakes", worker_id, identity, hostname, grace_s)
+        return [row[0] for row in rows]
 
     async def restart_leases(self, limit: int = 1000) -> None:
         """Restart leases that began in the future, because the server's clock was set back."""

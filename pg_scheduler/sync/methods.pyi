@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypedDict, TypeVar, overload
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 
 from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
@@ -49,6 +49,11 @@ class Settings(TypedDict, total=False):
     retry_policy: RetryPolicy
     executors: Mapping[str, JobExecutor] | None
     stop_grace: float
+    role: Literal["both", "scheduler", "worker", "observer"]
+    identity: str | None
+    only: Sequence[str]
+    skip: Sequence[str]
+    metadata: Mapping[str, Any] | None
     clock: Clock | None
 
 class BlockingMethods(Blocking):
@@ -62,7 +67,7 @@ class BlockingMethods(Blocking):
         """The id of this Scheduler in the tables, from construction on."""
     @property
     def is_running(self) -> bool:
-        """Whether this Scheduler claims jobs."""
+        """Whether this Scheduler has started."""
     @property
     def is_shutting_down(self) -> bool:
         """Whether ``shutdown()`` is in progress."""

@@ -65,7 +65,7 @@ class Lifecycle:
                 self.runtime = None
                 raise
             self.is_running = True
-            self._events.publish(WorkerStarted(self.worker_id))
+            self._events.publish(WorkerStarted(self.worker_id, identity=runtime.config.identity))
 
     async def shutdown(self) -> None:
         """Stop the parts; a no-op while they do not run."""

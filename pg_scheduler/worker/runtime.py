@@ -44,6 +44,7 @@ from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
@@ -82,6 +83,8 @@ class Runtime:
         self._store = store
         self._events = events
         self._outbox = outbox
+        self.config = config
+        self._worker_id = worker_id
         self.signals = signals = Signals()
         lease = Lease(config.lease_seconds, config.max_loop_block)
         deleted: Counter[JobStatus] = Counter()
@@ -147,6 +150,8 @@ class Runtime:
             signals,
             heartbeat_threshold=config.heartbeat_threshold,
             max_crashes=config.max_crashes,
+            namesakes=None if config.identity is None else (config.identity, platform.node()),
+            lock_scan_interval_s=None if config.runs_jobs else config.polling.max_interval,
             options=tuning.rescuer,
         )
         expirer = Expirer(store.jobs, events, tasks, worker_id, tuning.expirer)
@@ -154,12 +159,13 @@ class Runtime:
             store.workers,
             events,
             signals,
-            NameReporter(store.jobs, events, tasks, worker_id, tuning.names),
+            NameReporter(store.jobs, events, tasks, worker_id, tuning.names) if config.runs_jobs else None,
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
             options=tuning.scanner,
         )
         self.planner = Planner(store, events, periodic, signals)
+        self.routing = Routing(tasks, executors, config.only, config.skip)
         self.claimer = Claimer(
             store.claims,
             events,
@@ -167,7 +173,7 @@ class Runtime:
             results,
             in_flight,
             lease,
-            tasks,
+            self.routing,
             worker_id,
             signals,
             batch=config.batch_claim_limit,
@@ -189,8 +195,8 @@ class Runtime:
             self.rescuer,
             expirer,
             scanner,
-            self.planner,
-            self.claimer,
+            *([self.planner] if config.plans else []),
+            *([self.claimer] if config.runs_jobs else []),
         ]
         for part in parts:
             if isinstance(part, Service):
@@ -211,17 +217,19 @@ class Runtime:
 
     @property
     def rejection(self) -> ConnectionRejectedError | None:
-        """The error of the last claim if its connection was rejected."""
-        outage = self.claimer.outage
+        """The error of the last claim, else heartbeat, if its connection was rejected."""
+        outage = self.claimer.outage if self.config.runs_jobs else self.heartbeat.outage
         return outage if isinstance(outage, ConnectionRejectedError) else None
 
     async def start(self) -> None:
-        """Start every part; return when jobs are being claimed."""
+        """Start every part of the role; return when jobs are being claimed."""
         try:
             await self._supervisor.start()
         except BaseException:  # whatever it was, no part runs that could use them
             await self._store.connections.release_held()
             raise
+        if self.config.runs_jobs:
+            self.routing.warn(self._worker_id)
         if not self._store.connections.can_open_lease_connection:
             self._events.publish(KeeperLost(TOO_SMALL))
 
@@ -264,4 +272,7 @@ def _worker(worker_id: str, config: SchedulerConfig) -> Worker:
         now,
         now,
         True,
+        role=config.role,
+        identity=config.identity,
+        metadata=config.metadata or {},
     )

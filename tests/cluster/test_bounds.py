@@ -240,6 +240,7 @@ STORE_CALLS: dict[str, Call] = {
     "renew": lambda it, _: it.workers.renew("w1", {}, LEASE),
     "announce_subscriptions": lambda it, _: it.workers.announce_subscriptions("w1", ["JobFailed"], ""),
     "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
+    "ended_namesakes": lambda it, _: it.workers.ended_namesakes("w1", "pod", "host"),
     "restart_leases": lambda it, _: it.workers.restart_leases(),
     "mark_stopping": lambda it, _: it.workers.mark_stopping("w1"),
     "deregister": lambda it, _: it.workers.deregister("w1"),

@@ -353,6 +353,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "results.count_crashes",
         "results.write",
         "workers.deregister",
+        "workers.ended_namesakes",
         "workers.mark_stopping",
         "jobs.waiting_names",
     }

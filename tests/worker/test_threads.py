@@ -219,7 +219,9 @@ async def test_thread_that_ignores_its_timeout_is_reported_and_keeps_its_slot(
 ) -> None:
     bench = Bench(parts, seen, stop_grace=0.0)
     blocker = Blocker()
-    task = await bench.submit(blocker.job, timeout_seconds=0.01)
+    task = await bench.submit(blocker.job, timeout_seconds=60.0)
+    await blocker.wait_begun()
+    bench.executor._time_out(parts.in_flight.attempts["a"])
     (abandoned,) = await seen.until(ThreadAbandoned)
     assert (abandoned.job_id, abandoned.attempt) == ("a", 1)
     assert "in job\n" in abandoned.stack
@@ -430,3 +432,31 @@ async def test_scheduler_restarts_as_another_worker_while_an_old_thread_runs(dsn
         job = await scheduler.get_job(job_id)
         assert job is not None
         assert (job.attempt, job.crash_count) == (2, 0)
+
+
+async def test_idle_thread_ends_after_a_while_and_the_next_job_gets_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def job() -> None:
+        threads.append(threading.current_thread())
+
+    monkeypatch.setattr("pg_scheduler.worker.runners.thread.IDLE_S", 0.01)
+    assert isinstance(await bench.run(job), JobCompleted)
+    await asyncio.to_thread(threads[0].join, PATIENCE)
+    assert not threads[0].is_alive()
+    assert isinstance(await bench.run(job, job_id="b"), JobCompleted)
+    assert threads[1] is not threads[0]
+
+
+def test_cancel_of_a_call_that_runs_as_a_coroutine_is_left_to_its_task() -> None:
+    call = JobCall(None, lambda_job, (), {})  # type: ignore[arg-type] # not read
+    assert not call.cancel()
+    assert call.is_cancelled
+    calls: list[int] = []
+    call.on_cancel(lambda: calls.append(1))
+    call.report_abandoned("")
+    assert call.cancel()
+    assert not call.is_unstoppable
+    assert calls == []  # it was cancelled before

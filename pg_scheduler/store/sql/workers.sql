@@ -3,9 +3,9 @@
 -- Write a worker's row with a new lease.
 INSERT INTO {schema}scheduler_workers (
     worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
-    started_at, last_beat, lease_until
+    role, identity, metadata, started_at, last_beat, lease_until
 )
-VALUES ($1, $2, $3, $4, $5, $8, $9, coalesce($7, now()), coalesce($7, now()),
+VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb, coalesce($7, now()), coalesce($7, now()),
         coalesce($7, now()) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
@@ -26,6 +26,18 @@ WHERE worker_id <> $1
            AND (clock_timestamp() < pg_postmaster_start_time()
                 OR clock_timestamp() > (pg_postmaster_start_time() + make_interval(secs => $2)))
            AND pg_try_advisory_xact_lock_shared(liveness_key)));
+
+-- name: ended_namesakes
+-- route: reserved
+-- Return other workers of identity $2 on host $3 whose liveness lock is free; see suspect_workers.
+SELECT worker_id
+FROM {schema}scheduler_workers
+WHERE worker_id <> $1
+  AND identity = $2
+  AND hostname = $3
+  AND (clock_timestamp() < pg_postmaster_start_time()
+       OR clock_timestamp() > (pg_postmaster_start_time() + make_interval(secs => $4)))
+  AND pg_try_advisory_xact_lock_shared(liveness_key);
 
 -- name: renew_lease
 -- route: shared, tuned
@@ -106,7 +118,7 @@ SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
     least(greatest(last_beat, {first_instant}), {last_instant}) AS last_beat,
     least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
     lease_until > coalesce($1, now()) AS is_alive,
-    stopping AS is_stopping
+    stopping AS is_stopping, role, identity, metadata::text AS metadata
 FROM {schema}scheduler_workers AS worker
 ORDER BY worker.started_at, worker_id;
 

@@ -49,7 +49,7 @@ class DeadlineScanner(Service):
         workers: WorkerRepository,
         events: EventBus,
         signals: Signals,
-        names: NameReporter,
+        names: NameReporter | None,
         *,
         lease: float,
         heartbeat_threshold: float,
@@ -69,7 +69,7 @@ class DeadlineScanner(Service):
         moved = random.uniform(-options.jitter, options.jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)
         ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
-        if ahead.has_overdue:
+        if ahead.has_overdue and self._names is not None:
             await self._names.report()
         waits = []
         deadlines = (

@@ -41,6 +41,8 @@ class Rescuer(Service):
     Args:
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
         max_crashes: Workers that may die while they run one job before it fails; None for no limit.
+        namesakes: An identity and a host: the first pass reclaims at once from its workers that ended.
+        lock_scan_interval_s: Seconds between scans for free liveness locks; None if a claimer finds them.
     """
 
     name: ClassVar[str] = "rescuer"
@@ -56,6 +58,8 @@ class Rescuer(Service):
         *,
         heartbeat_threshold: float,
         max_crashes: int | None,
+        namesakes: tuple[str, str] | None = None,
+        lock_scan_interval_s: float | None = None,
         options: RescuerOptions = RescuerOptions(),
     ) -> None:
         super().__init__(events)
@@ -67,6 +71,8 @@ class Rescuer(Service):
         self._lease = lease
         self._outbox = outbox
         self._signals = signals
+        self._namesakes = namesakes
+        self._lock_scan_interval_s = lock_scan_interval_s
         self._scans_locks = False
         self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
 
@@ -82,7 +88,12 @@ class Rescuer(Service):
         if not self._lease.is_trusted:
             return self._options.untrusted_delay_s
         await self._workers.restart_leases(batch_size)
+        if self._lock_scan_interval_s is not None:
+            self._scans_locks = True
         dead = await self._find_dead()
+        if self._namesakes is not None:
+            dead += await self._workers.ended_namesakes(self._worker_id, *self._namesakes)
+            self._namesakes = None
         rescue = await self._workers.rescue(
             self._heartbeat_threshold, batch_size, suspects=dead, max_crashes=self._max_crashes
         )
@@ -96,7 +107,9 @@ class Rescuer(Service):
             self._signals.due()
         if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
             return 0
-        return self._options.answer_timeout_s if self._suspects else NEVER
+        if self._suspects:
+            return self._options.answer_timeout_s
+        return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
 
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""

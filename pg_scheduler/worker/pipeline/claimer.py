@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import ReleaseOutcome
-from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.claims import ClaimRepository
@@ -51,6 +50,13 @@ class ClaimerOptions:
     locked that row to quarantine it."""
 
 
+class Names(Protocol):
+    """The names of the jobs to claim."""
+
+    def names(self) -> list[str]:
+        """Return the same list while nothing has changed."""
+
+
 class Claimer(Service):
     """Claim due jobs for free slots.
 
@@ -71,7 +77,7 @@ class Claimer(Service):
         results: ResultBuffer,
         in_flight: InFlight,
         lease: Lease,
-        tasks: TaskRegistry,
+        names: Names,
         worker_id: str,
         signals: Signals,
         *,
@@ -86,7 +92,7 @@ class Claimer(Service):
         self._results = results
         self._in_flight = in_flight
         self._lease = lease
-        self._tasks = tasks
+        self._names = names.names
         self._worker_id = worker_id
         self._signals = signals
         self._batch = batch
@@ -159,7 +165,7 @@ class Claimer(Service):
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
         await self._pacing.reach_due_time()
-        self._head.use_names(self._tasks.names())
+        self._head.use_names(self._names())
         self._cursor.start_at(self._head.since, self._head.after)
         since = self._cursor.since()
         is_at_start = since is self._cursor.start
@@ -207,7 +213,7 @@ class Claimer(Service):
             if self._claimed_cheaply:
                 return await self._claims.claim(
                     self._worker_id,
-                    self._tasks.names(),
+                    self._names(),
                     limit,
                     crashed=crashed,
                     isolated_from=self._isolated_from,
@@ -224,7 +230,7 @@ class Claimer(Service):
         with self._results.completions() as completions:
             answer = await self._claims.exchange(
                 self._worker_id,
-                self._tasks.names(),
+                self._names(),
                 limit,
                 completed=completions.claims,
                 keep=self._results.keeps_completed,
@@ -240,7 +246,7 @@ class Claimer(Service):
         if answer.silence:
             self._signals.worker_silent()
         if answer.expired:
-            await self._claims.explain_expiry(self._worker_id, self._tasks.names(), answer.expired)
+            await self._claims.explain_expiry(self._worker_id, self._names(), answer.expired)
         for expired in answer.expired:
             self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         if answer.crashed is not None:
@@ -295,7 +301,7 @@ class Claimer(Service):
         """Fail the due jobs whose rows cannot be read: each would end every claim."""
         self._start_over()
         await self._release_unacknowledged()
-        names, limit = self._tasks.names(), min(self._executor.free, self._batch)
+        names, limit = self._names(), min(self._executor.free, self._batch)
         left_out = self._isolated_from if self._in_flight.has_crashed_job else None
         for job in await self._claims.quarantine_unreadable(names, limit, isolated_from=left_out):
             self._failed_claims = 0
@@ -304,7 +310,7 @@ class Claimer(Service):
     async def _quarantine_oversized(self) -> None:
         """Fail the due jobs that are too large to be read in time, after a claim that timed out."""
         self._start_over()
-        names = self._tasks.names()
+        names = self._names()
         left_out = self._isolated_from if self._in_flight.has_crashed_job else None
         for job in await self._claims.quarantine_oversized(names, self._batch, isolated_from=left_out):
             self._events.publish(JobFailed(*job))

@@ -1,0 +1,82 @@
+"""Select the jobs that a worker claims, by the names in their rows.
+
+The claim selects by names in any case, so routing costs it nothing. Jobs that a worker leaves out stay
+pending for other workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.registry import TaskRegistry
+
+__all__ = ["Routing"]
+
+
+class Routing:
+    """The names that a worker claims.
+
+    Args:
+        tasks: The registered functions.
+        executors: The names of the executors that the worker has.
+        only: Patterns, one of which a name must match; empty for all names.
+        skip: Patterns that a name must not match.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskRegistry,
+        executors: Collection[str],
+        only: Sequence[str] = (),
+        skip: Sequence[str] = (),
+    ) -> None:
+        self._tasks = tasks
+        self._executors = {ASYNC, *executors}
+        self._only = only
+        self._skip = skip
+        self._registered: list[str] | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """Return the names to claim. The list is the same object until functions are registered."""
+        registered = self._tasks.names()
+        if registered is not self._registered:
+            self._registered = registered
+            names = [name for name in registered if self._is_claimed(name)]
+            self._names = registered if len(names) == len(registered) else names
+        return self._names
+
+    def warn(self, worker_id: str) -> None:
+        """Log which patterns match no registered name, and which functions have no executor here."""
+        names = self._tasks.names()
+        for option, patterns in (("only", self._only), ("skip", self._skip)):
+            for pattern in patterns:
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    message = "%s=%r matches no registered function; see scheduler.register()"
+                    logger.warning(message, option, pattern, extra=record_fields(worker_id=worker_id))
+        for executor in sorted({self._executor_of(name) for name in names} - self._executors):
+            missing = sorted({self._name_of(name) for name in names if self._executor_of(name) == executor})
+            logger.warning(
+                "executor %r is missing here, so jobs of %s are left to other workers; pass executors=",
+                executor,
+                ", ".join(missing),
+                extra=record_fields(worker_id=worker_id),
+            )
+
+    def _is_claimed(self, name: str) -> bool:
+        return (
+            (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only))
+            and not any(fnmatchcase(name, pattern) for pattern in self._skip)
+            and self._executor_of(name) in self._executors
+        )
+
+    def _executor_of(self, name: str) -> str:
+        task = self._tasks.resolve(name)
+        return ASYNC if task is None else task.executor
+
+    def _name_of(self, name: str) -> str:
+        task = self._tasks.resolve(name)
+        return name if task is None else task.name
