@@ -200,11 +200,13 @@ PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
     "job_name=None, dedup_key=None, enabled=True"
 )
-SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, timeout=UNSET"
+SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, timeout=UNSET, metadata=None"
 TASK = (
-    "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET"
+    "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
+    "metadata=None"
 )
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
+CALL = "timeout=UNSET, metadata=None, connection=None"
 
 
 @pytest.mark.parametrize(
@@ -217,14 +219,17 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.register, f"(func=None, *, name=None, aliases=(), {TASK})"),
         (
             Scheduler.schedule,
-            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, timeout=UNSET, connection=None)",
+            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, {CALL})",
         ),
         (
             Scheduler.enqueue,
-            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, timeout=UNSET, connection=None)",
+            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, {CALL})",
         ),
         (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
-        (Scheduler.schedule_job, f"(job_name, execution_time, task_data, {SCHEDULE}, *, timeout=UNSET)"),
+        (
+            Scheduler.schedule_job,
+            f"(job_name, execution_time, task_data, {SCHEDULE}, *, timeout=UNSET, metadata=None)",
+        ),
         (Scheduler.cancel_job, "(job_id)"),
         (Scheduler.retry_job, "(job_id)"),
         (Scheduler.update_job_status, "(job_id, status)"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 
 __all__ = ["InspectionMethods"]
@@ -32,6 +33,7 @@ class InspectionMethods(SchedulerParts):
         worker_id: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Job]:
@@ -43,6 +45,8 @@ class InspectionMethods(SchedulerParts):
             worker_id: Only jobs that this worker runs or ran last.
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
+            metadata: Only jobs whose metadata contain these keys and values. Such a call examines at most
+                20,000 rows, so a page can be short, or empty, while ``next`` is set.
             after: The ``next`` of the previous page; None for the first page.
             limit: Jobs per page, 1 to 10,000.
 
@@ -51,6 +55,7 @@ class InspectionMethods(SchedulerParts):
 
         Raises:
             ValueError: A status is unknown, a time is naive, or the limit is out of range.
+            PayloadError: JSON cannot represent the metadata; a ValueError.
 
         Example::
 
@@ -73,6 +78,7 @@ class InspectionMethods(SchedulerParts):
             due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit,
+            metadata=encode_object("metadata", metadata) if metadata else None,
         )
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:

@@ -39,6 +39,7 @@ class JobMethods(SchedulerParts):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
         connection: Connection | None = None,
     ) -> str:
         """Schedule one job at one time.
@@ -58,6 +59,7 @@ class JobMethods(SchedulerParts):
                 limit. Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's, else one hour.
+            metadata: A JSON object for people and filters, merged into that of the task.
             connection: An asyncpg connection inside a transaction. The job exists if and only if that
                 transaction commits.
 
@@ -69,8 +71,8 @@ class JobMethods(SchedulerParts):
                 has the wrong type.
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction, or another value
                 is out of range.
-            PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
-                Nothing is stored.
+            PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
+                ``max_payload_bytes``. Nothing is stored.
             JobConflictError: The id exists and the resolution is RAISE; a ValueError.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the job may
                 exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
@@ -94,6 +96,7 @@ class JobMethods(SchedulerParts):
             job_id,
             misfire_grace_time,
             timeout=timeout,
+            metadata=metadata,
         )
         (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.insert(job, conflict_resolution, connection)
@@ -111,6 +114,7 @@ class JobMethods(SchedulerParts):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
         connection: Connection | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
@@ -131,6 +135,7 @@ class JobMethods(SchedulerParts):
                 Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's, else one hour.
+            metadata: A JSON object for people and filters, merged into that of the task.
             connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
                 this call, not from the commit.
 
@@ -157,6 +162,7 @@ class JobMethods(SchedulerParts):
                 job_id=job_id,
                 misfire_grace_time=misfire_grace_time,
                 timeout=timeout,
+                metadata=metadata,
             )
         else:
             spec = JobSpec(
@@ -169,6 +175,7 @@ class JobMethods(SchedulerParts):
                 job_id,
                 misfire_grace_time,
                 timeout=timeout,
+                metadata=metadata,
             )
             (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
@@ -215,6 +222,7 @@ class JobMethods(SchedulerParts):
         misfire_grace_time: int | Unset | None = UNSET,
         *,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -228,6 +236,7 @@ class JobMethods(SchedulerParts):
             conflict_resolution: The behaviour when the id exists.
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
             timeout: Time limit of one attempt, as in ``schedule()``.
+            metadata: A JSON object, as in ``schedule()``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -243,6 +252,7 @@ class JobMethods(SchedulerParts):
             job_id=job_id,
             misfire_grace_time=misfire_grace_time,
             timeout=timeout,
+            metadata=metadata,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, overload
 
@@ -34,6 +34,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> F: ...
     @overload
     def register(
@@ -48,6 +49,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -61,6 +63,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -76,6 +79,7 @@ class RegistrationMethods(SchedulerParts):
             retry: The delays before its retries, as in ``@job()``.
             priority: Default priority, as in ``@job()``.
             executor: Where its jobs run, as in ``@job()``.
+            metadata: Metadata of its jobs, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -98,6 +102,7 @@ class RegistrationMethods(SchedulerParts):
             retry=retry,
             priority=priority,
             executor=executor,
+            metadata=metadata,
         )
 
         def add(function: F) -> F:

@@ -8,6 +8,7 @@ from operator import is_not
 from typing import Any, cast
 
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
+from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -75,6 +76,8 @@ class JobPreparer:
             if spec.execution_time is not last.execution_time:
                 due = check_execution_time(spec.execution_time)
             task_data = task.encode(spec.args, spec.kwargs)
+            if spec.metadata is not None or task.metadata:
+                task_data = with_metadata(task_data, task.metadata, spec.metadata)
             if limit is not None and len(task_data) > limit:
                 check_size(task_data, limit)
             if spec.job_id is None:
@@ -96,6 +99,7 @@ class JobPreparer:
         job_id: str | None,
         misfire_grace_time: int | Unset | None,
         timeout: float | timedelta | Unset | None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
 
@@ -116,6 +120,7 @@ class JobPreparer:
         )
         due = check_execution_time(execution_time)
         task_data = encode(args, kwargs) if task is None else task.encode(args, kwargs)
+        task_data = with_metadata(task_data, NO_METADATA if task is None else task.metadata, metadata)
         check_size(task_data, self._max_payload_bytes)
         if job_id is None:
             return GeneratedIdJob(new_job_id(), task_data, due, *defaults)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pg_scheduler.errors import JobCancelledError
+from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.rows import Claim
 
 if TYPE_CHECKING:
@@ -46,6 +48,12 @@ class CurrentJob:
     scheduler: Scheduler = field(repr=False, compare=False)
     """The Scheduler that runs the attempt, so that jobs can schedule jobs."""
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
+    _task_data: str = field(default="{}", repr=False, compare=False)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the task, the schedule and the job; empty if there is none."""
+        return metadata_of(self._task_data)
 
     @property
     def pool(self) -> asyncpg.Pool[Any]:
@@ -101,4 +109,4 @@ def current_job() -> CurrentJob:
     if seconds is not None:
         deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
     about = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
-    return CurrentJob(*about, deadline, scheduler, cancellation.get(None))
+    return CurrentJob(*about, deadline, scheduler, cancellation.get(None), claim.task_data)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
@@ -28,6 +28,7 @@ def job(
     retry: RetryPolicy | None = None,
     priority: JobPriority | Unset = UNSET,
     executor: str | Unset = UNSET,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -45,6 +46,7 @@ def job(
         executor: Where its jobs run: "async" is the event loop, "thread" a thread, "process" a process
             that imports the function; other names are those of the Scheduler's ``executors=``. If omitted, an
             ``async def`` runs in the event loop, and a plain function in a thread.
+        metadata: A JSON object for people and filters, merged into that of its jobs.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -71,6 +73,7 @@ def job(
         retry=retry,
         priority=priority,
         executor=executor,
+        metadata=metadata,
     )
 
     def decorate(func: F) -> F:

@@ -132,6 +132,7 @@ class JobSpec:
             limit. Default: the task's, else the Scheduler's.
         timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
             task's, else one hour.
+        metadata: A JSON object for people and filters, merged into that of the task.
 
     Raises:
         TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
@@ -156,6 +157,7 @@ class JobSpec:
     job_id: str | None = None
     misfire_grace_time: int | Unset | None = UNSET
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
+    metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.func, Call):
@@ -213,6 +215,8 @@ class Job:
     """The error of the last failed attempt, or the reason of a cancellation or expiry; None for neither."""
     replacement: bool
     """Whether a new definition waits until the running attempt ends."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The metadata of the task, the schedule and the job. Empty if there is none."""
     errors: tuple[AttemptError, ...] = ()
     """The newest 10 attempts that did not simply complete, oldest first. ``retry_job()`` keeps them, a new
     definition clears them."""

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["check_size", "decode", "encode", "split_task_data"]
+__all__ = ["check_size", "decode", "encode", "encode_object", "split_task_data"]
 
 _read = json.JSONDecoder().raw_decode
 
@@ -92,6 +92,18 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
     return text or _to_json({"args": args, "kwargs": named})
 
 
+def encode_object(name: str, value: object) -> str:
+    """Return a mapping as JSON text; ``name`` is that of the parameter.
+
+    Raises:
+        PayloadError: It is not a mapping, or JSON cannot represent a value.
+    """
+    if not isinstance(value, Mapping):
+        raise PayloadError(f"{name} must be a dict, not {type(value).__name__}; pass {name}={{'key': value}}")
+    _check(dict(value), name, 0)
+    return _to_json(dict(value))
+
+
 def split_task_data(task_data: object) -> tuple[Any, Any]:
     """Return the ``args`` and ``kwargs`` of a mapping in which both keys are optional.
 
@@ -123,7 +135,8 @@ def check_size(task_data: str, limit: int | None) -> str:
         size = len(_to_text(json.loads(task_data)).encode()) if "\\u" in task_data else len(task_data)
         if size > limit:
             raise PayloadError(
-                f"the arguments have {size} bytes of JSON, more than max_payload_bytes = {limit}; "
+                f"the arguments, with metadata, have {size} bytes of JSON, more than "
+                f"max_payload_bytes = {limit}; "
                 "store them elsewhere and pass an id or a path, or increase max_payload_bytes="
             )
     return task_data

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
+from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import qualified_name
 from pg_scheduler.jobs.payload import encode
@@ -29,6 +30,7 @@ class TaskOptions:
     retry: RetryPolicy | None = None
     priority: JobPriority | Unset = UNSET
     executor: str | Unset = UNSET
+    metadata: Mapping[str, Any] | None = None
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -43,6 +45,7 @@ class Task:
         misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
         retry: The delays before retries; None for the Scheduler's policy.
         executor: The name of the executor.
+        metadata: Merged into that of its jobs.
         arity: The arguments that the function accepts.
     """
 
@@ -54,6 +57,7 @@ class Task:
     retry: RetryPolicy | None = field(default=None, kw_only=True)
     priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     arity: Arity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +88,7 @@ class Task:
         Raises:
             TypeError: An option has the wrong type.
             ConfigurationError: An option is out of range.
+            PayloadError: JSON cannot represent the metadata.
         """
         grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
         priority, retry, executor = options.priority, options.retry, options.executor
@@ -103,6 +108,7 @@ class Task:
             executor=self._executor_of(func)
             if isinstance(executor, Unset)
             else check_executor(func, executor),
+            metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
         )
 
     def _executor_of(self, func: JobFunction) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
+from typing import Any, Final
 
 import asyncpg
 
@@ -19,7 +20,10 @@ from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import ExpiredJob, OverdueName, StatusChange
 
-__all__ = ["JobRepository"]
+__all__ = ["MAX_EXAMINED_ROWS", "JobRepository"]
+
+MAX_EXAMINED_ROWS: Final = 20_000
+"""Rows that one call with a metadata filter examines at most."""
 
 
 class JobRepository:
@@ -204,14 +208,29 @@ class JobRepository:
         due_from: datetime | None,
         due_before: datetime | None,
         limit: int,
+        metadata: str | None = None,
     ) -> Page[Job]:
-        """Return a page of jobs in the order of their ids."""
+        """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
         wanted = None if statuses is None else [status.value for status in statuses]
-        rows = await self._statements.fetch(
-            "list_jobs", after, wanted, job_name, worker_id, due_from, due_before, limit + 1
-        )
+        filters = after, wanted, job_name, worker_id, due_from, due_before, limit + 1
+        if metadata is not None:
+            return await self._find_jobs(*filters, metadata)
+        rows = await self._statements.fetch("list_jobs", *filters)
         jobs = [job_from(row) for row in rows[:limit]]
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
+
+    async def _find_jobs(self, *filters: Any) -> Page[Job]:
+        limit = filters[6] - 1
+        jobs: list[Job] = []
+        end = None
+        for row in await self._statements.fetch("find_jobs", *filters, MAX_EXAMINED_ROWS):
+            values = dict(row)
+            matches, place = values.pop("matches"), values.pop("place")
+            if matches:
+                jobs.append(job_from(values))
+            if place == MAX_EXAMINED_ROWS:
+                end = values["job_id"]
+        return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else end)
 
     async def count_jobs(self, job_name: str | None) -> JobCounts:
         """Count the jobs of each status."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.history import errors_from, instant_from
+from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import progress_from
@@ -22,12 +23,14 @@ MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 def job_from(row: Any) -> Job:
     """Convert a row of get_job or list_jobs. Arguments and other JSON in another format are omitted."""
     values = dict(row)
+    task_data = values.pop("task_data")
     try:
-        args, kwargs = decode(values.pop("task_data"))
+        args, kwargs = decode(task_data)
     except PayloadError:
         args, kwargs = (), {}
     seconds = values.pop("timeout_seconds")
     values["status"] = JobStatus(values["status"])
+    values["metadata"] = metadata_of(task_data)
     values["errors"] = errors_from(values["errors"])
     values["progress"] = progress_from(values["progress"])
     values["fire_time"] = instant_from(values["fire_time"])

@@ -112,6 +112,7 @@ class BlockingMethods(Blocking):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -132,6 +133,7 @@ class BlockingMethods(Blocking):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -152,6 +154,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job at one time.
 
@@ -170,6 +173,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -200,6 +204,7 @@ class BlockingMethods(Blocking):
         misfire_grace_time: int | Unset | None = UNSET,
         *,
         timeout: float | timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -241,6 +246,7 @@ class BlockingMethods(Blocking):
         worker_id: str | None = None,
         due_from: datetime | None = None,
         due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
         after: str | None = None,
         limit: int = 100,
     ) -> Page[Job]:

@@ -645,6 +645,17 @@ async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
     assert capsys.readouterr().out == "invoice 1\nweekly report\n"
 
 
+@recipe("inspecting.md tenants.py")
+async def test_tenants_recipe_finds_the_jobs_of_one_tenant(load: Load, pool: Pool) -> None:
+    module = await load("inspecting.md tenants.py")
+    scheduler = Scheduler(pool)
+    await scheduler.initialize_db()
+    ids = [await module.send_for(scheduler, n % 2, "ada@example.org") for n in range(4)]
+    found = await module.jobs_of(scheduler, 1)
+    assert [job.job_id for job in found] == [ids[1], ids[3]]
+    assert found[0].metadata == {"area": "mail", "tenant": 1}
+
+
 @recipe("inspecting.md post_mortem.py")
 async def test_post_mortem_recipe_shows_an_error_for_each_attempt(load: Load, pool: Pool) -> None:
     module = await load("inspecting.md post_mortem.py")

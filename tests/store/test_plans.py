@@ -53,6 +53,7 @@ TYPES = {
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
+    "find_jobs": "text, text[], text, text, timestamptz, timestamptz, bigint, text, bigint",
 }
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
 TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
@@ -92,6 +93,7 @@ VALUES = {
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
+    "find_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10, '{}', 1000",
 }
 
 
@@ -192,6 +194,7 @@ EXPECTED = {
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
+    "find_jobs": {KEY},
 }
 
 
@@ -353,7 +356,10 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.restart_leases()
         await store.workers.rescue(120)
         await store.connections.release_held()
-    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - {"get_job", "list_jobs", "vacuum_blocks"}}
+    hot = {
+        QUERIES[name].text: name
+        for name in EXPECTED.keys() - {"get_job", "list_jobs", "find_jobs", "vacuum_blocks"}
+    }
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:

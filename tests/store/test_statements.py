@@ -274,6 +274,17 @@ async def use_path(store: Store) -> object:
     page = await store.jobs.list_jobs(
         after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
     )
+    found = await store.jobs.list_jobs(
+        after=None,
+        statuses=None,
+        job_name=None,
+        worker_id=None,
+        due_from=None,
+        due_before=None,
+        limit=9,
+        metadata="{}",
+    )
+    assert found == []
     counts = await store.jobs.count_jobs(None)
     return job.args, len(page), counts.total
 

@@ -103,6 +103,33 @@ WHERE ($1::text IS NULL OR job_id > $1)
 ORDER BY job_id
 LIMIT $7;
 
+-- name: find_jobs
+-- route: pool
+-- Return a page of jobs as list_jobs does whose metadata contain $8, and examine $9 rows at most.
+--
+-- The last row that was examined is part of the result, whether it matches or not, if rows may follow: the next
+-- page begins after it. The first condition bounds the scan of the key under any plan.
+SELECT {job_columns}, matches, place
+FROM (
+    SELECT
+        *, row_number() OVER () AS place,
+        ($2::text[] IS NULL OR status = ANY ($2))
+            AND ($3::text IS NULL OR job_name = $3)
+            AND ($4::text IS NULL OR worker_id = $4)
+            AND ($5::timestamptz IS NULL OR execution_time >= $5)
+            AND ($6::timestamptz IS NULL OR execution_time < $6)
+            AND task_data -> 'metadata' @> ($8::text)::jsonb AS matches
+    FROM (
+        SELECT *
+        FROM {schema}scheduled_jobs
+        WHERE job_id >= coalesce($1::text, '') AND ($1 IS NULL OR job_id > $1)
+        ORDER BY job_id
+        LIMIT $9::bigint
+    ) AS examined
+) AS found
+WHERE matches OR place = $9
+LIMIT $7::bigint;
+
 -- name: count_jobs
 -- route: pool
 -- Count jobs by status.

@@ -1,0 +1,131 @@
+"""Metadata of jobs: their place in task_data, their limits, and what is read of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pg_scheduler import JobSpec, PayloadError, job
+from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.jobs.metadata import check_metadata, metadata_of, with_metadata
+from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.task import TaskOptions
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+async def work(*_args: object) -> None: ...
+
+
+def prepared(
+    metadata: Any, *, of_task: Any = None, limit: int | None = None, args: tuple[Any, ...] = ()
+) -> list[str]:
+    """Return the task_data of a job that was prepared by its function, and by its name."""
+    tasks = TaskRegistry()
+    tasks.register(work, options=TaskOptions(metadata=of_task))
+    preparer = JobPreparer(tasks, misfire_grace_time=None, max_payload_bytes=limit)
+    (one,) = preparer.prepare([JobSpec(work, DUE, args=args, metadata=metadata)])
+    name = f"{__name__}.work"
+    task = tasks.resolve(name)
+    assert task is not None
+    other = preparer.prepare_named(
+        name,
+        DUE,
+        args,
+        None,
+        priority=task.priority,
+        max_retries=0,
+        job_id=None,
+        misfire_grace_time=None,
+        timeout=None,
+        metadata=metadata,
+    )
+    return [one.task_data, other.task_data]
+
+
+@pytest.mark.parametrize("metadata", [None, {}])
+def test_task_data_of_a_job_without_metadata_are_its_arguments_alone(metadata: Any) -> None:
+    assert prepared(metadata, args=(1,)) == [encode((1,), {})] * 2 == ['{"args":[1],"kwargs":{}}'] * 2
+
+
+def test_metadata_are_the_third_key_of_task_data() -> None:
+    (text, other) = prepared({"tenant": 7}, args=("é",))
+    assert text == other == '{"args":["\\u00e9"],"kwargs":{},"metadata":{"tenant":7}}'
+    assert decode(text) == (("é",), {})
+    assert metadata_of(text) == {"tenant": 7}
+
+
+def test_metadata_of_task_and_job_are_merged_at_the_top_level() -> None:
+    for text in prepared({"team": {"b": 2}, "tenant": 7}, of_task={"team": {"a": 1}, "area": "mail"}):
+        assert metadata_of(text) == {"team": {"b": 2}, "tenant": 7, "area": "mail"}
+    for text in prepared(None, of_task={"area": "mail"}):
+        assert metadata_of(text) == {"area": "mail"}
+
+
+def test_metadata_count_towards_the_size_limit() -> None:
+    assert prepared({"a": 1}, limit=42)
+    with pytest.raises(PayloadError, match=r"the arguments, with metadata, have 43 bytes .* = 42"):
+        prepared({"a": 10}, limit=42)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ([], "metadata must be a dict, not list"),
+        ("text", "metadata must be a dict, not str"),
+        ({1: 2}, "metadata has the key 1, but JSON keys are str"),
+        ({"a": {"b": DUE}}, r"metadata\['a'\]\['b'\] is a datetime.datetime, .* pass .isoformat\(\) of it"),
+        ({"a": "\x00"}, r"metadata\['a'\] contains a NUL character"),
+        ({"trace": "00-1"}, r"metadata\['trace'\] is reserved for trace context; pass a dict of strings"),
+        ({"trace": {"traceparent": 1}}, r"metadata\['trace'\] is reserved"),
+    ],
+)
+def test_invalid_metadata_are_rejected_at_the_call(metadata: Any, message: str) -> None:
+    with pytest.raises(PayloadError, match=message):
+        prepared(metadata)
+    with pytest.raises(PayloadError, match=message):
+        job(metadata=metadata)(work)
+
+
+def test_trace_context_is_accepted() -> None:
+    trace = {"trace": {"traceparent": "00-1-2-03"}}
+    assert check_metadata(trace) == trace
+
+
+def test_task_keeps_a_copy_of_its_metadata() -> None:
+    given = {"tags": ["a"]}
+    tasks = TaskRegistry()
+    task = tasks.register(work, options=TaskOptions(metadata=given))
+    given["tags"].append("b")
+    assert task.metadata == {"tags": ["a"]}
+    assert tasks.register(work, name="other").metadata == {"tags": ["a"]}
+    assert tasks.register(work, options=TaskOptions(metadata={})).metadata == {}
+
+
+@pytest.mark.parametrize(
+    "task_data",
+    [
+        "{}",
+        "[]",
+        "null",
+        '"text"',
+        '{"metadata": [1]}',
+        '{"metadata": null}',
+        "[" + "1" * 5000 + "]",
+        "[" * 9999,
+    ],
+    ids=range(8),
+)
+def test_metadata_are_empty_when_the_column_holds_something_else(task_data: str) -> None:
+    assert metadata_of(task_data) == {}
+
+
+def test_with_metadata_returns_json() -> None:
+    assert json.loads(with_metadata("{}"[:1] + '"args":[]}', {"a": "}"}, None)) == {
+        "args": [],
+        "metadata": {"a": "}"},
+    }
