@@ -33,6 +33,7 @@ ROWS: Final = (
     "two_workers",
     "bulk",
     "enqueue",
+    "sync_enqueue",
     "latency",
     "lateness",
     "herd",

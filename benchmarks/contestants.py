@@ -100,7 +100,12 @@ PEERS: Final = (
         "SELECT count(*) FROM pgqueuer",
         drain=100_000,
         drain_default=30_000,
-        requirements=("pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"),
+        requirements=(
+            "pgqueuer==1.6.0",
+            "asyncpg==0.32.0",
+            "psycopg[binary]==3.3.9",
+            "uvloop==0.23.0",
+        ),
     ),
     Contestant(
         "pg-scheduler 0.2.3",
@@ -120,7 +125,12 @@ PEERS: Final = (
         "SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",
         drain=5_000,
         drain_default=2_000,
-        requirements=("procrastinate==3.10.0", "psycopg==3.3.9", "psycopg-pool==3.3.3", "uvloop==0.23.0"),
+        requirements=(
+            "procrastinate==3.10.0",
+            "psycopg[binary]==3.3.9",
+            "psycopg-pool==3.3.3",
+            "uvloop==0.23.0",
+        ),
     ),
     Contestant(
         "APScheduler",

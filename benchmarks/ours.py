@@ -7,8 +7,8 @@ import json
 import re
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ import asyncpg
 
 from benchmarks.peers.protocol import Order, Peer, nap, record, run, send_event
 from pg_scheduler import JobPriority, JobSpec, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
+from pg_scheduler.sync import SyncScheduler
 
 __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
 
@@ -98,6 +99,14 @@ class Ours(Peer):
         batch = self.order.options.get("batch", 10_000)
         for start in range(0, len(jobs), 100_000):
             await self._scheduler.schedule_bulk(jobs[start : start + 100_000], batch_size=batch)
+
+    @contextmanager
+    def blocking(self) -> Iterator[Callable[[dict[str, Any]], object]]:
+        """Call schedule() of a SyncScheduler."""
+        with SyncScheduler(self.order.dsn) as scheduler:
+            yield lambda arguments: scheduler.schedule(
+                self.job, execution_time=_instant(None), kwargs=arguments, priority=self.priority
+            )
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

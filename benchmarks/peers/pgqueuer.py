@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from threading import local
 from typing import Any
 
 import asyncpg
+import psycopg  # type: ignore[import-not-found]
 from pgqueuer import PgQueuer  # type: ignore[import-not-found]
-from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver  # type: ignore[import-not-found]
-from pgqueuer.queries import Queries  # type: ignore[import-not-found]
+from pgqueuer.db import (  # type: ignore[import-not-found]
+    AsyncpgDriver,
+    AsyncpgPoolDriver,
+    SyncPsycopgDriver,
+)
+from pgqueuer.queries import Queries, SyncQueries  # type: ignore[import-not-found]
 
 from benchmarks.peers.protocol import Peer, record, run
 
@@ -58,6 +64,23 @@ class Queuer(Peer):
             await self._queries.enqueue(
                 ["work"] * len(batch), batch, [0] * len(batch), [_delay(due)] * len(batch)
             )
+
+    @contextmanager
+    def blocking(self) -> Iterator[Callable[[dict[str, Any]], object]]:
+        """Call enqueue() with one connection of psycopg for each thread."""
+        connections = local()
+        opened = []
+
+        def send(arguments: dict[str, Any]) -> object:
+            if not hasattr(connections, "queries"):
+                connection = psycopg.connect(self.order.dsn, autocommit=True)
+                opened.append(connection)
+                connections.queries = SyncQueries(SyncPsycopgDriver(connection))
+            return connections.queries.enqueue("work", json.dumps(arguments).encode())
+
+        yield send
+        for connection in opened:
+            connection.close()
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

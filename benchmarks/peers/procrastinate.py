@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,6 +48,15 @@ class Procrastinate(Peer):
         """Call batch_defer_async() with 10,000 jobs at a time."""
         for start in range(0, len(arguments), 10_000):
             await self._timed(due).batch_defer_async(*arguments[start : start + 10_000])
+
+    @contextmanager
+    def blocking(self) -> Iterator[Callable[[dict[str, Any]], object]]:
+        """Call defer() with a pool of psycopg."""
+        connector = procrastinate.SyncPsycopgConnector(conninfo=self.order.dsn, min_size=1, max_size=20)
+        app = procrastinate.App(connector=connector)
+        task = app.task(name="work")(work)
+        with app.open():
+            yield lambda arguments: task.defer(**arguments)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

@@ -22,7 +22,8 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,11 +40,11 @@ class Order:
     """The task of a driver.
 
     Attributes:
-        op: ``install`` the tables, insert ``many`` jobs or ``single`` ones, ``work``, or ``both`` (work, and
-            insert single jobs from the same process).
+        op: ``install`` the tables, insert ``many`` jobs or ``single`` ones, also through the ``blocking``
+            call, ``work``, or ``both`` (work, and insert single jobs from the same process).
         n: The number of jobs to insert or to run.
         mode: The scheduler's default settings, or tuned ones.
-        callers: With ``single``: the number of concurrent callers.
+        callers: With ``single`` and ``blocking``: the number of concurrent callers, tasks or threads.
         every: With ``single``: the mean pause between two jobs in seconds, varied by half; 0 for none.
         rate: With ``single``: jobs per second of all callers together, independent of the duration of the
             calls; 0 for no limit.
@@ -54,7 +55,7 @@ class Order:
         options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module.
     """
 
-    op: Literal["install", "many", "single", "work", "both"]
+    op: Literal["install", "many", "single", "blocking", "work", "both"]
     dsn: str
     n: int = 0
     mode: Mode = "default"
@@ -161,6 +162,10 @@ class Peer(ABC):
     async def send_many(self, arguments: list[dict[str, Any]], due: float | None) -> None:
         """Insert many jobs through the documented bulk call."""
 
+    def blocking(self) -> AbstractContextManager[Callable[[dict[str, Any]], object]]:
+        """Open the connections of the call for code without asyncio, and return the call for one job."""
+        raise NotImplementedError
+
     @abstractmethod
     def working(self) -> AbstractAsyncContextManager[None]:
         """Run a worker."""
@@ -191,6 +196,9 @@ async def _execute(peer: Peer) -> dict[str, Any]:
         async with peer.sending():
             await _wait_for_start()
             return await _send_singly(peer)
+    if order.op == "blocking":
+        await _wait_for_start()
+        return await asyncio.to_thread(_send_blocking, peer)
     await _wait_for_start()
     record.wanted = order.n
     record.step = max(1, order.n // MARKS) if order.n else 1000
@@ -230,6 +238,22 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(order.callers)))
     return {"seconds": time.perf_counter() - began}
+
+
+def _send_blocking(peer: Peer) -> dict[str, Any]:
+    numbers = iter(range(peer.order.n))
+
+    def caller() -> None:
+        for number in numbers:
+            send(payload(0.0, number))
+
+    with peer.blocking() as send, ThreadPoolExecutor(peer.order.callers) as threads:
+        send(payload(0.0, 0))  # opens the first connection
+        gc.collect()
+        began = time.perf_counter()
+        for ended in [threads.submit(caller) for _ in range(peer.order.callers)]:
+            ended.result()
+        return {"seconds": time.perf_counter() - began}
 
 
 async def _until_done(quiet: float) -> None:

@@ -41,6 +41,8 @@ __all__ = ["create_app"]
 @job(name="reminders.send")
 def send_reminder(to: str, text: str) -> None:
     """Send a reminder. It is a plain function, so it runs in a thread."""
+    if "@" not in to:
+        raise ValueError(f"{to!r} is no address")
     print(f"to {to}: {text}", flush=True)
 
 

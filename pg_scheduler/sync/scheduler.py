@@ -81,7 +81,8 @@ class SyncScheduler(BlockingMethods):
     Args:
         dsn: Address of the database: ``postgresql://user:password@host:5432/database``.
         pool_size: Maximum number of connections. They are opened when needed, and closed after five minutes
-            without use. A worker with 4 or more reserves one for heartbeats and one for claims.
+            without use. With fewer than 5, the connection of an insert is reset after each call, which is
+            another round trip.
         **settings: The other parameters of `Scheduler`, by name.
 
     Raises:
@@ -94,7 +95,7 @@ class SyncScheduler(BlockingMethods):
             scheduler.schedule(send_mail, execution_time=datetime.now(UTC))
     """
 
-    def __init__(self, dsn: str, *, pool_size: int = 4, **settings: Unpack[Settings]) -> None:
+    def __init__(self, dsn: str, *, pool_size: int = 5, **settings: Unpack[Settings]) -> None:
         if not isinstance(dsn, str):
             raise TypeError(f"dsn must be a str, not {type(dsn).__name__}; for a pool, use Scheduler")
         if urlsplit(dsn).scheme not in {"postgresql", "postgres"}:

@@ -19,12 +19,12 @@ from tools.environment import ROOT
 TIMEOUT_S: Final = 50
 
 HEAD: Final = """
-import atexit, multiprocessing, os, signal, sys, threading, time
+import asyncio, atexit, multiprocessing, os, signal, sys, threading
 from datetime import UTC, datetime, timedelta
 from pg_scheduler import job
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.store.connections.asyncpg_private import file_number, open_connections
-from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.sync import SyncScheduler, portal
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 
 def command(code: str, dsn: str) -> list[str]:
     # Forking is the subject; Python 3.12 and later warn of it when other threads run.
-    options = ["-X", "dev", "-W", "error", "-W", "ignore::DeprecationWarning"]
+    options = ["-W", "error", "-W", "ignore::DeprecationWarning"]
     return [sys.executable, *options, "-c", HEAD + textwrap.dedent(code), dsn]
 
 

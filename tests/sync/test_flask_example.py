@@ -39,7 +39,7 @@ def test_flask_example_sends_each_reminder_once_from_one_of_four_workers(dsn: st
         assert process.stdout.readline() == "to ada@example.org: tea\n"
         assert send("POST", f"{address}/report")["id"].startswith("periodic:")
         assert process.stdout.readline() == "report\n"
-        send("PUT", f"{address}/reminders/four", {"at": now, "args": ["ada@example.org"]})
+        send("PUT", f"{address}/reminders/four", {"at": now, "args": ["ada", "tea"]})
         assert process.stdout.readline().startswith("JobFailed(job_id='four'")
         process.send_signal(signal.SIGTERM)
         out, log = process.communicate(timeout=TIMEOUT_S)

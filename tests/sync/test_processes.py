@@ -16,8 +16,14 @@ async def count(pool: asyncpg.Pool) -> int:
     return found
 
 
-async def test_forked_children_open_connections_of_their_own(pool: asyncpg.Pool, dsn: str) -> None:
-    code = """
+LOOPS = {"uvloop": "", "asyncio": "portal.new_event_loop = asyncio.new_event_loop"}
+"""Code that chooses the event loop: that of uvloop is the default where it is installed."""
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+async def test_forked_children_open_connections_of_their_own(pool: asyncpg.Pool, dsn: str, loop: str) -> None:
+    code = f"""
+    {loop}
     scheduler.schedule(work, execution_time=LATER)
     parent = sockets_of(scheduler)
     assert parent
@@ -112,11 +118,13 @@ async def test_child_of_a_worker_has_its_functions_and_subscribers_and_no_runnin
     assert len(set(lines)) == 3, "the child has a worker id of its own"
 
 
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 async def test_child_that_was_forked_without_the_hooks_of_python_opens_connections_of_its_own(
-    pool: asyncpg.Pool, dsn: str
+    pool: asyncpg.Pool, dsn: str, loop: str
 ) -> None:
     # uWSGI forks in C: the functions registered with os.register_at_fork() are not called.
-    code = """
+    code = f"""
+    {loop}
     import ctypes
     scheduler.schedule(work, execution_time=LATER)
     parent = sockets_of(scheduler)
@@ -186,7 +194,6 @@ async def test_exit_keeps_every_returned_job_when_the_scheduler_was_not_closed(
 
 async def test_exit_shuts_a_started_scheduler_down_and_keeps_results(pool: asyncpg.Pool, dsn: str) -> None:
     code = """
-    import asyncio
     began = threading.Event()
 
     @job(name="slow")
@@ -239,7 +246,6 @@ async def test_keyboard_interrupt_cancels_the_call_and_leaves_the_scheduler_usab
     pool: asyncpg.Pool, dsn: str
 ) -> None:
     code = """
-    import asyncio
 
     def calls():
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]
@@ -266,7 +272,6 @@ async def test_keyboard_interrupt_cancels_the_call_and_leaves_the_scheduler_usab
 
 async def test_interrupted_script_releases_its_jobs(pool: asyncpg.Pool, dsn: str) -> None:
     code = """
-    import asyncio
 
     @job(name="endless")
     async def endless():

@@ -27,7 +27,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import Event, JobCompleted, WorkerStarted
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.sync import SyncScheduler, portal
 from pg_scheduler.sync import scheduler as scheduler_module
 from pg_scheduler.sync.portal import Portal
 
@@ -391,3 +391,15 @@ def test_portal_raises_the_error_of_closing_its_resource() -> None:
     portal = Portal(Resource)
     with pytest.raises(LookupError, match="not closed"):
         portal.close(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("module", ["uvloop", "asyncio"])
+def test_scheduler_works_with_the_loops_of_uvloop_and_asyncio(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setattr(portal, "new_event_loop", pytest.importorskip(module).new_event_loop)
+    with SyncScheduler(dsn) as scheduler:
+        loop = scheduler._portal().call(asyncio.get_running_loop)
+        assert type(loop).__module__.startswith(module)
+        scheduler.start()
+        assert scheduler.schedule(work, execution_time=LATER)
