@@ -28,6 +28,7 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.jobs.call import Call, call
 from pg_scheduler.jobs.context import CurrentJob, current_job
+from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import (
@@ -54,6 +55,7 @@ from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 __all__ = [
     "UNSET",
+    "Abort",
     "AttemptError",
     "Call",
     "ConfigurationError",
@@ -89,6 +91,7 @@ __all__ = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "Snooze",
     "ThreadExecutor",
     "TransientFault",
     "VacuumConfig",

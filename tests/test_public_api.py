@@ -33,6 +33,7 @@ from tests.docs.snippets import PAGES, ROOT, Snippet, snippets_of
 from tools.reference.source import PUBLIC_MODULES
 
 NAMES = [
+    "Abort",
     "AttemptError",
     "Call",
     "ConfigurationError",
@@ -68,6 +69,7 @@ NAMES = [
     "SchemaMissingError",
     "SchemaTooNewError",
     "ServiceCancelledError",
+    "Snooze",
     "ThreadExecutor",
     "TransientFault",
     "UNSET",

@@ -66,6 +66,7 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.JobCompleted: (logging.DEBUG, f"{_JOB} completed"),
     types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
     types.JobRetried: (logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s"),
+    types.JobSnoozed: (logging.INFO, f"{_JOB} snoozed, next attempt in %(delay)s"),
     types.JobReleased: (
         logging.WARNING,
         f"{_JOB} interrupted by the shutdown and released, attempt not counted",

@@ -19,6 +19,7 @@ __all__ = [
     "JobReleased",
     "JobRetried",
     "JobScheduled",
+    "JobSnoozed",
     "JobStarted",
     "JobsReclaimed",
     "JobsVacuumed",
@@ -126,6 +127,14 @@ class JobRetried(JobEvent):
     """The time until the retry is due."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     """The exception that the attempt raised, with its traceback; None if it raised none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnoozed(JobEvent):
+    """The job raised ``Snooze``: it runs again after the delay, and the attempt is not counted as a retry."""
+
+    delay: timedelta
+    """The time until the next attempt is due."""
 
 
 @dataclass(frozen=True, slots=True)

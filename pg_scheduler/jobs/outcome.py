@@ -22,7 +22,9 @@ from pg_scheduler.events import (
     JobLost,
     JobReleased,
     JobRetried,
+    JobSnoozed,
 )
+from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.history import exception_entry, history_entry, message_of, storable
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -41,6 +43,7 @@ __all__ = [
     "RowChange",
     "SkipOutcome",
     "SkippedResult",
+    "SnoozeOutcome",
     "UnrunnableResult",
     "decide",
     "describe",
@@ -133,6 +136,13 @@ class ReleaseOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SnoozeOutcome:
+    """Make the job pending again, due after the delay. The attempt does not count as a retry."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class SkipOutcome:
     """Cancel the job with a reason."""
 
@@ -152,7 +162,9 @@ class CrashOutcome:
     crashes: int = 0
 
 
-Outcome = CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SkipOutcome | CrashOutcome
+Outcome = (
+    CompleteOutcome | FailOutcome | RetryOutcome | ReleaseOutcome | SnoozeOutcome | SkipOutcome | CrashOutcome
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,23 +190,29 @@ class RowChange:
     entry: str | None = None
 
 
-def decide(claim: Claim, result: Result, policy: RetryPolicy, *, spread: float) -> Outcome:
+def decide(  # noqa: PLR0911 - one for each result
+    claim: Claim, result: Result, policy: RetryPolicy, *, spread: float
+) -> Outcome:
     """Return the outcome of an attempt.
 
     Args:
         claim: The attempt.
         result: How it ended.
-        policy: The delay before a retry, which is added to the database's clock.
+        policy: The exceptions that are retried, and the delay before a retry, which is added to the
+            database's clock.
         spread: A random number from -1 to 1 for the policy's jitter.
     """
     match result:
         case ReturnResult():
             return _COMPLETE
+        case ErrorResult(Snooze() as snooze):
+            return SnoozeOutcome(snooze.delay)
         case ErrorResult(error, timed_out):
             entry = exception_entry("timeout" if timed_out else "error", error)
+            may_retry = claim.retry_count < claim.max_retries and not isinstance(error, Abort)
             return (
                 RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)
-                if claim.retry_count < claim.max_retries
+                if may_retry and policy.allows(error)
                 else FailOutcome(describe(error), error, entry)
             )
         case UnrunnableResult(error):
@@ -211,7 +229,7 @@ _COMPLETE: Final = CompleteOutcome()
 _RELEASE: Final = ReleaseOutcome()
 
 
-def row_change(attempt: int, outcome: Outcome) -> RowChange:
+def row_change(attempt: int, outcome: Outcome) -> RowChange:  # noqa: PLR0911 - one for each outcome
     """Return the row change of an outcome."""
     match outcome:
         case CompleteOutcome():
@@ -222,6 +240,9 @@ def row_change(attempt: int, outcome: Outcome) -> RowChange:
         case RetryOutcome(delay, error, _, entry):
             entry = entry or history_entry("error", message=error)
             return RowChange(attempt, JobStatus.PENDING, error, delay.total_seconds(), retries=1, entry=entry)
+        case SnoozeOutcome(delay):
+            entry = history_entry("snoozed")
+            return RowChange(attempt, JobStatus.PENDING, delay_s=delay.total_seconds(), entry=entry)
         case SkipOutcome(reason):
             entry = history_entry("skipped", message=reason)
             return RowChange(attempt, JobStatus.CANCELLED, reason, entry=entry)
@@ -259,24 +280,28 @@ def reclaim_change(attempt: int, *, crashed: bool, crashes: int, max_crashes: in
 def outcome_event(claim: Claim, outcome: Outcome, *, accepted: bool) -> JobEvent:
     """Return the event of an outcome; ``JobLost`` for one that the database refused."""
     about = (claim.job_id, claim.job_name, claim.attempt)
-    if not accepted:
-        return JobLost(*about)
     if isinstance(outcome, CrashOutcome):
         change = row_change(claim.attempt, outcome)
         error = change.error or outcome.error
         is_final = change.status is JobStatus.FAILED
         outcome = FailOutcome(error) if is_final else RetryOutcome(timedelta(0), error)
+    event: JobEvent
     match outcome:
+        case _ if not accepted:
+            event = JobLost(*about)
         case CompleteOutcome():
-            return JobCompleted(*about)
+            event = JobCompleted(*about)
         case FailOutcome(error, exception):
-            return JobFailed(*about, error=error, exception=exception)
+            event = JobFailed(*about, error=error, exception=exception)
         case RetryOutcome(delay, error, exception):
-            return JobRetried(*about, error=error, delay=delay, exception=exception)
+            event = JobRetried(*about, error=error, delay=delay, exception=exception)
+        case SnoozeOutcome(delay):
+            event = JobSnoozed(*about, delay=delay)
         case SkipOutcome(reason):
-            return JobCancelled(*about, reason=reason)
+            event = JobCancelled(*about, reason=reason)
         case ReleaseOutcome():
-            return JobReleased(*about)
+            event = JobReleased(*about)
+    return event
 
 
 def describe(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -18,7 +18,8 @@ class RetryPolicy:
     """Exponential backoff with jitter.
 
     The delay before retry ``n`` (from 0) is ``base * factor**n``, at most ``maximum``. It varies by up to the
-    fraction ``jitter`` of itself, so that jobs that failed together are not retried together.
+    fraction ``jitter`` of itself, so that jobs that failed together are not retried together. A timeout is a
+    ``TimeoutError``.
 
     Example:
         >>> RetryPolicy(jitter=0).delay(2, spread=0.0)
@@ -33,6 +34,10 @@ class RetryPolicy:
     """The longest delay, from ``base`` to 3650 days."""
     jitter: float = 0.1
     """The fraction of the delay by which it varies, from 0 to less than 1."""
+    only: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
+    """The classes of exceptions that are retried, and their subclasses; all if empty."""
+    never: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
+    """The classes of exceptions that fail the job at once, and their subclasses; stronger than ``only``."""
 
     def __post_init__(self) -> None:
         for name in ("base", "maximum"):
@@ -56,6 +61,18 @@ class RetryPolicy:
                 f"not factor={self.factor}, jitter={self.jitter}"
             )
 
+        for name in ("only", "never"):
+            classes = getattr(self, name)
+            if not isinstance(classes, tuple) or not all(map(_is_exception_class, classes)):
+                raise ConfigurationError(
+                    f"{name} must be a tuple of exception classes, not {classes!r}; "
+                    f"pass {name}=(OSError, ...)"
+                )
+
+    def allows(self, error: BaseException) -> bool:
+        """Return whether an attempt that raised this exception is retried."""
+        return not isinstance(error, self.never) and (not self.only or isinstance(error, self.only))
+
     def delay(self, retry_count: int, *, spread: float) -> timedelta:
         """Return the delay before the next attempt.
 
@@ -69,6 +86,10 @@ class RetryPolicy:
         except OverflowError:
             seconds = most
         return timedelta(seconds=min(seconds * (1 + self.jitter * spread), most))
+
+
+def _is_exception_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 DEFAULT_RETRY_POLICY: Final = RetryPolicy()

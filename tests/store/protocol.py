@@ -30,6 +30,7 @@ from pg_scheduler.jobs.outcome import (
     ReleaseOutcome,
     RetryOutcome,
     SkipOutcome,
+    SnoozeOutcome,
 )
 from pg_scheduler.jobs.rows import Claim, NewJob
 from pg_scheduler.store.connections.pool import Connections
@@ -337,8 +338,9 @@ class Finish(Op):
                 return ended(row, "failed", self.now)
             case SkipOutcome():
                 return ended(row, "cancelled", self.now)
-            case RetryOutcome(delay=delay):
-                return pending(row, self.now, retries=row.retries + 1, due=self.now + delay)
+            case RetryOutcome(delay=delay) | SnoozeOutcome(delay=delay):
+                retries = row.retries + isinstance(outcome, RetryOutcome)
+                return pending(row, self.now, retries=retries, due=self.now + delay)
             case ReleaseOutcome() | CrashOutcome():
                 return pending(row, self.now, crashes=row.crashes + isinstance(outcome, CrashOutcome))
 

@@ -25,6 +25,7 @@ from pg_scheduler.jobs.outcome import (
     ReleaseOutcome,
     RetryOutcome,
     SkipOutcome,
+    SnoozeOutcome,
 )
 from pg_scheduler.jobs.rows import Claim
 from tests.store.protocol import (
@@ -254,6 +255,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.sampled_from(
         RetryOutcome(SECOND, "no"),
         RetryOutcome(0 * SECOND, "no"),
         SkipOutcome("no"),
+        SnoozeOutcome(SECOND),
         ReleaseOutcome(),
     ]
 )

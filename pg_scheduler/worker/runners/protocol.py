@@ -10,6 +10,7 @@ import traceback
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import Claim
 
@@ -70,6 +71,8 @@ def claim_from(values: dict[str, Any]) -> Claim:
 
 def error_to(error: BaseException) -> dict[str, Any]:
     """Return an exception as values of JSON."""
+    if isinstance(error, Snooze):
+        return {"snooze": error.delay.total_seconds()}
     name, text = type(error).__qualname__, describe(error)
     lines = traceback.format_exception(error)
     return {
@@ -82,6 +85,8 @@ def error_to(error: BaseException) -> dict[str, Any]:
 
 def error_from(values: dict[str, Any]) -> BaseException:
     """Return an exception of the same name and text, and of the first class that is loaded here."""
+    if "snooze" in values:
+        return Snooze(values["snooze"])
     error: RemoteError | None = None
     for module, path in values["classes"]:
         found: Any = sys.modules.get(module)

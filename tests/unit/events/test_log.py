@@ -70,6 +70,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.JobSnoozed(*ATTEMPT, delay=timedelta(seconds=4)),
+        "INFO",
+        f"{JOB} snoozed, next attempt in 4.0 s",
+        FIELDS,
+    ),
+    (
         events.JobReleased(*ATTEMPT),
         "WARNING",
         f"{JOB} interrupted by the shutdown and released, attempt not counted",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from pg_scheduler import Abort, Snooze
 from pg_scheduler.jobs.outcome import (
     MAX_ERROR_LENGTH,
     CompleteOutcome,
@@ -19,6 +21,7 @@ from pg_scheduler.jobs.outcome import (
     ReturnResult,
     SkipOutcome,
     SkippedResult,
+    SnoozeOutcome,
     UnrunnableResult,
     decide,
     describe,
@@ -52,6 +55,8 @@ POLICY = RetryPolicy(jitter=0.5)
         (ErrorResult(TimeoutError()), 1, 2, RetryOutcome(timedelta(seconds=120), "TimeoutError")),
         (ErrorResult(ValueError("no")), 2, 2, FailOutcome("ValueError: no")),
         (ErrorResult(ValueError("no")), 3, 2, FailOutcome("ValueError: no")),
+        (ErrorResult(Snooze(90)), 2, 2, SnoozeOutcome(timedelta(seconds=90))),
+        (ErrorResult(Abort("no such order")), 0, 5, FailOutcome("Abort: no such order")),
         (UnrunnableResult(LookupError("gone")), 0, 5, FailOutcome("LookupError: gone")),
         (SkippedResult("locked"), 0, 5, SkipOutcome("locked")),
         (InterruptResult(), 0, 0, ReleaseOutcome()),
@@ -70,6 +75,27 @@ def test_decide_applies_jitter_to_the_delay_of_a_retry() -> None:
     assert decide(claim, ErrorResult(OSError()), POLICY, spread=1.0) == RetryOutcome(
         timedelta(seconds=90), "OSError"
     )
+
+
+@pytest.mark.parametrize(
+    ("classes", "error", "is_retried"),
+    [
+        ({"only": (OSError,)}, ConnectionError(), True),
+        ({"only": (OSError, KeyError)}, KeyError(), True),
+        ({"only": (OSError,)}, ValueError(), False),
+        ({"never": (ValueError,)}, UnicodeError(), False),
+        ({"never": (ValueError,)}, OSError(), True),
+        ({"only": (OSError,), "never": (ConnectionError,)}, ConnectionResetError(), False),
+        ({"only": (OSError,), "never": (ConnectionError,)}, FileNotFoundError(), True),
+    ],
+)
+def test_decide_retries_the_exceptions_that_the_policy_selects(
+    classes: dict[str, Any], error: Exception, is_retried: bool
+) -> None:
+    outcome = decide(
+        CLAIM._replace(max_retries=1), ErrorResult(error), RetryPolicy(jitter=0, **classes), spread=0.0
+    )
+    assert isinstance(outcome, RetryOutcome if is_retried else FailOutcome)
 
 
 class Mute(Exception):

@@ -49,6 +49,12 @@ def test_retry_delay_is_constant_when_the_factor_is_1() -> None:
         ({"jitter": -0.1}, "jitter < 1, not factor=2.0, jitter=-0.1"),
         ({"jitter": 1}, "jitter < 1"),
         ({"jitter": float("nan")}, "jitter < 1"),
+        (
+            {"only": ("OSError",)},
+            r"only must be a tuple of exception classes, not \('OSError',\); pass only=",
+        ),
+        ({"never": OSError()}, "never must be a tuple of exception classes, not OSError"),
+        ({"never": int}, "never must be a tuple of exception classes"),
     ],
 )
 def test_retry_policy_raises_when_a_value_is_invalid(settings: dict[str, Any], rule: str) -> None:

@@ -1,0 +1,135 @@
+"""Snooze, Abort and the exceptions that a retry policy selects, through the public API."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pg_scheduler import Abort, JobStatus, RetryPolicy, Snooze, current_job, job
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobSnoozed
+from pg_scheduler.worker.runners.protocol import error_from, error_to
+from tests.api.conftest import Make
+from tests.support.worker import Recorder
+
+START = datetime(2040, 1, 1, tzinfo=UTC)
+QUICK = RetryPolicy(timedelta(milliseconds=1), 1.0, timedelta(milliseconds=1))
+
+
+async def test_snoozed_job_is_due_after_the_delay_with_its_whole_grace_and_all_retries(make: Make) -> None:
+    async def wait() -> None:
+        raise Snooze(timedelta(hours=2))
+
+    scheduler = make(clock=FakeClock(START))
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(wait, max_retries=1, misfire_grace_time=60)
+    (event,) = await seen.until(JobSnoozed, job_id=job_id)
+    assert (event.attempt, event.delay) == (1, timedelta(hours=2))
+    found = await scheduler.get_job(job_id)
+    assert found
+    due = START + timedelta(hours=2)
+    assert (found.status, found.execution_time, found.expires_at) == (
+        JobStatus.PENDING,
+        due,
+        due + timedelta(seconds=60),
+    )
+    assert (found.retry_count, found.error_message, found.started_at, found.worker_id) == (
+        0,
+        None,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_job_runs_again_after_each_snooze(make: Make, kind: str) -> None:
+    def step() -> None:
+        if current_job().attempt < 4:
+            raise Snooze(0.001)
+
+    async def step_in_the_loop() -> None:
+        step()
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    func: Any = scheduler.register(step) if kind == "thread" else step_in_the_loop
+    job_id = await scheduler.enqueue(func)
+    await seen.until(JobCompleted, job_id=job_id)
+    found = await scheduler.get_job(job_id)
+    assert found
+    assert (found.attempt, found.retry_count) == (4, 0)
+
+
+async def test_aborted_job_fails_at_once_with_the_reason(make: Make) -> None:
+    async def give_up() -> None:
+        raise Abort("no such order")
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(give_up, max_retries=5)
+    (event,) = await seen.until(JobFailed, job_id=job_id)
+    assert event.error == "Abort: no such order"
+    found = await scheduler.get_job(job_id)
+    assert found
+    assert (found.status, found.attempt, found.error_message) == (JobStatus.FAILED, 1, event.error)
+
+
+async def test_retry_policy_of_a_task_selects_the_exceptions_that_are_retried(make: Make) -> None:
+    @job(max_retries=3, retry=RetryPolicy(QUICK.base, 1.0, QUICK.maximum, only=(OSError,), never=(KeyError,)))
+    async def unlucky() -> None:
+        raise ConnectionError("away") if current_job().attempt < 3 else KeyError("gone")
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(unlucky)
+    await seen.until(JobFailed, job_id=job_id, error="KeyError: 'gone'")
+    assert len(seen.of(JobRetried, job_id=job_id)) == 2
+
+
+@pytest.mark.parametrize(
+    ("delay", "error", "rule"),
+    [
+        (0, ValueError, "delay must be more than 0 seconds; return or raise Abort"),
+        (None, ValueError, "delay must be more than 0"),
+        (-1, ValueError, "delay must be between 0 and"),
+        ("5", TypeError, "delay must be seconds"),
+    ],
+)
+def test_snooze_raises_when_the_delay_is_invalid(delay: Any, error: type[Exception], rule: str) -> None:
+    with pytest.raises(error, match=rule):
+        Snooze(delay)
+
+
+@pytest.mark.parametrize(("error", "kind"), [(Snooze(0.5), Snooze), (Abort("no"), Abort)])
+def test_snooze_and_abort_of_a_child_process_are_received_by_the_worker(
+    error: Exception, kind: type[Exception]
+) -> None:
+    received = error_from(json.loads(json.dumps(error_to(error))))
+    assert isinstance(received, kind)
+    assert (type(received).__name__, str(received)) == (kind.__name__, str(error))
+    if isinstance(received, Snooze):
+        assert received.delay == timedelta(seconds=0.5)
+
+
+def test_snooze_of_a_subclass_without_a_delay_is_a_minute() -> None:
+    class Later(Snooze):
+        def __init__(self) -> None:
+            Exception.__init__(self, "later")
+
+    assert Later().delay == timedelta(minutes=1)
+
+
+def test_snooze_and_abort_can_be_copied_and_pickled() -> None:
+    snooze = Snooze(5)
+    for copied in (copy.copy(snooze), pickle.loads(pickle.dumps(snooze))):
+        assert (copied.delay, str(copied)) == (timedelta(seconds=5), "run again in 0:00:05")
+    assert str(pickle.loads(pickle.dumps(Abort("no")))) == "no"
