@@ -6,6 +6,7 @@
     ├── ConfigurationError (ValueError)      an invalid setting
     ├── JobCancelledError                    the running job should end; see raise_if_cancelled()
     ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
+    ├── JobNotFoundError (LookupError)       no job has this id
     ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
     ├── NameConflictError (ValueError)       two functions with the same explicit name
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
@@ -31,6 +32,7 @@ __all__ = [
     "DatabaseUnavailableError",
     "JobCancelledError",
     "JobConflictError",
+    "JobNotFoundError",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
@@ -74,6 +76,20 @@ class JobConflictError(SchedulerError, ValueError):
         super().__init__(
             f"job id {job_id!r} {found}; pass another id, no id, "
             "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
+        )
+
+
+class JobNotFoundError(SchedulerError, LookupError):
+    """No job has this id: it never existed, or it was deleted after its retention.
+
+    Attributes:
+        job_id: The id.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(
+            f"job {job_id!r} does not exist; schedule it first, or check whether the vacuum deleted it"
         )
 
 

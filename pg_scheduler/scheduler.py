@@ -186,6 +186,7 @@ class Scheduler(
         self._store = Store(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
+        self._store.consequences.publish = self._events.publish
         self._tasks = TaskRegistry(catalogue)
         self._outbox = Outbox(
             self._store,

@@ -176,7 +176,7 @@ class _Rewriter:
             level.precedence = 9
             level.assigns = word == "SET" or (level.assigns and word not in {"FROM", "WHERE", "RETURNING"})
             level.awaits_assignment = word == "SET"
-            level.defines = word == "WITH" or (level.defines and word in {"AS", "MATERIALIZED"})
+            level.defines = word == "WITH" or (level.defines and word in {"AS", "MATERIALIZED", "RECURSIVE"})
 
     def _read_mark(self, token: Token) -> None:
         if token.text in "([":

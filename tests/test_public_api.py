@@ -47,6 +47,7 @@ NAMES = [
     "JobConflictError",
     "JobCounts",
     "JobExecutor",
+    "JobNotFoundError",
     "JobPriority",
     "JobProgress",
     "JobSpec",

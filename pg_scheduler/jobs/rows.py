@@ -54,17 +54,25 @@ class ExtendedJob(NewJob):
     """A job with values that plain jobs lack. Statements of their own insert it."""
 
     extras: Extras
+    after: tuple[str, ...]
+    """Ids of jobs that must end before; each once."""
+    after_outcome: str
+    """``completed`` or ``ended``."""
 
     @classmethod
-    def of(cls, job: NewJob, extras: Extras) -> ExtendedJob:
+    def of(
+        cls, job: NewJob, extras: Extras, *, after: tuple[str, ...] = (), after_outcome: str = "completed"
+    ) -> ExtendedJob:
         """Return the job with these extras."""
         extended = cls._make(job)
-        extended.extras = extras
+        extended.extras, extended.after, extended.after_outcome = extras, after, after_outcome
         return extended
 
     def due_at(self, execution_time: datetime) -> ExtendedJob:
         """Return the job with another due time."""
-        return ExtendedJob.of(super().due_at(execution_time), self.extras)
+        return ExtendedJob.of(
+            super().due_at(execution_time), self.extras, after=self.after, after_outcome=self.after_outcome
+        )
 
 
 class DelayedJob(NamedTuple):

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.events import JobEvent
 from pg_scheduler.jobs.outcome import describe, release_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
@@ -155,9 +156,13 @@ class ClaimRepository:
         return ExchangeResult(jobs, [], rows[0]["due"])
 
     async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
-        """Write why jobs expired that an exchange of this worker has just found, with these names."""
+        """Write why jobs expired that an exchange of this worker has just found, with these names.
+
+        The consequences of their end follow.
+        """
         ids = [claim.job_id for claim in expired]
-        await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
+        rows = await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
+        await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
         """Write completions, each job once and all of one attempt number; return the ids of the refused ones.
@@ -180,12 +185,14 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         found: list[UnreadableJob] = []
+        events: list[JobEvent] = []
         async with self._statements.transaction() as connection:
             for due in await self._statements.fetch(
                 "lock_due", names, limit, self._statements.now, isolated_from, on=connection
             ):
                 if error := await self._reading_error(due["job_id"], connection):
-                    found += await self._quarantine(due["job_id"], error, connection)
+                    found += await self._quarantine(due["job_id"], error, connection, events)
+        self._results.consequences.publish_all(events)
         return found
 
     async def quarantine_oversized(
@@ -202,15 +209,21 @@ class ClaimRepository:
         found: list[UnreadableJob] = []
         for due in await self._statements.fetch("oversized_due", *args):
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
+            events: list[JobEvent] = []
             async with self._statements.transaction() as connection:
-                found += await self._quarantine(due["job_id"], error, connection)
+                found += await self._quarantine(due["job_id"], error, connection, events)
+            self._results.consequences.publish_all(events)
         return found
 
-    async def _quarantine(self, job_id: str, error: Exception, connection: Connection) -> list[UnreadableJob]:
+    async def _quarantine(
+        self, job_id: str, error: Exception, connection: Connection, events: list[JobEvent]
+    ) -> list[UnreadableJob]:
         reason = UNREADABLE.format(describe(error))
         rows = await self._statements.fetch(
             "quarantine_job", job_id, reason, self._statements.now, on=connection
         )
+        if any(row["has_consequences"] for row in rows):
+            events += await self._results.consequences.run([job_id], connection)
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
@@ -246,4 +259,4 @@ class ClaimRepository:
                 on=connection,
             )
             changes = {row["job_id"]: release_change(row["attempt"]) for row in rows}
-            return sorted(await self._results.write(changes, worker_id, connection))
+            return sorted(await self._results.write(changes, worker_id, connection, []))

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 import asyncpg
 
+from pg_scheduler.events import JobEvent
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
 from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.copy import COLUMNS, packed
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
@@ -31,10 +33,12 @@ class JobRepository:
 
     Args:
         statements: Runs the statements.
+        consequences: Applied to jobs that end here.
     """
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements
+        self._consequences = consequences
 
     # -- insert ----------------------------------------------------------------------------------------
 
@@ -169,7 +173,7 @@ class JobRepository:
 
     async def cancel(self, job_id: str) -> StatusChange:
         """Cancel a pending or running job."""
-        return _status_change(await self._statements.fetch("cancel_job", job_id, self._statements.now))
+        return await self._change("cancel_job", job_id, self._statements.now)
 
     async def retry(self, job_id: str) -> bool:
         """Make a finished job due now and reset its retries and crashes; return False if there is none."""
@@ -177,8 +181,22 @@ class JobRepository:
 
     async def set_status(self, job_id: str, status: JobStatus, lease_s: float) -> StatusChange:
         """Set a status manually; ``running`` reserves the job for one lease."""
-        now = self._statements.now
-        return _status_change(await self._statements.fetch("set_status", job_id, status.value, lease_s, now))
+        return await self._change("set_status", job_id, status.value, lease_s, self._statements.now)
+
+    async def _change(self, name: str, job_id: str, *args: object) -> StatusChange:
+        """Change one job; in a transaction if its end has consequences."""
+        rows = await self._statements.fetch(name, job_id, *args, False)
+        if rows and not rows[0]["changed"]:
+
+            async def change(connection: Connection) -> tuple[list[asyncpg.Record], list[JobEvent]]:
+                found = await self._statements.fetch(name, job_id, *args, True, on=connection)
+                return found, await self._consequences.run([job_id], connection)
+
+            rows, events = await self._statements.run_retrying(change)
+            self._consequences.publish_all(events)
+        if not rows:
+            return StatusChange(False)
+        return StatusChange(True, rows[0]["worker_id"], rows[0]["job_name"], rows[0]["attempt"])
 
     async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.
@@ -189,7 +207,8 @@ class JobRepository:
             limit: The maximum number of jobs.
         """
         rows = await self._statements.fetch("expire_jobs", worker_id, names, limit, self._statements.now)
-        return [ExpiredJob(*row) for row in rows]
+        await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
+        return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
 
     # -- read ------------------------------------------------------------------------------------------
 
@@ -258,7 +277,3 @@ class JobRepository:
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""
         return [row[0] for row in await self._statements.fetch("waiting_names")]
-
-
-def _status_change(rows: Sequence[asyncpg.Record]) -> StatusChange:
-    return StatusChange(True, *rows[0]) if rows else StatusChange(False)

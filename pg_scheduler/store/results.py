@@ -8,10 +8,13 @@ from typing import Final, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.events import JobEvent
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, RowChange, row_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.consequences import Consequences
+from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.statements import Statements
 
 __all__ = ["ResultRepository"]
@@ -31,10 +34,16 @@ class ResultRepository:
 
     Args:
         statements: Runs the statements.
+        consequences: Applied in the transaction that ends a job.
+        dependencies: What replacements may wait for.
     """
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(
+        self, statements: Statements, consequences: Consequences, dependencies: DependencyRepository
+    ) -> None:
         self._statements = statements
+        self._dependencies = dependencies
+        self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
         """Return the outcomes, those of crashed attempts with the crashes of earlier attempts."""
@@ -72,23 +81,39 @@ class ResultRepository:
             return await self._write_all(escaped, worker_id)
 
     async def _write_all(self, changes: Changes, worker_id: str) -> set[str]:
+        events: list[JobEvent] = []
         async with self._statements.transaction() as connection:
-            return await self.write(changes, worker_id, connection)
+            accepted = await self.write(changes, worker_id, connection, events)
+        self.consequences.publish_all(events)
+        return accepted
 
-    async def write(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
-        """Write changes in the caller's transaction; return the ids that were accepted.
+    async def write(
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+    ) -> set[str]:
+        """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
         A refused change may have a replacement waiting, or may have been written before, by a call whose
         answer was lost.
+
+        Args:
+            changes: The changes.
+            worker_id: The worker whose attempts ended.
+            connection: The connection of the transaction.
+            events: Gets the events to be published after the commit.
+
+        Returns:
+            The ids that were accepted.
         """
         accepted: set[str] = set()
         for step in (self._settle, self._replace, self._find_settled):
             refused = {job_id: change for job_id, change in changes.items() if job_id not in accepted}
             if refused:
-                accepted |= await step(refused, worker_id, connection)
+                accepted |= await step(refused, worker_id, connection, events)
         return accepted
 
-    async def _settle(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+    async def _settle(
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+    ) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
             "settle_jobs",
@@ -104,9 +129,13 @@ class ResultRepository:
             [change.entry for change in each],
             on=connection,
         )
-        return {row[0] for row in rows}
+        ended = [row["job_id"] for row in rows if row["has_consequences"]]
+        events += await self.consequences.run(ended, connection)
+        return {row["job_id"] for row in rows}
 
-    async def _replace(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+    async def _replace(
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+    ) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
         attempts = [change.attempt for change in changes.values()]
         now = self._statements.now
@@ -115,17 +144,16 @@ class ResultRepository:
                 rows = await self._statements.fetch(
                     "apply_replacements", list(changes), attempts, worker_id, now, on=connection
                 )
-                return {row[0] for row in rows}
         except INVALID_VALUES as error:
             if len(changes) > 1:  # find the one that is invalid
                 found = [
-                    await self._replace({job_id: change}, worker_id, connection)
+                    await self._replace({job_id: change}, worker_id, connection, events)
                     for job_id, change in changes.items()
                 ]
                 return set().union(*found)
             ((job_id, change),) = changes.items()
             reason = f"the new definition that waited for this job cannot be used: {error}"
-            await self._statements.fetch(
+            rows = await self._statements.fetch(
                 "refuse_replacement",
                 job_id,
                 worker_id,
@@ -135,9 +163,16 @@ class ResultRepository:
                 history_entry("error", message=reason),
                 on=connection,
             )
+            events += await self.consequences.run([row["job_id"] for row in rows], connection)
             return set()
+        if waiting := [row["job_id"] for row in rows if row["waits"]]:
+            effects = await self._dependencies.resolve(waiting, connection)
+            events += effects.events + await self.consequences.run(effects.ended, connection)
+        return {row["job_id"] for row in rows}
 
-    async def _find_settled(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+    async def _find_settled(
+        self, changes: Changes, worker_id: str, connection: Connection, _events: list[JobEvent]
+    ) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
             "already_settled",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import cache, partial
 from hashlib import md5
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -27,6 +27,8 @@ MAX_ATTEMPTS: Final = 5
 
 CONFLICTS: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """Errors of a transaction that lost against another one and can run again at once."""
+
+T = TypeVar("T")
 
 Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
 
@@ -126,6 +128,18 @@ class Statements:
                 if not isinstance(fault.__cause__, CONFLICTS):
                     raise
         return await self.fetch(name, *args, on=on, route=route)
+
+    async def run_retrying(self, run: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run statements in a transaction, and run them again after a deadlock."""
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                async with self.transaction() as connection:
+                    return await run(connection)
+            except DatabaseUnavailableError as fault:
+                if not isinstance(fault.__cause__, CONFLICTS):
+                    raise
+        async with self.transaction() as connection:
+            return await run(connection)
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""

@@ -14,6 +14,8 @@ from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
+from pg_scheduler.store.consequences import Consequences
+from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.results import ResultRepository
@@ -47,8 +49,10 @@ class Store:
         self.connections: Final = connections
         self.shared: Final = SharedConnection(connections.options)
         self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock())
-        self.jobs: Final = JobRepository(self.statements)
-        self.results: Final = ResultRepository(self.statements)
+        self.consequences: Final = Consequences(self.statements)
+        self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
+        self.jobs: Final = JobRepository(self.statements, self.consequences)
+        self.results: Final = ResultRepository(self.statements, self.consequences, self.dependencies)
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements)

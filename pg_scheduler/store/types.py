@@ -11,6 +11,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.rows import Claim
 
 __all__ = [
+    "DUE",
     "FROM_THE_START",
     "NO_IDS",
     "PRIORITY_LEVELS",
@@ -28,6 +29,9 @@ __all__ = [
     "VacuumDay",
     "VacuumTotal",
 ]
+
+DUE: Final = "due"
+"""The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
 
 PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
 """The position of each priority in a claim position, by its number in the database; the most urgent first."""
@@ -116,11 +120,15 @@ class Deadlines:
         lapse_in: Until the first lease expires.
         expiry_in: Until the first pending job expires.
         has_overdue: Whether a pending job was due 30 seconds ago.
+        has_ended: Whether the consequences of a job that has ended are to be applied.
+        has_waiting: Whether jobs wait for other jobs.
     """
 
     lapse_in: float | None
     expiry_in: float | None
     has_overdue: bool = False
+    has_ended: bool = False
+    has_waiting: bool = False
 
 
 class OverdueName(NamedTuple):

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pg_scheduler.events import JobEvent
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.store.connections.session import Connection
@@ -141,7 +142,7 @@ class WorkerRepository:
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
-        return Deadlines(row["lapse_in"], row["expiry_in"], row["overdue"])
+        return Deadlines(row["lapse_in"], row["expiry_in"], row["overdue"], row["ended"], row["waiting"])
 
     async def rescue(
         self,
@@ -164,6 +165,7 @@ class WorkerRepository:
         changes: dict[str, RowChange] = {}
         by_worker: dict[str, dict[str, RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
+        events: list[JobEvent] = []
         now = self._statements.now
         async with self._statements.transaction() as connection:
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
@@ -181,7 +183,8 @@ class WorkerRepository:
                 )
                 changes[row["job_id"]] = by_worker[row["worker_id"]][row["job_id"]] = change
             for worker_id, own in by_worker.items():
-                rescued |= await self._results.write(own, worker_id, connection)
+                rescued |= await self._results.write(own, worker_id, connection, events)
+        self._results.consequences.publish_all(events)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
             for row in orphans

@@ -35,6 +35,7 @@ from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
@@ -160,6 +161,7 @@ class Runtime:
             events,
             signals,
             NameReporter(store.jobs, events, tasks, worker_id, tuning.names) if config.runs_jobs else None,
+            LooseEnds(store.consequences, store.dependencies),
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
             options=tuning.scanner,

@@ -24,6 +24,8 @@ from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, Gener
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.consequences import EndedJob
+from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, methods_of, new_job, worker
@@ -202,6 +204,7 @@ def claimed() -> list[Claim]:
 
 DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 
+ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {})
 EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
 
 STORE_CALLS: dict[str, Call] = {
@@ -218,6 +221,10 @@ STORE_CALLS: dict[str, Call] = {
     "replace": lambda it, _: it.jobs.replace([new_job()]),
     "insert_extended": lambda it, _: it.jobs.insert_extended([EXTENDED]),
     "replace_extended": lambda it, _: it.jobs.replace_extended([EXTENDED]),
+    "block": lambda it, conn: it.dependencies.block([EXTENDED], conn),
+    "resolve": lambda it, conn: it.dependencies.resolve(["a"], conn),
+    "release_children": lambda it, conn: it.dependencies.release_children([ENDED], conn),
+    "repair": lambda it, _: it.dependencies.repair(ScanPosition(), blocks=1, jobs=1),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
     "all_or_nothing": lambda it, _: enter(it.jobs.all_or_nothing()),
     "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),
@@ -225,7 +232,7 @@ STORE_CALLS: dict[str, Call] = {
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
     "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], CrashOutcome("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
-    "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn),
+    "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn, []),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),

@@ -55,7 +55,10 @@ PARTS = [
     *(
         (f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey", f"index {table}_pkey of {table}")
         for table in TABLES
+        if table != "scheduler_after"
     ),
+    ("DROP INDEX scheduler_after_parent", "index scheduler_after_parent of scheduler_after"),
+    ("DROP INDEX scheduler_after_child", "index scheduler_after_child of scheduler_after"),
     (
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'scheduled_jobs_claim'::regclass",
         "index scheduled_jobs_claim of scheduled_jobs",
@@ -189,6 +192,7 @@ async def test_message_names_every_difference(connection: asyncpg.Connection) ->
         "constraint scheduled_jobs_payload of scheduled_jobs is missing, "
         "constraint scheduled_jobs_states of scheduled_jobs is missing, "
         "index scheduled_jobs_claim of scheduled_jobs is missing, "
+        "index scheduled_jobs_ended of scheduled_jobs is missing, "
         "index scheduled_jobs_unique of scheduled_jobs is missing, "
         "column last_run of vacuum_stats is missing;"
     ) in message

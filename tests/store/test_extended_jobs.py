@@ -13,7 +13,7 @@ from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.store.store import Store
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 
-EXTRAS = Extras('{"keep_result": 60}', "key", "after", '{"on_failure": "app.page"}')
+EXTRAS = Extras('{"keep_result": 60}', "key", "limit:app.work:1", '{"on_failure": "app.page"}')
 COLUMNS = ("options", "unique_key", "blocked_on", "on_end")
 PLAIN = dict.fromkeys(COLUMNS)
 
@@ -33,7 +33,7 @@ async def extras_of(pool: Pool, job_id: str = "job") -> dict[str, Any]:
 WRITTEN = {
     "options": {"keep_result": 60},
     "unique_key": "key",
-    "blocked_on": "after",
+    "blocked_on": "limit:app.work:1",
     "on_end": {"on_failure": "app.page"},
 }
 

@@ -26,6 +26,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import Route, load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS
+from tests.support.dependencies import add, child
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 
 QUERIES = load_queries("public")
@@ -50,6 +51,13 @@ TYPES = {
     "expire_jobs": "text, text[], integer, timestamptz",
     "overdue_names": "timestamptz, text[], integer, text",
     "scan_deadlines": "timestamptz, double precision, double precision",
+    "lock_parents": "text[]",
+    "mark_parents": "text[]",
+    "lock_children": "text[]",
+    "lock_ended": "text[]",
+    "clear_consequences": "text[]",
+    "unblock_jobs": "text[], timestamptz",
+    "cancel_blocked": "text[], text[], timestamptz",
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
@@ -90,6 +98,13 @@ VALUES = {
     "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}",
     "overdue_names": f"{INSTANT}, '{{{NAME}}}', 100, 'w1'",
     "scan_deadlines": f"{INSTANT}, 30, 120",
+    "lock_parents": IDS,
+    "mark_parents": IDS,
+    "lock_children": IDS,
+    "lock_ended": IDS,
+    "clear_consequences": IDS,
+    "unblock_jobs": f"{IDS}, {INSTANT}",
+    "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
@@ -145,8 +160,8 @@ async def fill(connection: Connection, store: Store) -> None:
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
 
 
 async def explain(connection: Connection, name: str, values: str = "") -> list[dict[str, Any]]:
@@ -190,7 +205,18 @@ EXPECTED = {
     "restart_leases": {CLAIM, TID},
     "expire_jobs": {CLAIM, TID},
     "overdue_names": {CLAIM},
-    "scan_deadlines": {CLAIM},
+    "scan_deadlines": {
+        CLAIM,
+        ("Index Scan", "scheduled_jobs_ended"),
+        ("Index Only Scan", "scheduled_jobs_blocked"),
+    },
+    "lock_parents": {KEY},
+    "mark_parents": {KEY},
+    "lock_children": {KEY},
+    "lock_ended": {("Index Scan", "scheduled_jobs_ended")},
+    "clear_consequences": {KEY},
+    "unblock_jobs": {KEY},
+    "cancel_blocked": {KEY},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
@@ -308,6 +334,7 @@ async def test_indexes_contain_no_column_that_a_claim_changes(pool: Pool) -> Non
     assert indexes == [
         f"(blocked_on, {order}) WHERE (blocked_on IS NOT NULL)",
         "(job_id)",
+        "(job_id) WHERE ((finished_at IS NOT NULL) AND (on_end IS NOT NULL))",
         f"({order}) WHERE ((finished_at IS NULL) AND (blocked_on IS NULL))",
         "(unique_key) WHERE ((unique_key IS NOT NULL) AND (finished_at IS NULL))",
     ]
@@ -341,7 +368,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size, init=listen) as pool:
         store = Store(Connections(pool), clock=clock)
-        one, two = await running(store, new_job("one"), new_job("two"))
+        one, three, two = await running(store, new_job("one"), new_job("three"), new_job("two"))
+        await add(store, child("free", "three"), child("in vain", "two"))
         await store.workers.renew("w1", {"one": 1}, LEASE)
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
         await store.claims.claim("w1", [NAME], 1)
@@ -349,6 +377,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.claims.complete("w1", [one], keep=True)
         await store.claims.explain_expiry("w1", [NAME], [one])
         await store.results.settle("w1", [(one, CompleteOutcome()), (two, FailOutcome("no"))])
+        await store.results.settle("w1", [(three, CompleteOutcome())])
         await store.claims.quarantine_oversized([NAME], 1)
         await store.jobs.expire("w1", [NAME], 1)
         await store.jobs.overdue_names("w1", [NAME], 1)

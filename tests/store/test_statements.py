@@ -29,6 +29,7 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, StatusChange
@@ -66,7 +67,7 @@ def test_every_statement_is_used_by_the_store(name: str) -> None:
 def test_store_uses_only_statements_that_exist() -> None:
     asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
-    assert len(set(asked)) >= len(QUERIES) - 6, "all but the six inserts, whose names are computed"
+    assert len(set(asked)) >= len(QUERIES) - 8, "all but those whose names are computed"
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -74,7 +75,7 @@ def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: st
     text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
-    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs"
+    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs|scheduler_after"
     # In "scheduled_jobs.ctid" the table is an alias.
     assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
     assert "{" not in code
@@ -234,6 +235,11 @@ async def use_path(store: Store) -> object:
     )
     assert await store.jobs.insert_extended([extended], message="due") == {"n"}
     await store.jobs.replace_extended([extended])
+    assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
+    async with store.statements.transaction() as connection:
+        waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
+        assert await store.dependencies.block([waiting], connection) == []
+        assert (await store.dependencies.resolve(["n"], connection)).ended == []
     await store.jobs.replace([new_job("f", priority=1)])
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
@@ -363,6 +369,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.quarantine_unreadable",
         "results.count_crashes",
         "results.write",
+        "dependencies.release_children",
         "workers.deregister",
         "workers.ended_namesakes",
         "workers.mark_stopping",

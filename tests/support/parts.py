@@ -29,6 +29,7 @@ from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.listener import Listener
 from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
@@ -228,6 +229,7 @@ class Parts:
             self.bus,
             self.signals,
             NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.names),
+            LooseEnds(self.store.consequences, self.store.dependencies),
             lease=lease,
             heartbeat_threshold=120.0,
             options=self.tuning.scanner,

@@ -22,10 +22,10 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import DUE
 
 __all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "SUBSCRIPTIONS", "Subscription"]
 
-DUE: Final = "due"
 HEARTBEAT_REQUEST: Final = "check"
 PERIODIC: Final = "periodic"
 SUBSCRIPTIONS: Final = "subscriptions"

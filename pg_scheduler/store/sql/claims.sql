@@ -266,7 +266,8 @@ LEFT JOIN claimed ON TRUE;
 --
 -- In exchange_jobs this text would be set up at each execution.
 UPDATE {schema}scheduled_jobs SET error_message = {expiry_reason}
-WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, now());
+WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, now())
+RETURNING job_id, on_end IS NOT NULL AS has_consequences;
 
 -- name: complete_unlocked
 -- route: dedicated

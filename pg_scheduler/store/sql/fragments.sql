@@ -127,6 +127,16 @@ ON CONFLICT (job_id) DO UPDATE SET
 -- fragment: definition_keys
 ARRAY ['replacement', 'schedule', 'on_failure']
 
+-- The consequences of a job that has ended, when they are applied and its last attempt may still run.
+
+-- fragment: only_alive
+jsonb_build_object('alive', true)
+
+-- Whether the end of a job has more to do than to drop its replacement.
+
+-- fragment: has_consequences
+CASE WHEN jsonb_typeof(on_end) = 'object'
+        THEN on_end - 'replacement' <> jsonb_build_object() ELSE false END
 -- fragment: claim_columns
 job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
     priority, retry_count, max_retries, timeout_seconds, lock_key, options::text

@@ -2,58 +2,72 @@
 -- route: pool
 -- Cancel a pending or running job and drop its replacement; return the worker to notify.
 --
--- SELECT ... FOR UPDATE first: RETURNING would show the new row.
+-- Where its end has consequences, it is cancelled only if $3, in a transaction that applies them. SELECT ... FOR
+-- UPDATE first: RETURNING would show the new row.
 WITH old AS (
-    SELECT job_id, worker_id, status
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NULL
     FOR UPDATE
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status      = 'cancelled',
+        finished_at = coalesce($2, now()),
+        lease_until = NULL,
+        blocked_on  = NULL,
+        on_end      = CASE WHEN old.has_consequences THEN job.on_end END,
+        errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+            || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
+    FROM old
+    WHERE job.job_id = old.job_id AND ($3::boolean OR NOT old.has_consequences)
+    RETURNING job.job_id, job.job_name, job.attempt
 )
-UPDATE {schema}scheduled_jobs AS job SET
-    status      = 'cancelled',
-    finished_at = coalesce($2, now()),
-    lease_until = NULL,
-    blocked_on  = NULL,
-    on_end      = NULL,
-    errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-        || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
-FROM old
-WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
+SELECT changed.job_id IS NOT NULL AS changed,
+    CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
+    old.has_consequences
+FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: set_status
 -- route: pool
 -- Set a status by hand, and return the worker that runs the job, to be notified of the loss.
 --
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
+-- Where the end of the job has consequences, it is changed only if $5, as in cancel_job.
 WITH old AS (
-    SELECT job_id, worker_id, status
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
     FROM {schema}scheduled_jobs
     WHERE job_id = $1
     FOR UPDATE
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status         = $2,
+        attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
+        worker_id      = CASE WHEN $2 = 'running' THEN 'set by hand' WHEN $2 = 'pending' THEN NULL
+            ELSE job.worker_id END,
+        started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
+            ELSE job.started_at END,
+        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
+            ELSE job.last_heartbeat END,
+        lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
+        finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
+        expires_at     = CASE WHEN $2 = 'pending'
+            THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
+                + make_interval(secs => job.misfire_grace_time)
+            ELSE job.expires_at END,
+        blocked_on     = NULL,
+        on_end         = CASE WHEN old.has_consequences THEN job.on_end - 'replacement' END,
+        errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+            || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
+    FROM old
+    WHERE job.job_id = old.job_id AND ($5::boolean OR NOT old.has_consequences)
+    RETURNING job.job_id, job.job_name, job.attempt
 )
-UPDATE {schema}scheduled_jobs AS job SET
-    status         = $2,
-    attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
-    worker_id      = CASE WHEN $2 = 'running' THEN 'set by hand' WHEN $2 = 'pending' THEN NULL
-        ELSE job.worker_id END,
-    started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
-        ELSE job.started_at END,
-    last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
-        ELSE job.last_heartbeat END,
-    lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
-    finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
-    expires_at     = CASE WHEN $2 = 'pending'
-        THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
-            + make_interval(secs => job.misfire_grace_time)
-        ELSE job.expires_at END,
-    blocked_on     = NULL,
-    on_end         = NULL,
-    errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-        || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
-FROM old
-WHERE job.job_id = old.job_id
-RETURNING CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, job.job_name, job.attempt;
+SELECT changed.job_id IS NOT NULL AS changed,
+    CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
+    old.has_consequences
+FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: retry_job
 -- route: pool
@@ -161,4 +175,4 @@ WHERE ctid = ANY (ARRAY (
     ) AS late
     LIMIT $3
 ))
-RETURNING job_id, job_name, attempt;
+RETURNING job_id, job_name, attempt, on_end IS NOT NULL AS has_consequences;

@@ -49,7 +49,7 @@ WHERE job_id = ANY ($1)
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NULL
-RETURNING job_id;
+RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences;
 
 -- name: already_settled
 -- route: caller
@@ -97,7 +97,7 @@ WHERE job_id = ANY ($1)
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NOT NULL
-RETURNING job_id;
+RETURNING job_id, coalesce(blocked_on, '') = 'after' AS waits;
 
 -- name: refuse_replacement
 -- route: caller
@@ -109,9 +109,10 @@ UPDATE {schema}scheduled_jobs AS job SET
         || jsonb_build_object('ended_at', coalesce($5, now()))),
     finished_at   = coalesce($5, now()),
     lease_until   = NULL,
-    on_end        = NULL
+    on_end        = on_end - 'replacement'
 WHERE job_id = $1
   AND status = 'running'
   AND worker_id = $2
   AND attempt = $3
-  AND (on_end -> 'replacement') IS NOT NULL;
+  AND (on_end -> 'replacement') IS NOT NULL
+RETURNING job_id;

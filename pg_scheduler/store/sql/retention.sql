@@ -7,6 +7,7 @@ SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint
 -- route: pool
 -- Delete within a range of blocks the jobs that finished before the cutoff of their status ($3).
 --
+-- A job with "on_end" stays until its consequences are applied: other jobs may wait for its outcome.
 -- Walking the table in such steps needs no index on the history, which every finished job would have to pay
 -- for.
 WITH cutoff AS MATERIALIZED (SELECT $3::text::jsonb AS of),
@@ -15,23 +16,25 @@ gone AS (
     USING cutoff
     WHERE scheduled_jobs.ctid >= $1::tid AND scheduled_jobs.ctid < $2::tid
       AND finished_at <= (cutoff.of ->> status)::timestamptz
+      AND on_end IS NULL
     RETURNING status
 )
 SELECT status, count(*) FROM gone GROUP BY status;
 
 -- name: vacuum_surplus
 -- route: pool
--- Delete at most $3 finished jobs of a status beyond the newest $2 of each name.
+-- Delete at most $3 finished jobs of a status beyond the newest $2 of each name; "on_end" as in vacuum_blocks.
 WITH gone AS (
     DELETE FROM {schema}scheduled_jobs
     WHERE finished_at IS NOT NULL
+      AND on_end IS NULL
       AND ctid = ANY (ARRAY (
         SELECT place
         FROM (
             SELECT ctid AS place,
                 row_number() OVER (PARTITION BY job_name ORDER BY finished_at DESC, job_id DESC) AS rank
             FROM {schema}scheduled_jobs
-            WHERE status = $1
+            WHERE status = $1 AND on_end IS NULL
         ) AS ranked
         WHERE rank > $2
         LIMIT $3

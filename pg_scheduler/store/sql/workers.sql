@@ -237,6 +237,8 @@ LIMIT $4;
 -- route: shared, tuned
 -- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue.
 --
+-- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
+-- "waiting" for others.
 -- Negative for one that has expired, NULL for none. Only jobs due within $2 seconds are read. Of running rows
 -- only orphans and rows without a worker count (see lock_orphans); the lease of the worker stands for the
 -- others. A heartbeat in the future counts as expired (see restart_leases). extract(epoch), because infinite
@@ -276,5 +278,9 @@ SELECT
     ELSE (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
         - extract(epoch FROM coalesce($1, now())))::double precision END AS lapse_in,
     (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in,
-    coalesce(bool_or(overdue), false) AS overdue
+    coalesce(bool_or(overdue), false) AS overdue,
+    EXISTS (SELECT FROM {schema}scheduled_jobs 
+            WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND on_end <> {only_alive}) AS ended,
+    EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on = 'after')
+        OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting
 FROM unfinished;

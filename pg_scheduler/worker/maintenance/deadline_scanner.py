@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from pg_scheduler.events import EventBus
 from pg_scheduler.store.workers import WorkerRepository
+from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
@@ -39,6 +40,7 @@ class DeadlineScanner(Service):
     Args:
         lease: Seconds.
         names: Reports overdue jobs.
+        loose_ends: Applies what the end of jobs has left to do.
         heartbeat_threshold: Seconds after the last heartbeat that count as a lease for rows without one.
     """
 
@@ -50,6 +52,7 @@ class DeadlineScanner(Service):
         events: EventBus,
         signals: Signals,
         names: NameReporter | None,
+        loose_ends: LooseEnds,
         *,
         lease: float,
         heartbeat_threshold: float,
@@ -62,6 +65,7 @@ class DeadlineScanner(Service):
         self._heartbeat_threshold = heartbeat_threshold
         self._signals = signals
         self._names = names
+        self._loose_ends = loose_ends
 
     async def run_once(self) -> float:
         """Scan once, signal leases and jobs that have expired, and report overdue jobs."""
@@ -72,6 +76,10 @@ class DeadlineScanner(Service):
         if ahead.has_overdue and self._names is not None:
             await self._names.report()
         waits = []
+        if ahead.has_ended and await self._loose_ends.apply_consequences():
+            waits.append(0.0)
+        if ahead.has_waiting:
+            await self._loose_ends.repair_waiting()
         deadlines = (
             (ahead.lapse_in, self._signals.lease_expired),
             (ahead.expiry_in, self._signals.grace_expired),

@@ -1,0 +1,135 @@
+"""Apply the consequences of jobs that have ended, in the transaction that ends them.
+
+The column ``on_end`` lists them. The fast completion refuses a job with ``on_end``, so every such end passes
+here; a job that expires in a claim follows a moment later, and a scan finds what a crash in between left
+behind. ``on_end`` is cleared with the consequences, so each is applied once.
+
+A consequence is a handler for one key of ``on_end``. It may end further jobs, whose consequences follow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.events import JobEvent
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["Consequences", "Effects", "EndedJob", "Handler"]
+
+MAX_GENERATIONS: Final = 100
+"""Jobs that end because another one ended, in a row. The scan continues with the next ones."""
+
+
+class EndedJob(NamedTuple):
+    """A job that has ended.
+
+    Attributes:
+        error: The error message of its row.
+        on_end: The consequences, by key.
+        options: The options in its row.
+    """
+
+    job_id: str
+    job_name: str
+    status: JobStatus
+    attempt: int
+    error: str | None
+    on_end: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a handler did.
+
+    Attributes:
+        ended: Ids of the jobs that it ended and that have consequences.
+        events: To be published after the commit.
+    """
+
+    ended: list[str] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
+
+
+Handler: TypeAlias = Callable[[Sequence[EndedJob], Connection], Awaitable[Effects]]
+"""Applies one consequence of jobs that have ended, within their transaction."""
+
+
+def _discard(_event: JobEvent) -> None:
+    """Publish nothing, where no Scheduler has set where to."""
+
+
+class Consequences:
+    """The consequences of jobs that have ended.
+
+    Attributes:
+        handlers: What to call, by key of ``on_end``, in this order.
+        publish: Publishes the events of committed transactions.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self.handlers: Final[dict[str, Handler]] = {}
+        self.publish: Callable[[JobEvent], None] = _discard
+
+    async def run(self, job_ids: Collection[str], connection: Connection) -> list[JobEvent]:
+        """Apply the consequences of those jobs that have ended; return the events for after the commit."""
+        events: list[JobEvent] = []
+        generations = 0
+        while job_ids and generations < MAX_GENERATIONS:
+            generations += 1
+            rows = await self._statements.fetch("lock_ended", list(job_ids), on=connection)
+            jobs = [_ended_job(row) for row in rows]
+            job_ids = []
+            if jobs:
+                ids = [job.job_id for job in jobs]
+                await self._statements.fetch("clear_consequences", ids, on=connection)
+            for key, handler in self.handlers.items():
+                if affected := [job for job in jobs if key in job.on_end]:
+                    effects = await handler(affected, connection)
+                    job_ids += effects.ended
+                    events += effects.events
+        return events
+
+    async def apply(self, job_ids: Collection[str]) -> None:
+        """Apply the consequences of jobs that have ended before, in a transaction, and publish the events."""
+        if job_ids:
+            self.publish_all(
+                await self._statements.run_retrying(lambda connection: self.run(job_ids, connection))
+            )
+
+    async def apply_lost(self, limit: int) -> int:
+        """Apply consequences that a crash or a change by hand left behind; return the number of jobs."""
+        lost = [row[0] for row in await self._statements.fetch("find_ended", limit)]
+        await self.apply(lost)
+        return len(lost)
+
+    def publish_all(self, events: Collection[JobEvent]) -> None:
+        """Publish the events of a transaction that was committed."""
+        for event in events:
+            self.publish(event)
+
+
+def _ended_job(row: asyncpg.Record) -> EndedJob:
+    return EndedJob(
+        row["job_id"],
+        row["job_name"],
+        JobStatus(row["status"]),
+        row["attempt"],
+        row["error_message"],
+        _object(row["on_end"]),
+        _object(row["options"]),
+    )
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one for anything else, which was written by hand."""
+    value = None if text is None else json.loads(text)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,208 @@
+"""Jobs that wait for the end of other jobs: the edges of ``scheduler_after``.
+
+A job that waits has ``blocked_on = 'after'`` and one edge for each parent that has not ended. The transaction
+that ends a parent deletes its edges, and unblocks each job that has none left. It locks the children
+first, in the order of their ids: so of two parents that end at the same instant, the second one sees that
+the edge of the first one is gone.
+
+The state follows from the rows, so ``repair()`` corrects what was written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, NamedTuple
+
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.events import JobCancelled, JobEvent
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import DUE
+
+__all__ = ["DependencyRepository", "ScanPosition"]
+
+COMPLETED: Final = "completed"
+NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"
+NOT_FOUND: Final = "job {!r}, after which this job was to run, does not exist"
+CYCLE: Final = "job {!r} would wait for itself: a job that it comes after waits for it; change after="
+
+
+class ScanPosition(NamedTuple):
+    """Where a scan continues.
+
+    Attributes:
+        block: The first block of the table of edges.
+        job: The priority, the due time as text, and the id of the last job that was read.
+    """
+
+    block: int = 0
+    job: tuple[int, str, str] = (0, "-infinity", "")
+
+
+class DependencyRepository:
+    """The statements about jobs that wait for other jobs.
+
+    Args:
+        statements: Runs the statements.
+        consequences: Calls this repository when a job with children has ended.
+    """
+
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+        self._statements = statements
+        self._consequences = consequences
+        consequences.handlers["child"] = self.release_children
+
+    async def block(
+        self, jobs: Sequence[ExtendedJob], connection: Connection, *, replaced: bool = False
+    ) -> list[JobEvent]:
+        """Let jobs that were just written wait for their parents, in the same transaction.
+
+        A parent that has ended counts at once.
+
+        Args:
+            jobs: The jobs, each id once.
+            connection: The connection of the transaction.
+            replaced: Whether the jobs may have existed before.
+
+        Returns:
+            The events for after the commit.
+
+        Raises:
+            JobNotFoundError: A parent does not exist. The caller rolls back.
+            ValueError: A job would wait for itself. The caller rolls back.
+        """
+        children = [job.job_id for job in jobs]
+        await self._statements.fetch("delete_edges", children, on=connection)
+        parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
+        rows = await self._statements.fetch("lock_parents", parents, on=connection)
+        status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
+        if missing := [parent for parent in parents if parent not in status]:
+            raise JobNotFoundError(missing[0])
+        edges: list[tuple[str, str, str]] = []
+        failed: dict[str, str] = {}
+        for job in jobs:
+            for parent in job.after:
+                if not status[parent].is_finished:
+                    edges.append((parent, job.job_id, job.after_outcome))
+                elif job.after_outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
+                    failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, status[parent].value))
+        if edges:
+            await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
+            unfinished = list({parent for parent, _, _ in edges})
+            await self._statements.fetch("mark_parents", unfinished, on=connection)
+            await self._check_cycles(children, edges, connection, replaced=replaced)
+        waiting = {child for _, child, _ in edges}
+        free = [child for child in children if child not in waiting and child not in failed]
+        effects = await self._decide(free, failed, connection)
+        return effects.events + await self._consequences.run(effects.ended, connection)
+
+    async def _check_cycles(
+        self,
+        children: Sequence[str],
+        edges: Collection[tuple[str, str, str]],
+        connection: Connection,
+        *,
+        replaced: bool,
+    ) -> None:
+        """Raise ValueError if a job would wait for itself. No job can wait for one that is new."""
+        if replaced:
+            rows = await self._statements.fetch("ancestor_edges", children, on=connection)
+            pairs = [(row["parent_id"], row["child_id"]) for row in rows]
+        elif not {parent for parent, _, _ in edges}.isdisjoint(children):
+            pairs = [(parent, child) for parent, child, _ in edges]
+        else:
+            return
+        graph: TopologicalSorter[str] = TopologicalSorter()
+        for parent, child in pairs:
+            graph.add(child, parent)
+        try:
+            graph.prepare()
+        except CycleError as error:
+            raise ValueError(CYCLE.format(error.args[1][0])) from None
+
+    async def resolve(self, children: Collection[str], connection: Connection) -> Effects:
+        """Derive from the rows whether jobs still wait, and unblock or cancel those that do not."""
+        await self._statements.fetch("lock_jobs", list(children), on=connection)
+        failed: dict[str, str] = {}
+        for row in await self._statements.fetch("take_broken_edges", list(children), on=connection):
+            status = row["status"]
+            if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
+                parent = row["parent_id"]
+                reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
+                failed.setdefault(row["child_id"], reason)
+        return await self._decide([each for each in children if each not in failed], failed, connection)
+
+    async def release_children(self, parents: Sequence[EndedJob], connection: Connection) -> Effects:
+        """Unblock or cancel the jobs that waited for these, which have ended in this transaction."""
+        status = {parent.job_id: parent.status for parent in parents}
+        await self._statements.fetch("lock_children", list(status), on=connection)
+        failed: dict[str, str] = {}
+        children: set[str] = set()
+        for parent, child, outcome in await self._statements.fetch("take_edges", list(status), on=connection):
+            children.add(child)
+            if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
+                failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
+        return await self._decide(sorted(children - failed.keys()), failed, connection)
+
+    async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
+        """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
+
+        Args:
+            position: Where to continue.
+            blocks: The number of blocks of edges to read.
+            jobs: The number of jobs to read.
+
+        Returns:
+            Where the next scan continues.
+        """
+        table = qualify("{schema}scheduler_after", await self._statements.schema())
+        size = await self._statements.value("table_blocks_of_edges", table)
+        end = position.block + blocks
+        broken = await self._statements.fetch("broken_edges", (position.block, 0), (end, 0))
+        page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
+        suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
+        if suspects:
+            events = await self._statements.run_retrying(lambda each: self._resolve_all(suspects, each))
+            self._consequences.publish_all(events)
+        last = page[-1] if len(page) == jobs else None
+        return ScanPosition(
+            end if end < size else 0,
+            ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
+        )
+
+    async def _resolve_all(self, children: Collection[str], connection: Connection) -> list[JobEvent]:
+        effects = await self.resolve(children, connection)
+        return effects.events + await self._consequences.run(effects.ended, connection)
+
+    async def _decide(
+        self, free: Sequence[str], failed: Mapping[str, str], connection: Connection
+    ) -> Effects:
+        """Unblock jobs unless they wait for others still, and cancel those that wait in vain.
+
+        The jobs must be locked by an earlier statement.
+
+        Args:
+            free: Jobs of which an edge was deleted, or which have none.
+            failed: The reasons why jobs are cancelled, by their ids.
+            connection: The connection of the transaction.
+        """
+        effects = Effects()
+        now = self._statements.now
+        if free and await self._statements.fetch("unblock_jobs", free, now, on=connection):
+            channel = await self._statements.channel(on=connection)
+            await self._statements.fetch("notify", channel, [DUE], on=connection)
+        if failed:
+            ids, reasons = list(failed), list(failed.values())
+            await self._statements.fetch("delete_edges", ids, on=connection)
+            for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
+                if row["ended"]:
+                    about = row["job_id"], row["job_name"], row["attempt"]
+                    effects.events.append(JobCancelled(*about, reason=row["error_message"]))
+                if row["has_consequences"]:
+                    effects.ended.append(row["job_id"])
+        return effects

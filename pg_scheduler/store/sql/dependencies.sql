@@ -1,0 +1,145 @@
+-- name: lock_parents
+-- route: caller
+-- Lock the jobs that others will wait for, so that none of them ends before that is written.
+SELECT job_id, status
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+ORDER BY job_id COLLATE "C"
+FOR NO KEY UPDATE;
+
+-- name: mark_parents
+-- route: caller
+-- Mark unfinished jobs, so that their end looks for the jobs that wait for them.
+UPDATE {schema}scheduled_jobs SET
+    on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
+        || jsonb_build_object('child', true)
+WHERE job_id = ANY ($1) AND (on_end -> 'child') IS NULL;
+
+-- name: insert_edges
+-- route: caller
+-- Write which jobs ($2) wait for which ($1), and for which outcome ($3).
+INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
+SELECT new.parent_id, new.child_id, new.outcome
+FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome);
+
+-- name: delete_edges
+-- route: caller
+-- Forget what jobs wait for.
+DELETE FROM {schema}scheduler_after WHERE child_id = ANY ($1);
+
+-- name: ancestor_edges
+-- route: caller
+-- Return every edge above the jobs $1.
+WITH RECURSIVE ancestor AS (
+    SELECT edge.child_id, edge.parent_id
+    FROM {schema}scheduler_after AS edge
+    WHERE edge.child_id = ANY ($1)
+    UNION
+    SELECT edge.child_id, edge.parent_id
+    FROM ancestor
+    JOIN {schema}scheduler_after AS edge ON edge.child_id = ancestor.parent_id
+)
+SELECT child_id, parent_id FROM ancestor;
+
+-- name: lock_children
+-- route: caller
+-- Lock the jobs that wait for jobs that have ended.
+--
+-- Two parents of one job may end at the same instant, and neither transaction sees that the other one has
+-- deleted its edge. So the second one waits here, and its next statement has a newer snapshot. All transactions
+-- lock in the same order.
+SELECT job_id
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)))
+ORDER BY job_id COLLATE "C"
+FOR NO KEY UPDATE;
+
+-- name: take_edges
+-- route: caller
+-- Delete the edges to the children of jobs that have ended, and return them. The children must be locked.
+DELETE FROM {schema}scheduler_after WHERE parent_id = ANY ($1)
+RETURNING parent_id, child_id, outcome;
+
+-- name: lock_jobs
+-- route: caller
+-- Lock jobs.
+SELECT job_id
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+ORDER BY job_id COLLATE "C"
+FOR NO KEY UPDATE;
+
+-- name: take_broken_edges
+-- route: caller
+-- Delete the edges of jobs ($1), which must be locked, to parents that have ended or do not exist; return them.
+WITH broken AS (
+    SELECT edge.ctid, parent.status
+    FROM {schema}scheduler_after AS edge
+    LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
+    WHERE edge.child_id = ANY ($1) AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL)
+)
+DELETE FROM {schema}scheduler_after AS edge
+USING broken
+WHERE edge.ctid = broken.ctid
+RETURNING edge.parent_id, edge.child_id, edge.outcome, broken.status;
+
+-- name: unblock_jobs
+-- route: caller
+-- Let those of the jobs $1 run that wait for no other job any more; return them.
+--
+-- They must be locked by an earlier statement. The misfire grace time starts now. The subquery is one probe
+-- for each job: OFFSET 0 keeps the planner from joining the whole table. coalesce() keeps it from the index of
+-- blocked jobs.
+UPDATE {schema}scheduled_jobs AS job SET
+    blocked_on = NULL,
+    expires_at = greatest(execution_time, coalesce($2, now())) + make_interval(secs => misfire_grace_time)
+WHERE job_id = ANY ($1)
+  AND status = 'pending'
+  AND coalesce(blocked_on, '') = 'after'
+  AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
+RETURNING job_id;
+
+-- name: cancel_blocked
+-- route: caller
+-- Cancel jobs that wait in vain ($1), with the reasons $2. If one is running, its waiting definition is dropped.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduled_jobs SET
+    status        = CASE WHEN status = 'pending' THEN 'cancelled' ELSE status END,
+    finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, now()) END,
+    error_message = CASE WHEN status = 'pending' THEN ($2::text[])[{place}] ELSE error_message END,
+    blocked_on    = NULL,
+    on_end        = CASE WHEN status = 'pending' THEN on_end ELSE on_end - 'replacement' END
+FROM place
+WHERE job_id = ANY ($1)
+  AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
+       OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')
+RETURNING job_id, job_name, attempt, error_message, finished_at IS NOT NULL AS ended,
+    finished_at IS NOT NULL AND on_end IS NOT NULL AS has_consequences;
+
+-- name: table_blocks_of_edges
+-- route: pool
+-- Return the size of the table of edges in blocks.
+SELECT pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint;
+
+-- name: broken_edges
+-- route: pool
+-- Return the jobs that wait, in the blocks from $1 up to $2, for jobs that have ended or do not exist.
+SELECT DISTINCT edge.child_id
+FROM {schema}scheduler_after AS edge
+LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
+WHERE edge.ctid >= $1::tid AND edge.ctid < $2::tid
+  AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL);
+
+-- name: blocked_jobs
+-- route: pool
+-- Return a page of jobs that wait for others, after the position $1 to $3, and whether each has an edge.
+SELECT job_id, priority, execution_time::text AS due,
+    EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = page.job_id OFFSET 0) AS waits
+FROM (
+    SELECT job_id, priority, execution_time
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on = 'after'
+      AND (priority, execution_time, job_id COLLATE "C") > ($1::integer, ($2::text)::timestamptz, $3::text)
+    ORDER BY priority, execution_time, job_id COLLATE "C"
+    LIMIT $4
+) AS page;

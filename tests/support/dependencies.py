@@ -1,0 +1,41 @@
+"""Builders of jobs that wait for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pg_scheduler.jobs.rows import ExtendedJob, Extras
+from pg_scheduler.store.store import Store
+from tests.support.store import Pool, new_job
+
+WAITS = Extras(blocked_on="after")
+
+
+def child(
+    job_id: str, *after: str, outcome: str = "completed", extras: Extras = WAITS, **changes: Any
+) -> ExtendedJob:
+    """Return a job that waits for these."""
+    return ExtendedJob.of(new_job(job_id, **changes), extras, after=after, after_outcome=outcome)
+
+
+async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
+    """Insert jobs that wait for others."""
+    async with store.jobs.all_or_nothing() as connection:
+        if replace:
+            await store.jobs.replace_extended(jobs, connection=connection)
+        else:
+            await store.jobs.insert_extended(jobs, connection=connection)
+        await store.dependencies.block(jobs, connection, replaced=replace)
+
+
+async def state(pool: Pool, *job_ids: str) -> Sequence[tuple[str, str | None]]:
+    """Return status and blocked_on of jobs, in this order."""
+    rows = await pool.fetch("SELECT job_id, status, blocked_on FROM scheduled_jobs")
+    found = {row["job_id"]: (row["status"], row["blocked_on"]) for row in rows}
+    return [found[job_id] for job_id in job_ids]
+
+
+async def edges(pool: Pool) -> set[tuple[str, str]]:
+    """Return all edges as parent and child."""
+    return {(row[0], row[1]) for row in await pool.fetch("SELECT * FROM scheduler_after")}
