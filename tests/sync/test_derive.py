@@ -19,6 +19,7 @@ from pg_scheduler.sync.derive import Blocking, derive, members_of
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
 from tools.reference.__main__ import COMMAND
+from tools.reference.source import find
 from tools.reference.stub import STUB, stub
 
 OWN = {"close"}
@@ -144,6 +145,12 @@ def test_sync_method_has_the_signature_of_the_scheduler_without_connection(name:
 
 def test_stub_equals_what_the_signatures_of_the_scheduler_generate() -> None:
     assert STUB.read_text(encoding="utf-8") == stub(), f"stale: run {COMMAND}"
+
+
+def test_stub_leaves_the_signatures_of_the_reference_pages_alone() -> None:
+    stub()
+    (schedule,) = find("pg_scheduler.api.jobs", "JobMethods").functions()["schedule"]
+    assert "connection" in [each.arg for each in schedule.args.kwonlyargs]
 
 
 def classes_of(code: str) -> dict[str, dict[str, list[str]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import re
 import subprocess
 import sys
@@ -133,7 +134,7 @@ class _Stub:
     def _function(self, owner: Definition, node: Function, documented: Function) -> Iterator[str]:
         for decorator in node.decorator_list:
             yield f"    @{self._expression(owner, decorator)}"
-        given = node.args
+        given = copy.copy(node.args)  # the pages show the whole signature
         kept = [
             (argument, default)
             for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
