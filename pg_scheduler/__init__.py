@@ -12,12 +12,16 @@ from pg_scheduler.errors import (
     DatabaseUnavailableError,
     JobCancelledError,
     JobConflictError,
+    JobEndedError,
+    JobExpiredError,
+    JobFailedError,
     JobNotFoundError,
     MigrationChangedError,
     NameConflictError,
     NotRunningError,
     PayloadError,
     PoolClosedError,
+    ResultUnavailableError,
     SchedulerError,
     SchemaError,
     SchemaForbiddenError,
@@ -43,6 +47,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.result import JobError, JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
@@ -69,10 +74,15 @@ __all__ = [
     "JobCancelledError",
     "JobConflictError",
     "JobCounts",
+    "JobEndedError",
+    "JobError",
     "JobExecutor",
+    "JobExpiredError",
+    "JobFailedError",
     "JobNotFoundError",
     "JobPriority",
     "JobProgress",
+    "JobResult",
     "JobSpec",
     "JobStatus",
     "MigrationChangedError",
@@ -84,6 +94,7 @@ __all__ = [
     "PollingConfig",
     "PoolClosedError",
     "ProcessExecutor",
+    "ResultUnavailableError",
     "RetryPolicy",
     "Scheduler",
     "SchedulerError",

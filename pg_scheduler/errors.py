@@ -4,7 +4,11 @@
 
     SchedulerError
     ├── ConfigurationError (ValueError)      an invalid setting
-    ├── JobCancelledError                    the running job should end; see raise_if_cancelled()
+    ├── JobEndedError                        the job whose value was requested has none; see ``result``
+    │   ├── JobCancelledError                it was cancelled; in the job itself, see raise_if_cancelled()
+    │   ├── JobExpiredError                  it expired
+    │   ├── JobFailedError                   it failed
+    │   └── ResultUnavailableError           it completed, and its value was not kept
     ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
     ├── JobNotFoundError (LookupError)       no job has this id
     ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
@@ -26,18 +30,27 @@ Invalid arguments raise plain ``TypeError`` and ``ValueError``. An error keeps i
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pg_scheduler.jobs.result import JobResult
+
 __all__ = [
     "ConfigurationError",
     "ConnectionRejectedError",
     "DatabaseUnavailableError",
     "JobCancelledError",
     "JobConflictError",
+    "JobEndedError",
+    "JobExpiredError",
+    "JobFailedError",
     "JobNotFoundError",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
     "PayloadError",
     "PoolClosedError",
+    "ResultUnavailableError",
     "SchedulerError",
     "SchemaError",
     "SchemaForbiddenError",
@@ -57,8 +70,32 @@ class ConfigurationError(SchedulerError, ValueError):
     """A setting is invalid; the message contains its name, value and constraint."""
 
 
-class JobCancelledError(SchedulerError):
+class JobEndedError(SchedulerError):
+    """The job ended without a value.
+
+    Attributes:
+        result: The `JobResult`; None where the error was raised within the job.
+    """
+
+    def __init__(self, message: str = "", result: JobResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class JobCancelledError(JobEndedError):
     """The job was cancelled, or the attempt that runs in a thread should end."""
+
+
+class JobExpiredError(JobEndedError):
+    """The job expired before it started."""
+
+
+class JobFailedError(JobEndedError):
+    """The job failed. If it ran in this process, ``__cause__`` is its exception."""
+
+
+class ResultUnavailableError(JobEndedError):
+    """The job completed, and its value is not available; the message contains the reason."""
 
 
 class JobConflictError(SchedulerError, ValueError):

@@ -20,12 +20,14 @@ from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
 from pg_scheduler.api.registration import RegistrationMethods
+from pg_scheduler.api.results import ResultMethods
 from pg_scheduler.api.retention import RetentionMethods
 from pg_scheduler.api.schedules import ScheduleMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus
@@ -49,6 +51,7 @@ __all__ = ["Scheduler"]
 
 class Scheduler(
     RegistrationMethods,
+    ResultMethods,
     JobMethods,
     InspectionMethods,
     EventMethods,
@@ -81,6 +84,8 @@ class Scheduler(
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
             no limit but that of the table, 16 MiB. Larger arguments are rejected when the job is
             scheduled.
+        max_result_bytes: Maximum size of a kept result, as JSON, at least 64; None for no limit. A job with
+            a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
         lease: How long this worker owns its claimed jobs without a further heartbeat; None uses
@@ -135,6 +140,7 @@ class Scheduler(
         max_crashes: int | None = 3,
         max_loop_block: float = 600.0,
         max_payload_bytes: int | None = 1_048_576,
+        max_result_bytes: int | None = 1_048_576,
         shutdown_timeout: float = 30.0,
         lease: timedelta | None = None,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
@@ -168,6 +174,7 @@ class Scheduler(
             max_crashes=max_crashes,
             max_loop_block=max_loop_block,
             max_payload_bytes=max_payload_bytes,
+            max_result_bytes=max_result_bytes,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
             role=role,
@@ -201,6 +208,7 @@ class Scheduler(
         self._periodic = ScheduleBook(
             self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
         )
+        self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
         self._tuning = Tuning()
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
         self._switch_tasks: set[asyncio.Task[None]] = set()
@@ -317,6 +325,7 @@ class Scheduler(
             self._tasks,
             self._periodic,
             self._outbox,
+            self._waiters,
             self._config,
             self._retry_policy,
             self._executors,

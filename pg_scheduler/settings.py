@@ -241,6 +241,7 @@ class SchedulerConfig:
     schema: Annotated[str, AfterValidator(_check_identifier)] | None
     direct_dsn: str | None = field(repr=False)
     max_payload_bytes: Annotated[int, Field(ge=64)] | None
+    max_result_bytes: Annotated[int, Field(ge=64)] | None
     shutdown_timeout: Seconds
     lease_seconds: Annotated[float, Field(gt=0)]
     heartbeat_threshold: Annotated[float, Field(gt=0)]

@@ -46,10 +46,15 @@ NAMES = [
     "JobCancelledError",
     "JobConflictError",
     "JobCounts",
+    "JobEndedError",
+    "JobError",
     "JobExecutor",
+    "JobExpiredError",
+    "JobFailedError",
     "JobNotFoundError",
     "JobPriority",
     "JobProgress",
+    "JobResult",
     "JobSpec",
     "JobStatus",
     "MigrationChangedError",
@@ -61,6 +66,7 @@ NAMES = [
     "PollingConfig",
     "PoolClosedError",
     "ProcessExecutor",
+    "ResultUnavailableError",
     "RetryPolicy",
     "Scheduler",
     "SchedulerError",
@@ -99,6 +105,8 @@ METHODS = [
     "retry_job",
     "update_job_status",
     "get_job",
+    "get_job_result",
+    "run_job",
     "list_jobs",
     "count_jobs",
     "workers",
@@ -194,7 +202,8 @@ IGNORE = "conflict_resolution=<ConflictResolution.IGNORE: 'ignore'>"
 SETTINGS = (
     "max_concurrent_jobs=25, misfire_grace_time=300, vacuum_config=None, vacuum_enabled=True, "
     "batch_claim_limit=10, polling_config=None, *, schema=None, direct_dsn=None, "
-    "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, shutdown_timeout=30.0, "
+    "keeper_dsn=None, max_crashes=3, max_loop_block=600.0, max_payload_bytes=1048576, "
+    "max_result_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, role='both', "
     "identity=None, only=(), skip=(), metadata=None, clock=None"
@@ -203,13 +212,13 @@ PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
     "job_name=None, dedup_key=None, enabled=True"
 )
-SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, timeout=UNSET, metadata=None"
+LATER = "timeout=UNSET, keep_result=UNSET, metadata=None"
+SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "metadata=None"
+    "keep_result=UNSET, metadata=None"
 )
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
-CALL = "timeout=UNSET, metadata=None, connection=None"
 
 
 @pytest.mark.parametrize(
@@ -222,16 +231,16 @@ CALL = "timeout=UNSET, metadata=None, connection=None"
         (Scheduler.register, f"(func=None, *, name=None, aliases=(), {TASK})"),
         (
             Scheduler.schedule,
-            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, {CALL})",
+            f"(func, *, execution_time, args=(), kwargs=None, {SCHEDULE}, {LATER}, connection=None)",
         ),
         (
             Scheduler.enqueue,
-            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, {CALL})",
+            f"(func, *, args=(), kwargs=None, delay=None, {SCHEDULE}, {LATER}, connection=None)",
         ),
         (Scheduler.schedule_bulk, f"(jobs, *, {IGNORE}, batch_size=1000, connection=None)"),
         (
             Scheduler.schedule_job,
-            f"(job_name, execution_time, task_data, {SCHEDULE}, *, timeout=UNSET, metadata=None)",
+            f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER})",
         ),
         (Scheduler.cancel_job, "(job_id)"),
         (Scheduler.retry_job, "(job_id)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
@@ -30,6 +31,7 @@ class SchedulerParts:
     _enqueuer: Enqueuer
     _periodic: ScheduleBook
     _life: Lifecycle
+    _waiters: ResultWaiters
 
     @property
     def _runtime(self) -> Runtime | None:

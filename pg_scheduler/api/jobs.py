@@ -39,6 +39,7 @@ class JobMethods(SchedulerParts):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         connection: Connection | None = None,
     ) -> str:
@@ -59,6 +60,8 @@ class JobMethods(SchedulerParts):
                 limit. Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's, else one hour.
+            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
+                not at all. Default: the task's, else not at all.
             metadata: A JSON object for people and filters, merged into that of the task.
             connection: An asyncpg connection inside a transaction. The job exists if and only if that
                 transaction commits.
@@ -96,6 +99,7 @@ class JobMethods(SchedulerParts):
             job_id,
             misfire_grace_time,
             timeout=timeout,
+            keep_result=keep_result,
             metadata=metadata,
         )
         (job,) = self._preparer.prepare((spec,))
@@ -114,6 +118,7 @@ class JobMethods(SchedulerParts):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
         connection: Connection | None = None,
     ) -> str:
@@ -135,6 +140,8 @@ class JobMethods(SchedulerParts):
                 Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's, else one hour.
+            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
+                not at all. Default: the task's, else not at all.
             metadata: A JSON object for people and filters, merged into that of the task.
             connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
                 this call, not from the commit.
@@ -162,6 +169,7 @@ class JobMethods(SchedulerParts):
                 job_id=job_id,
                 misfire_grace_time=misfire_grace_time,
                 timeout=timeout,
+                keep_result=keep_result,
                 metadata=metadata,
             )
         else:
@@ -175,6 +183,7 @@ class JobMethods(SchedulerParts):
                 job_id,
                 misfire_grace_time,
                 timeout=timeout,
+                keep_result=keep_result,
                 metadata=metadata,
             )
             (job,) = self._preparer.prepare((spec,))
@@ -222,6 +231,7 @@ class JobMethods(SchedulerParts):
         misfire_grace_time: int | Unset | None = UNSET,
         *,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
@@ -236,6 +246,7 @@ class JobMethods(SchedulerParts):
             conflict_resolution: The behaviour when the id exists.
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
             timeout: Time limit of one attempt, as in ``schedule()``.
+            keep_result: How long the result is kept, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``.
 
         Returns:
@@ -252,6 +263,7 @@ class JobMethods(SchedulerParts):
             job_id=job_id,
             misfire_grace_time=misfire_grace_time,
             timeout=timeout,
+            keep_result=keep_result,
             metadata=metadata,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)

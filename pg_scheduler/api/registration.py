@@ -34,6 +34,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> F: ...
     @overload
@@ -49,6 +50,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def register(
@@ -63,6 +65,7 @@ class RegistrationMethods(SchedulerParts):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -79,6 +82,7 @@ class RegistrationMethods(SchedulerParts):
             retry: The delays before its retries, as in ``@job()``.
             priority: Default priority, as in ``@job()``.
             executor: Where its jobs run, as in ``@job()``.
+            keep_result: How long results are kept, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
 
         Returns:
@@ -102,6 +106,7 @@ class RegistrationMethods(SchedulerParts):
             retry=retry,
             priority=priority,
             executor=executor,
+            keep_result=keep_result,
             metadata=metadata,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import is_not
@@ -12,14 +13,15 @@ from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import GeneratedIdJob, NewJob
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.jobs.unset import Unset
+from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
     check_grace,
     check_job_id,
+    check_keep_result,
     check_kind,
     check_timeout,
 )
@@ -45,7 +47,11 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._last: tuple[tuple[object, ...], JobDefaults] = ((None,) * 5, ("", 0, 0, None, None))
+        self._last: tuple[tuple[object, ...], JobDefaults, Extras | None] = (
+            (None,) * 6,
+            ("", 0, 0, None, None),
+            None,
+        )
 
     def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
         """Return the rows of jobs, in their order, and register their functions.
@@ -62,7 +68,7 @@ class JobPreparer:
         limit = self._max_payload_bytes
         last = check_kind("a job", specs[0], JobSpec)
         due = check_execution_time(last.execution_time)
-        task, defaults = self._defaults_of(last)
+        task, defaults, extras = self._defaults_of(last)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if (
@@ -71,8 +77,9 @@ class JobPreparer:
                 or spec.max_retries is not last.max_retries
                 or spec.misfire_grace_time is not last.misfire_grace_time
                 or spec.timeout is not last.timeout
+                or spec.keep_result is not last.keep_result
             ):
-                task, defaults = self._defaults_of(spec)
+                task, defaults, extras = self._defaults_of(spec)
             if spec.execution_time is not last.execution_time:
                 due = check_execution_time(spec.execution_time)
             task_data = task.encode(spec.args, spec.kwargs)
@@ -81,9 +88,10 @@ class JobPreparer:
             if limit is not None and len(task_data) > limit:
                 check_size(task_data, limit)
             if spec.job_id is None:
-                jobs.append(GeneratedIdJob(next(ids), task_data, due, *defaults))
+                job: NewJob = GeneratedIdJob(next(ids), task_data, due, *defaults)
             else:
-                jobs.append(NewJob(check_job_id(spec.job_id), task_data, due, *defaults))
+                job = NewJob(check_job_id(spec.job_id), task_data, due, *defaults)
+            jobs.append(job if extras is None else ExtendedJob.of(job, extras))
             last = spec
         return jobs
 
@@ -99,6 +107,7 @@ class JobPreparer:
         job_id: str | None,
         misfire_grace_time: int | Unset | None,
         timeout: float | timedelta | Unset | None,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
@@ -123,13 +132,23 @@ class JobPreparer:
         task_data = with_metadata(task_data, NO_METADATA if task is None else task.metadata, metadata)
         check_size(task_data, self._max_payload_bytes)
         if job_id is None:
-            return GeneratedIdJob(new_job_id(), task_data, due, *defaults)
-        return NewJob(check_job_id(job_id), task_data, due, *defaults)
+            job: NewJob = GeneratedIdJob(new_job_id(), task_data, due, *defaults)
+        else:
+            job = NewJob(check_job_id(job_id), task_data, due, *defaults)
+        extras = _extras(task, keep_result)
+        return job if extras is None else ExtendedJob.of(job, extras)
 
-    def _defaults_of(self, spec: JobSpec) -> tuple[Task, JobDefaults]:
+    def _defaults_of(self, spec: JobSpec) -> tuple[Task, JobDefaults, Extras | None]:
         task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart
-        given = (task, spec.priority, spec.max_retries, spec.misfire_grace_time, spec.timeout)
-        last, defaults = self._last
+        given = (
+            task,
+            spec.priority,
+            spec.max_retries,
+            spec.misfire_grace_time,
+            spec.timeout,
+            spec.keep_result,
+        )
+        last, defaults, extras = self._last
         # The same objects as in the call before have been validated.
         if any(map(is_not, given, last)):
             defaults = self._defaults(
@@ -140,8 +159,9 @@ class JobPreparer:
                 misfire_grace_time=spec.misfire_grace_time,
                 timeout=spec.timeout,
             )
-            self._last = given, defaults
-        return task, defaults
+            extras = _extras(task, spec.keep_result)
+            self._last = given, defaults, extras
+        return task, defaults, extras
 
     def _defaults(
         self,
@@ -169,3 +189,12 @@ class JobPreparer:
             self._grace if isinstance(misfire_grace_time, Unset) else check_grace(misfire_grace_time),
             check_timeout(timeout),
         )
+
+
+def _extras(task: Task | None, keep_result: timedelta | Unset | None) -> Extras | None:
+    """Return what a plain job lacks; None for a plain one. An unset option defaults to that of the task."""
+    if isinstance(keep_result, Unset):
+        seconds = task.keep_result if task is not None else None
+    else:
+        seconds = check_keep_result(keep_result)
+    return None if seconds is None else Extras(options=json.dumps({"keep_result": seconds}))

@@ -28,6 +28,7 @@ def job(
     retry: RetryPolicy | None = None,
     priority: JobPriority | Unset = UNSET,
     executor: str | Unset = UNSET,
+    keep_result: timedelta | Unset | None = UNSET,
     metadata: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
@@ -46,6 +47,8 @@ def job(
         executor: Where its jobs run: "async" is the event loop, "thread" a thread, "process" a process
             that imports the function; other names are those of the Scheduler's ``executors=``. If omitted, an
             ``async def`` runs in the event loop, and a plain function in a thread.
+        keep_result: How long results are kept after the end of each job, for ``get_job_result()``; None if
+            they are not. Not kept if omitted.
         metadata: A JSON object for people and filters, merged into that of its jobs.
 
     Returns:
@@ -73,6 +76,7 @@ def job(
         retry=retry,
         priority=priority,
         executor=executor,
+        keep_result=keep_result,
         metadata=metadata,
     )
 

@@ -132,6 +132,8 @@ class JobSpec:
             limit. Default: the task's, else the Scheduler's.
         timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
             task's, else one hour.
+        keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
+            task's, else none.
         metadata: A JSON object for people and filters, merged into that of the task.
 
     Raises:
@@ -157,6 +159,7 @@ class JobSpec:
     job_id: str | None = None
     misfire_grace_time: int | Unset | None = UNSET
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
+    keep_result: timedelta | Unset | None = field(default=UNSET, kw_only=True)
     metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:

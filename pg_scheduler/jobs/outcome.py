@@ -27,6 +27,7 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.history import exception_entry, history_entry, message_of, storable
 from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 
@@ -63,7 +64,9 @@ QUARANTINED: Final = "quarantined: {} workers died while they ran this job. retr
 
 @dataclass(frozen=True, slots=True)
 class ReturnResult:
-    """The coroutine returned."""
+    """The function returned."""
+
+    value: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | Interru
 class CompleteOutcome:
     """Complete the job."""
 
+    kept: KeptResult | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class FailOutcome:
@@ -118,6 +123,7 @@ class FailOutcome:
     error: str
     exception: BaseException | None = field(default=None, compare=False)
     entry: str | None = field(default=None, compare=False)
+    kept: KeptResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,7 @@ class RowChange:
         retries: Added to the row's retries.
         crashes: Added to the row's crashes.
         entry: Appended to the row's history, as JSON text; None for an attempt that simply completed.
+        kept: The result to store; None for a job that does not keep it.
     """
 
     attempt: int
@@ -188,10 +195,16 @@ class RowChange:
     retries: int = 0
     crashes: int = 0
     entry: str | None = None
+    kept: KeptResult | None = None
 
 
 def decide(  # noqa: PLR0911 - one for each result
-    claim: Claim, result: Result, policy: RetryPolicy, *, spread: float
+    claim: Claim,
+    result: Result,
+    policy: RetryPolicy,
+    *,
+    spread: float,
+    max_result_bytes: int | None = None,
 ) -> Outcome:
     """Return the outcome of an attempt.
 
@@ -201,10 +214,13 @@ def decide(  # noqa: PLR0911 - one for each result
         policy: The exceptions that are retried, and the delay before a retry, which is added to the
             database's clock.
         spread: A random number from -1 to 1 for the policy's jitter.
+        max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
     """
     match result:
-        case ReturnResult():
-            return _COMPLETE
+        case ReturnResult(value):
+            seconds = keep_seconds(claim.options)
+            kept = None if seconds is None else kept_value(seconds, value, max_result_bytes)
+            return CompleteOutcome(kept)
         case ErrorResult(Snooze() as snooze):
             return SnoozeOutcome(snooze.delay)
         case ErrorResult(error, timed_out):
@@ -213,10 +229,10 @@ def decide(  # noqa: PLR0911 - one for each result
             return (
                 RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)
                 if may_retry and policy.allows(error)
-                else FailOutcome(describe(error), error, entry)
+                else _fail(claim, error, entry)
             )
         case UnrunnableResult(error):
-            return FailOutcome(describe(error), error, exception_entry("error", error))
+            return _fail(claim, error, exception_entry("error", error))
         case SkippedResult(reason):
             return SkipOutcome(reason)
         case InterruptResult():
@@ -225,18 +241,23 @@ def decide(  # noqa: PLR0911 - one for each result
             return CrashOutcome(reason, max_crashes)
 
 
-_COMPLETE: Final = CompleteOutcome()
 _RELEASE: Final = ReleaseOutcome()
+
+
+def _fail(claim: Claim, error: BaseException, entry: str) -> FailOutcome:
+    message, seconds = describe(error), keep_seconds(claim.options)
+    kept = None if seconds is None else kept_error(seconds, message, error)
+    return FailOutcome(message, error, entry, kept)
 
 
 def row_change(attempt: int, outcome: Outcome) -> RowChange:  # noqa: PLR0911 - one for each outcome
     """Return the row change of an outcome."""
     match outcome:
-        case CompleteOutcome():
-            return RowChange(attempt, JobStatus.COMPLETED)
-        case FailOutcome(error, _, entry):
+        case CompleteOutcome(kept):
+            return RowChange(attempt, JobStatus.COMPLETED, kept=kept)
+        case FailOutcome(error, _, entry, kept):
             entry = entry or history_entry("error", message=error)
-            return RowChange(attempt, JobStatus.FAILED, error, entry=entry)
+            return RowChange(attempt, JobStatus.FAILED, error, entry=entry, kept=kept)
         case RetryOutcome(delay, error, _, entry):
             entry = entry or history_entry("error", message=error)
             return RowChange(attempt, JobStatus.PENDING, error, delay.total_seconds(), retries=1, entry=entry)

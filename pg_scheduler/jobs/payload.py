@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pg_scheduler.errors import PayloadError
 
-__all__ = ["check_size", "decode", "encode", "encode_object", "split_task_data"]
+__all__ = ["check_size", "decode", "encode", "encode_object", "encode_value", "split_task_data"]
 
 _read = json.JSONDecoder().raw_decode
 
@@ -102,6 +102,16 @@ def encode_object(name: str, value: object) -> str:
         raise PayloadError(f"{name} must be a dict, not {type(value).__name__}; pass {name}={{'key': value}}")
     _check(dict(value), name, 0)
     return _to_json(dict(value))
+
+
+def encode_value(value: object) -> str:
+    """Return what a job returned as JSON.
+
+    Raises:
+        PayloadError: JSON cannot represent it; a TypeError and a ValueError.
+    """
+    _check(value, "the value", 1)
+    return _to_json(value)
 
 
 def split_task_data(task_data: object) -> tuple[Any, Any]:

@@ -15,7 +15,13 @@ from pg_scheduler.jobs.naming import qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.jobs.validation import check_count, check_grace, check_kind, check_timeout
+from pg_scheduler.jobs.validation import (
+    check_count,
+    check_grace,
+    check_keep_result,
+    check_kind,
+    check_timeout,
+)
 
 __all__ = ["NO_OPTIONS", "Task", "TaskOptions"]
 
@@ -30,6 +36,7 @@ class TaskOptions:
     retry: RetryPolicy | None = None
     priority: JobPriority | Unset = UNSET
     executor: str | Unset = UNSET
+    keep_result: timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | None = None
 
 
@@ -45,6 +52,7 @@ class Task:
         misfire_grace_time: Seconds; None for no limit, UNSET for the Scheduler's.
         retry: The delays before retries; None for the Scheduler's policy.
         executor: The name of the executor.
+        keep_result: Seconds for which results are kept; None if they are not kept.
         metadata: Merged into that of its jobs.
         arity: The arguments that the function accepts.
     """
@@ -57,6 +65,7 @@ class Task:
     retry: RetryPolicy | None = field(default=None, kw_only=True)
     priority: JobPriority = field(default=JobPriority.NORMAL, kw_only=True)
     executor: str = field(default=ASYNC, kw_only=True)
+    keep_result: float | None = field(default=None, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     arity: Arity = field(init=False, repr=False, compare=False)
 
@@ -92,6 +101,7 @@ class Task:
         """
         grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
         priority, retry, executor = options.priority, options.retry, options.executor
+        keep = options.keep_result
         return replace(
             self,
             func=func,
@@ -108,6 +118,7 @@ class Task:
             executor=self._executor_of(func)
             if isinstance(executor, Unset)
             else check_executor(func, executor),
+            keep_result=self.keep_result if isinstance(keep, Unset) else check_keep_result(keep),
             metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
         )
 

@@ -12,12 +12,14 @@ __all__ = [
     "INFINITIES",
     "MAX_ID_BYTES",
     "MAX_INTEGER",
+    "MAX_KEEP_S",
     "SHOWN_TYPES",
     "check_count",
     "check_delay",
     "check_execution_time",
     "check_grace",
     "check_job_id",
+    "check_keep_result",
     "check_kind",
     "check_text",
     "check_timeout",
@@ -49,6 +51,10 @@ DEFAULT_TIME_REMEDY: Final = "pass datetime.now(UTC) + timedelta(...)"
 
 MAX_DELAY_S: Final = 3_153_600_000
 """A hundred years."""
+
+
+MAX_KEEP_S: Final = 10 * 366 * 86_400.0
+"""The longest lifetime of a result in seconds: ten years."""
 
 
 INFINITIES: Final = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
@@ -136,6 +142,23 @@ def check_delay(name: str, value: object) -> float:
 def check_grace(value: object) -> int | None:
     """Return a misfire grace time in seconds, or None for no limit."""
     return None if value is None else check_count("misfire_grace_time", value)
+
+
+def check_keep_result(value: object) -> float | None:
+    """Return how long a result is kept in seconds; None if it is not kept.
+
+    Raises:
+        TypeError: It is not a timedelta.
+        ConfigurationError: It is not positive, or longer than ten years.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, timedelta):
+        raise TypeError(f"keep_result must be a timedelta or None, not {value!r}; pass timedelta(minutes=15)")
+    seconds = value.total_seconds()
+    if not 0 < seconds <= MAX_KEEP_S:
+        raise ConfigurationError(f"keep_result must be positive and at most ten years, not {value!r}")
+    return seconds
 
 
 def check_timeout(value: object) -> float | None:

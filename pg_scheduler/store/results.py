@@ -15,6 +15,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
+from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.statements import Statements
 
 __all__ = ["ResultRepository"]
@@ -36,13 +37,19 @@ class ResultRepository:
         statements: Runs the statements.
         consequences: Applied in the transaction that ends a job.
         dependencies: What replacements may wait for.
+        kept: Stores the results of jobs that keep them.
     """
 
     def __init__(
-        self, statements: Statements, consequences: Consequences, dependencies: DependencyRepository
+        self,
+        statements: Statements,
+        consequences: Consequences,
+        dependencies: DependencyRepository,
+        kept: KeptResultRepository,
     ) -> None:
         self._statements = statements
         self._dependencies = dependencies
+        self._kept = kept
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
@@ -75,6 +82,7 @@ class ResultRepository:
                     change,
                     error=change.error and to_ascii(change.error),
                     entry=change.entry and entry_in_ascii(change.entry),
+                    kept=change.kept and change.kept.in_ascii(),
                 )
                 for job_id, change in changes.items()
             }
@@ -109,6 +117,13 @@ class ResultRepository:
             refused = {job_id: change for job_id, change in changes.items() if job_id not in accepted}
             if refused:
                 accepted |= await step(refused, worker_id, connection, events)
+        kept = {
+            job_id: change.kept
+            for job_id, change in changes.items()
+            if change.kept is not None and job_id in accepted
+        }
+        if kept:
+            await self._kept.keep(kept, connection)
         return accepted
 
     async def _settle(

@@ -17,6 +17,7 @@ from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.jobs import JobRepository
+from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
@@ -52,7 +53,10 @@ class Store:
         self.consequences: Final = Consequences(self.statements)
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
         self.jobs: Final = JobRepository(self.statements, self.consequences)
-        self.results: Final = ResultRepository(self.statements, self.consequences, self.dependencies)
+        self.kept_results: Final = KeptResultRepository(self.statements)
+        self.results: Final = ResultRepository(
+            self.statements, self.consequences, self.dependencies, self.kept_results
+        )
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements)

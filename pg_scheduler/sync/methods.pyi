@@ -18,6 +18,7 @@ from pg_scheduler.jobs.model import (
     Worker,
 )
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.model import PeriodicJobConfig
@@ -28,6 +29,7 @@ from pg_scheduler.worker.runners.call import JobExecutor
 __all__ = ["BlockingMethods", "Settings"]
 
 F = TypeVar("F", bound=JobFunction)
+R = TypeVar("R")
 
 class Settings(TypedDict, total=False):
     """The keyword parameters of `Scheduler`."""
@@ -44,6 +46,7 @@ class Settings(TypedDict, total=False):
     max_crashes: int | None
     max_loop_block: float
     max_payload_bytes: int | None
+    max_result_bytes: int | None
     shutdown_timeout: float
     lease: timedelta | None
     retry_policy: RetryPolicy
@@ -112,6 +115,7 @@ class BlockingMethods(Blocking):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -133,6 +137,7 @@ class BlockingMethods(Blocking):
         retry: RetryPolicy | None = None,
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -140,6 +145,51 @@ class BlockingMethods(Blocking):
         Registering a function again adds names and changes the options that are given.
 
         Parameters, values and errors are those of ``Scheduler.register()``.
+        """
+    def get_job_result(
+        self, job_id: str, *, wait: bool = True, timeout: float | timedelta | None = None
+    ) -> JobResult | None:
+        """Return how a job ended, and its value if it was kept.
+
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler learns of the end by a notification; others query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
+        """
+    @overload
+    def run_job(
+        self,
+        func: Call[R],
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> R:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Parameters, values and errors are those of ``Scheduler.run_job()``.
+        """
+    @overload
+    def run_job(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Parameters, values and errors are those of ``Scheduler.run_job()``.
         """
     def schedule(
         self,
@@ -154,6 +204,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job at one time.
@@ -173,6 +224,7 @@ class BlockingMethods(Blocking):
         conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
         misfire_grace_time: int | Unset | None = UNSET,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
@@ -204,6 +256,7 @@ class BlockingMethods(Blocking):
         misfire_grace_time: int | Unset | None = UNSET,
         *,
         timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.

@@ -20,6 +20,7 @@ from pg_scheduler.store.connections.listen import (
     EVENTS,
     HEARTBEAT_REQUEST,
     PERIODIC,
+    RESULT,
     SUBSCRIPTIONS,
     Subscription,
 )
@@ -60,6 +61,7 @@ class Listener(Service):
         on_events: Called with each notification about events of other nodes.
         on_missed: Called when notifications arrive again after the connection was lost, with the time of the
             last response on it.
+        on_result: Called with the id of a job that has ended and keeps its result.
     """
 
     name: ClassVar[str] = "listener"
@@ -72,6 +74,7 @@ class Listener(Service):
         signals: Signals,
         *,
         own_mark: str,
+        on_result: Callable[[str], None] = lambda _job_id: None,
         on_events: Callable[[str], None] = lambda _message: None,
         on_missed: Callable[[datetime], None] = lambda _since: None,
         options: ListenerOptions = ListenerOptions(),
@@ -87,6 +90,7 @@ class Listener(Service):
         self._has_received = False
         self.refusal: str | None = None
         """Why this worker does not listen; None while it does, or reconnects."""
+        self._on_result = on_result
         self._signals = signals
         self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -155,6 +159,8 @@ class Listener(Service):
             self._on_events(about)
         elif kind == SUBSCRIPTIONS and about != self._worker_id:
             self._signals.heartbeat_requested()  # it reads them
+        elif kind == RESULT:
+            self._on_result(about)
 
     def _broken(self) -> None:
         self._signals.notifications_up.clear()

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pg_scheduler.enqueue.outbox import Outbox
+from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
@@ -75,6 +76,7 @@ class Runtime:
         tasks: TaskRegistry,
         periodic: ScheduleBook,
         outbox: Outbox,
+        waiters: ResultWaiters,
         config: SchedulerConfig,
         policy: RetryPolicy,
         executors: Mapping[str, JobExecutor],
@@ -114,6 +116,7 @@ class Runtime:
             shutdown_timeout=config.shutdown_timeout,
             stop_grace=config.stop_grace,
             max_crashes=config.max_crashes,
+            max_result_bytes=config.max_result_bytes,
             executors=executors,
         )
         audience = Audience()
@@ -140,6 +143,7 @@ class Runtime:
             own_mark=outbox.mark,
             on_events=relay.receive,
             on_missed=relay.missed,
+            on_result=waiters.announce,
             options=tuning.listener,
         )
         self.rescuer = Rescuer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -73,6 +74,28 @@ async def test_job_fails_when_the_encoding_lacks_characters_of_its_error(
     assert error.traceback.endswith(f"ValueError: {error.message}\n")
     await seen.until(JobCompleted, job_id=await encoded.schedule(succeed, execution_time=now()))
     assert not seen.of(ServiceFaulted)
+
+
+async def give_owl() -> str:
+    return OWL
+
+
+async def test_value_is_not_kept_when_the_encoding_lacks_its_characters(
+    encoded: Scheduler, encoding: str
+) -> None:
+    job_id = await encoded.enqueue(give_owl, keep_result=timedelta(hours=1))
+    result = await encoded.get_job_result(job_id)
+    assert result is not None
+    assert result.status is JobStatus.COMPLETED
+    assert (result.value == OWL) is (encoding == "UTF8")
+    if encoding != "UTF8":
+        assert result.no_value_reason == "the encoding of the database lacks a character of the value"
+    failed = await encoded.get_job_result(await encoded.enqueue(fail, keep_result=timedelta(hours=1)))
+    assert failed is not None
+    assert failed.error is not None
+    assert failed.error.message == (
+        OWL if encoding == "UTF8" else OWL.encode("ascii", "backslashreplace").decode()
+    )
 
 
 class ExitError(Exception):

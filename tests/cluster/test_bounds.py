@@ -20,6 +20,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
+from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
@@ -109,6 +110,8 @@ SCHEDULER_CALLS: dict[str, Call] = {
     "retry_job": lambda it, _: it.retry_job("a"),
     "update_job_status": lambda it, _: it.update_job_status("a", "pending"),
     "get_job": lambda it, _: it.get_job("a"),
+    "get_job_result": lambda it, _: it.get_job_result("a", wait=False),
+    "run_job": lambda it, _: it.run_job(work),
     "list_jobs": lambda it, _: it.list_jobs(),
     "count_jobs": lambda it, _: it.count_jobs(),
     "workers": lambda it, _: it.workers(),
@@ -233,6 +236,9 @@ STORE_CALLS: dict[str, Call] = {
     "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], CrashOutcome("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
     "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn, []),
+    "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
+    "get": lambda it, _: it.kept_results.get(["a"]),
+    "vacuum": lambda it, _: it.kept_results.vacuum(10),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),

@@ -136,7 +136,9 @@ async def test_migrate_retries_after_a_deadlock_with_a_running_node(
     empty_dsn: str, connection: asyncpg.Connection
 ) -> None:
     await migrate(connection, target=2)
-    node = await asyncpg.connect(empty_dsn)
+    # The victim is the one whose check comes first; the node may be slow to wait.
+    await connection.execute("SET deadlock_timeout = '3s'")
+    node = await asyncpg.connect(empty_dsn, server_settings={"deadlock_timeout": "1min"})
     try:
         transaction = node.transaction()
         await transaction.start()

@@ -24,6 +24,7 @@ from pg_scheduler.jobs.outcome import (
     RetryOutcome,
     SkipOutcome,
 )
+from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.sync import plan_sync
@@ -258,6 +259,13 @@ async def use_path(store: Store) -> object:
     assert await store.results.settle(
         "w1", list(zip((claims[each] for each in "abcdef"), outcomes, strict=True))
     )
+    kept = {"a": KeptResult(1.5, "[1]"), "b": KeptResult(60.0, "[2]", None, '{"type": "x"}')}
+    async with store.statements.transaction() as connection:
+        await store.kept_results.keep(kept, connection)
+    results = await store.kept_results.get(["b", "nobody"])
+    assert results["b"] is not None
+    assert (results["b"].value, results["b"].attempts) == ([2], 1)
+    assert await store.kept_results.vacuum(10) == 0
     await store.jobs.cancel("f")
     assert await store.jobs.retry("f")
     await store.jobs.cancel("f")

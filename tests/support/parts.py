@@ -201,6 +201,7 @@ class Parts:
             self.worker_id,
             self.signals,
             own_mark=own_mark,
+            on_result=lambda job_id: None,
             options=self.tuning.listener,
         )
 

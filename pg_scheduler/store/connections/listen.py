@@ -9,6 +9,7 @@ Messages are few and short; receivers read the details from the tables:
 - ``periodic``: a schedule was enabled or disabled.
 - ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
 - ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
+- ``result <job id>``: a job has ended whose result is kept.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DUE
 
-__all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "SUBSCRIPTIONS", "Subscription"]
+__all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "RESULT", "SUBSCRIPTIONS", "Subscription"]
 
 HEARTBEAT_REQUEST: Final = "check"
 PERIODIC: Final = "periodic"
 SUBSCRIPTIONS: Final = "subscriptions"
 EVENTS: Final = "events"
+RESULT: Final = "result"
 
 
 class Subscription:

@@ -105,6 +105,8 @@ class Vacuum(Service):
             for first in range(0, await self._store.retention.table_blocks(), step):
                 yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
         batch_size = self._options.surplus_batch_size
+        while await self._store.kept_results.vacuum(batch_size) == batch_size:
+            yield Counter()
         for status, policy in self._policies.items():
             count = batch_size
             while policy.keep_count is not None and count == batch_size:

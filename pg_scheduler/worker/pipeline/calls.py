@@ -127,7 +127,9 @@ class CallRunner:
         attempt.call = call
         result: Result = _RETURNED
         try:
-            await executor.run(call)
+            value = await executor.run(call)
+            if claim.options is not None:
+                result = ReturnResult(value)
         except RaisedError as raised:
             result = ErrorResult(raised.error)
         except CrashedError as crash:

@@ -68,6 +68,7 @@ class Executor:
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that running jobs get to finish.
+        max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
         stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
         executors: Run the jobs outside of the event loop, by name.
@@ -87,6 +88,7 @@ class Executor:
         scheduler: Scheduler,
         slots: int,
         shutdown_timeout: float,
+        max_result_bytes: int | None = None,
         stop_grace: float = 10.0,
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
@@ -101,6 +103,7 @@ class Executor:
         self._scheduler = scheduler
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
+        self._max_result_bytes = max_result_bytes
         self._stop_grace = stop_grace
         self._signals = signals
         self._attempts = in_flight.attempts
@@ -283,7 +286,7 @@ class Executor:
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
         try:
-            await task.func(*args, **kwargs)
+            value = await task.func(*args, **kwargs)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
@@ -291,7 +294,7 @@ class Executor:
         finally:
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
-        return _RETURNED
+        return _RETURNED if claim.options is None else ReturnResult(value)
 
     def _complete(self, claim: Claim, result: Result) -> None:
         if result is _RETURNED:
@@ -300,7 +303,8 @@ class Executor:
             task = self._tasks.resolve(claim.function)
             policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
-            self._results.put(claim, decide(claim, result, policy, spread=spread))
+            limit = self._max_result_bytes
+            self._results.put(claim, decide(claim, result, policy, spread=spread, max_result_bytes=limit))
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -74,7 +74,7 @@ class ResultBuffer:
 
     def put(self, claim: Claim, outcome: Outcome) -> None:
         """Add an outcome. If ``is_full`` is True afterwards, await ``room()`` before adding another."""
-        if type(outcome) is CompleteOutcome:
+        if type(outcome) is CompleteOutcome and outcome.kept is None:
             self.put_completed(claim)
         else:
             self._waiting += 1

@@ -1,0 +1,154 @@
+"""Wait for jobs, and read their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar, overload
+
+from pg_scheduler.api.jobs import JobMethods
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.events import Event, JobFailed
+from pg_scheduler.jobs.call import Call
+from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.result import JobResult
+from pg_scheduler.jobs.validation import check_delay, check_job_id
+
+__all__ = ["ResultMethods"]
+
+R = TypeVar("R")
+
+RUN_JOB_KEEPS: Final = timedelta(minutes=15)
+"""How long ``run_job()`` keeps the result of its job."""
+
+
+class ResultMethods(JobMethods):
+    """The methods of `Scheduler` that wait for jobs."""
+
+    async def get_job_result(
+        self, job_id: str, *, wait: bool = True, timeout: float | timedelta | None = None
+    ) -> JobResult | None:
+        """Return how a job ended, and its value if it was kept.
+
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler learns of the end by a notification; others query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Args:
+            job_id: The job.
+            wait: Whether to wait for the end of the job.
+            timeout: Seconds or a timedelta to wait at most; None for no limit. The job is not affected.
+
+        Returns:
+            The result; None only if ``wait`` is False and the job has not ended.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError.
+            TimeoutError: The job did not end in time. It runs on.
+
+        Example:
+            >>> job_id = await scheduler.enqueue(report, keep_result=timedelta(hours=1))  # doctest: +SKIP
+            >>> (await scheduler.get_job_result(job_id, timeout=60)).unwrap()  # doctest: +SKIP
+            'https://example.org/report.pdf'
+        """
+        check_job_id(job_id)
+        self._store.connections.check_loop()
+        if wait:
+            async with asyncio.timeout(None if timeout is None else check_delay("timeout", timeout)):
+                return await self._waiters.wait(job_id)
+        found = await self._store.kept_results.get([job_id])
+        if job_id not in found:
+            raise JobNotFoundError(job_id)
+        return found[job_id]
+
+    @overload
+    async def run_job(
+        self,
+        func: Call[R],
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> R: ...
+    @overload
+    async def run_job(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any: ...
+    async def run_job(
+        self,
+        func: JobFunction | Call[Any] | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Args:
+            func: The function to run, a `call()` with its arguments, or the name of a task. The type of a
+                call is that of the value.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            wait_timeout: Seconds or a timedelta to wait at most; None for no limit.
+            cancel_on_timeout: Whether the job is cancelled if it has not ended by then; otherwise it runs on.
+            **options: The other arguments of ``enqueue()``, except ``connection``.
+
+        Returns:
+            What the function returned, as JSON carries it.
+
+        Raises:
+            JobFailedError: The job failed. If it ran in this process, ``__cause__`` is its exception.
+            JobCancelledError: The job was cancelled.
+            JobExpiredError: The job expired.
+            ResultUnavailableError: The job completed, and its value could not be kept.
+            TimeoutError: The job did not end in time.
+            ValueError: ``connection`` was given: a job of an open transaction cannot end.
+
+        Example:
+            >>> await scheduler.run_job(call(add, 1, 2), wait_timeout=10)  # doctest: +SKIP
+            3
+        """
+        if options.pop("connection", None) is not None:
+            raise ValueError(
+                "run_job() takes no connection: the job starts when the transaction commits, so waiting "
+                "here never ends; call enqueue() and, after the commit, get_job_result()"
+            )
+        seconds = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
+        options = {"keep_result": RUN_JOB_KEEPS, "job_id": new_job_id(), **options}
+        exceptions: list[BaseException | None] = [None]
+        unsubscribe = self._record_failure(options["job_id"], exceptions)
+        try:
+            job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
+            try:
+                async with asyncio.timeout(seconds):
+                    result = await self._waiters.wait(job_id)
+            except TimeoutError:
+                if cancel_on_timeout:
+                    await self.cancel_job(job_id)
+                raise
+            return replace(result, exception=exceptions[-1]).unwrap()
+        finally:
+            unsubscribe()
+
+    def _record_failure(self, job_id: str, exceptions: list[BaseException | None]) -> Callable[[], None]:
+        def record(event: Event) -> None:
+            if isinstance(event, JobFailed) and event.job_id == job_id:
+                exceptions.append(event.exception)
+
+        return self._events.subscribe(record, JobFailed)

@@ -1,0 +1,108 @@
+"""Wait for the results of jobs, with one query for all waiters of a process.
+
+A commit that stores a kept result announces the job's id. The announcement only wakes the query, which also
+runs after 50 ms and then at growing intervals, so a lost one delays a waiter and nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, PoolClosedError
+from pg_scheduler.jobs.result import JobResult
+from pg_scheduler.store.store import Store
+
+__all__ = ["ResultWaiters"]
+
+FIRST_INTERVAL_S: Final = 0.05
+"""Seconds between the first queries for a new waiter."""
+
+GROWTH: Final = 1.5
+"""Factor by which the interval grows with each query that found nothing."""
+
+MAX_BATCH: Final = 1000
+"""Ids of one query."""
+
+
+class ResultWaiters:
+    """The waiters of one process.
+
+    Args:
+        max_interval_s: The longest interval between two queries in seconds.
+    """
+
+    def __init__(self, store: Store, max_interval_s: float) -> None:
+        self._store = store
+        self._max_interval_s = max_interval_s
+        self._waiting: dict[str, asyncio.Future[JobResult]] = {}
+        self._numbers: dict[str, int] = {}
+        self._interval_s = FIRST_INTERVAL_S
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, job_id: str) -> JobResult:
+        """Return the result of a job as soon as it has ended.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+            PoolClosedError: The pool was closed meanwhile.
+        """
+        future = self._waiting.get(job_id)
+        if future is None:
+            self._waiting[job_id] = future = asyncio.get_running_loop().create_future()
+        self._numbers[job_id] = self._numbers.get(job_id, 0) + 1
+        self._interval_s = FIRST_INTERVAL_S
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="pg_scheduler result waiters")
+        try:
+            return await asyncio.shield(future)
+        finally:
+            self._numbers[job_id] -= 1
+            if not self._numbers[job_id]:
+                del self._numbers[job_id]
+                if self._waiting.get(job_id) is future:
+                    del self._waiting[job_id]
+
+    def announce(self, job_id: str) -> None:
+        """Query now, because this job has ended."""
+        if job_id in self._waiting:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            self._wake.clear()
+            try:
+                await self._query()
+            except DatabaseUnavailableError as error:
+                if isinstance(error, PoolClosedError):
+                    self._fail_all(error)
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
+            self._interval_s = min(self._interval_s * GROWTH, self._max_interval_s)
+
+    async def _query(self) -> None:
+        ids = list(self._waiting)
+        for start in range(0, len(ids), MAX_BATCH):
+            batch = ids[start : start + MAX_BATCH]
+            found = await self._store.kept_results.get(batch)
+            for job_id in batch:
+                future = self._waiting.get(job_id)
+                if future is None or future.done():
+                    continue
+                if job_id not in found:
+                    del self._waiting[job_id]
+                    future.set_exception(JobNotFoundError(job_id))
+                elif (result := found[job_id]) is not None:
+                    del self._waiting[job_id]
+                    future.set_result(result)
+
+    def _fail_all(self, error: DatabaseUnavailableError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,200 @@
+"""The kept result of a job: its return value, or its error."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.errors import (
+    JobCancelledError,
+    JobExpiredError,
+    JobFailedError,
+    PayloadError,
+    ResultUnavailableError,
+)
+from pg_scheduler.jobs.history import to_ascii
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.payload import encode_value
+from pg_scheduler.jobs.validation import MAX_KEEP_S
+
+__all__ = ["JobError", "JobResult", "KeptResult", "keep_seconds", "kept_error", "kept_value"]
+
+MAX_MESSAGE_LENGTH: Final = 10_000
+"""Characters of an error message that are kept."""
+
+MAX_TRACEBACK_LENGTH: Final = 16_000
+"""Characters of a traceback that are kept: the last ones, which name the place of the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """The error with which a job ended, as text: the reader needs none of the worker's code."""
+
+    type: str
+    """The name of the exception class; empty if only the message was stored."""
+    message: str
+    """The message, at most 10,000 characters."""
+    traceback: str | None = None
+    """The last 16,000 characters of the traceback; None if there was none."""
+
+    def __str__(self) -> str:
+        """Return the type and the message."""
+        return ": ".join(part for part in (self.type, self.message) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job ended.
+
+    ``value`` of a completed job is what its function returned, as JSON carries it: a tuple becomes a
+    list.
+    """
+
+    job_id: str
+    """The id of the job."""
+    status: JobStatus
+    """COMPLETED, FAILED, CANCELLED or EXPIRED."""
+    value: Any = None
+    """The return value; None if there is none, or if it was not kept."""
+    no_value_reason: str | None = None
+    """Why a completed job has no value here: JSON cannot carry it, it is too large, or it was not kept."""
+    error: JobError | None = None
+    """The error of a job that did not complete."""
+    attempts: int = 0
+    """The number of claims of the job."""
+    started_at: datetime | None = None
+    """When the last attempt started; None if the job never ran."""
+    finished_at: datetime | None = None
+    """When the job ended."""
+    expires_at: datetime | None = None
+    """Until when the result is kept; None if it was not kept and was read from the job's row."""
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+    """The exception itself, if the job ran in this process and `run_job()` waited for it."""
+
+    def unwrap(self) -> Any:
+        """Return the value of a completed job, or raise the error that describes another end.
+
+        Raises:
+            JobFailedError: The job failed.
+            JobCancelledError: The job was cancelled.
+            JobExpiredError: The job expired before it started.
+            ResultUnavailableError: The job completed, and its value is not available.
+
+        Example:
+            >>> from pg_scheduler import JobResult, JobStatus
+            >>> JobResult("sum:1", JobStatus.COMPLETED, value=3).unwrap()
+            3
+        """
+        if self.status is JobStatus.COMPLETED:
+            if self.no_value_reason is None:
+                return self.value
+            raise ResultUnavailableError(
+                f"job {self.job_id!r} completed without a value: {self.no_value_reason}", self
+            )
+        kind = _ERRORS.get(self.status, JobFailedError)
+        raise kind(
+            f"job {self.job_id!r} {self.status.value}: {self.error or 'no reason'}", self
+        ) from self.exception
+
+
+_ERRORS: Final[Mapping[JobStatus, type[JobFailedError | JobCancelledError | JobExpiredError]]] = {
+    JobStatus.FAILED: JobFailedError,
+    JobStatus.CANCELLED: JobCancelledError,
+    JobStatus.EXPIRED: JobExpiredError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """What is stored at the end of a job that keeps its result.
+
+    Attributes:
+        seconds: How long it is kept after the end.
+        value: The value as JSON; None if there is none.
+        no_value_reason: Why there is no value; None if there is one, or if the job did not complete.
+        error: The error as JSON; None if the job completed.
+    """
+
+    seconds: float
+    value: str | None = None
+    no_value_reason: str | None = None
+    error: str | None = None
+
+    def in_ascii(self) -> KeptResult:
+        """Return what a database can store whose encoding lacks a character of the value or the error."""
+        if self.error is not None:
+            found = json.loads(self.error)
+            escaped = {key: text and to_ascii(text) for key, text in found.items()}
+            return replace(self, error=json.dumps(escaped))
+        if self.value is not None:
+            return replace(
+                self,
+                value=None,
+                no_value_reason="the encoding of the database lacks a character of the value",
+            )
+        return self
+
+
+def keep_seconds(options: str | None) -> float | None:
+    """Return how long the result of a job is kept, from its options; None if it is not kept."""
+    if options is None:
+        return None
+    try:
+        found = json.loads(options)
+    except RecursionError:  # written by hand
+        return None
+    seconds = found.get("keep_result") if isinstance(found, dict) else None
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        return None
+    return float(min(seconds, MAX_KEEP_S))
+
+
+def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
+    """Return what is stored for a returned value; a reason instead of a value that cannot be stored.
+
+    Args:
+        seconds: How long it is kept.
+        value: What the function returned.
+        limit: The maximum size of its JSON in bytes; None for no limit.
+    """
+    try:
+        text = encode_value(value)
+    except PayloadError as error:
+        return KeptResult(seconds, no_value_reason=_storable(str(error)).replace("; pass ", "; return "))
+    if limit is not None and len(text) > limit:
+        return KeptResult(
+            seconds,
+            no_value_reason=f"the value has {len(text)} bytes of JSON, more than max_result_bytes = {limit}; "
+            "store it elsewhere and return an id or a path, or increase max_result_bytes=",
+        )
+    return KeptResult(seconds, value=text)
+
+
+def kept_error(seconds: float, message: str, exception: BaseException | None) -> KeptResult:
+    """Return what is stored for an error.
+
+    Args:
+        seconds: How long it is kept.
+        message: The text that the job's row stores.
+        exception: The exception, if there is one.
+    """
+    kind, trace = "", None
+    if exception is not None:
+        kind = type(exception).__qualname__
+        message = message.removeprefix(kind).removeprefix(": ")
+        lines = traceback.format_exception(type(exception), _Unprinted(), exception.__traceback__)[:-1]
+        trace = _storable("".join(lines))[-MAX_TRACEBACK_LENGTH:] or None
+    error = {"type": kind, "message": _storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}
+    return KeptResult(seconds, error=json.dumps(error))
+
+
+class _Unprinted(Exception):
+    """Stands for an exception in a traceback: its own str() may raise, and is stored apart."""
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

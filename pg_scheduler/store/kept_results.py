@@ -1,0 +1,101 @@
+"""Store and read the results that jobs keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.result import JobError, JobResult, KeptResult
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["NOT_KEPT", "KeptResultRepository"]
+
+NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
+
+
+class KeptResultRepository:
+    """The statements that store and read kept results.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def keep(self, kept: Mapping[str, KeptResult], connection: Connection) -> None:
+        """Store the results of jobs that ended in the caller's transaction, and announce their ids."""
+        each = kept.values()
+        await self._statements.fetch(
+            "keep_results",
+            list(kept),
+            [result.seconds for result in each],
+            [result.value for result in each],
+            [result.no_value_reason for result in each],
+            [result.error for result in each],
+            await self._statements.channel(on=connection),
+            on=connection,
+        )
+
+    async def get(self, job_ids: Sequence[str]) -> dict[str, JobResult | None]:
+        """Return the results of those jobs that exist, by id; None for one that has not ended."""
+        rows = await self._statements.fetch("get_results", job_ids, self._statements.now)
+        return {
+            row["job_id"]: _result_from(row) for row in rows if row["has_row"] or row["status"] is not None
+        }
+
+    async def vacuum(self, limit: int) -> int:
+        """Delete at most so many results past their lifetime; return their number."""
+        count: int = await self._statements.value("vacuum_results", limit, self._statements.now)
+        return count
+
+
+def _result_from(row: Any) -> JobResult | None:
+    job_id = row["job_id"]
+    status = _ended(row["row_status"])
+    if row["has_row"] and status is None:
+        return None  # a result of an earlier run may exist
+    if (kept := _ended(row["status"])) is not None:
+        return JobResult(
+            job_id,
+            kept,
+            value=None if row["value"] is None else json.loads(row["value"]),
+            no_value_reason=row["no_value_reason"],
+            error=_error_from(row["error"]),
+            attempts=row["attempts"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            expires_at=row["expires_at"],
+        )
+    if status is None:  # written by hand
+        return None
+    message = row["row_error"]
+    return JobResult(
+        job_id,
+        status,
+        no_value_reason=NOT_KEPT if status is JobStatus.COMPLETED else None,
+        error=None if message is None else JobError("", message),
+        attempts=row["row_attempts"],
+        started_at=row["row_started_at"],
+        finished_at=row["row_finished_at"],
+    )
+
+
+def _ended(status: str | None) -> JobStatus | None:
+    """Return a terminal status; None for another, also for one that was written by hand."""
+    found = next((one for one in JobStatus if one.value == status), None)
+    return found if found is not None and found.is_finished else None
+
+
+def _error_from(document: str | None) -> JobError | None:
+    if document is None:
+        return None
+    found = json.loads(document)
+    if not isinstance(found, dict):
+        return JobError("", document)
+    texts = [found.get(key) for key in ("type", "message", "traceback")]
+    kind, message, trace = (text if isinstance(text, str) else None for text in texts)
+    return JobError(kind or "", message or "", trace)

@@ -1,0 +1,55 @@
+-- name: keep_results
+-- route: caller
+-- Store the results of jobs that have just ended: arrays of ids, seconds, values, reasons and errors.
+--
+-- In the transaction that ended them. Each id is announced on the channel ($6) by the commit, for its waiters.
+INSERT INTO {schema}scheduler_results (
+    job_id, status, value, no_value_reason, error, attempts, started_at, finished_at, expires_at
+)
+SELECT job_id, status, kept.value::jsonb, kept.reason, kept.error::jsonb, attempt, started_at, finished_at,
+    finished_at + make_interval(secs => kept.seconds)
+FROM ROWS FROM (
+    unnest($1::text[]), unnest($2::double precision[]), unnest($3::text[]), unnest($4::text[]),
+    unnest($5::text[])
+) AS kept (id, seconds, value, reason, error)
+JOIN {schema}scheduled_jobs ON job_id = kept.id
+WHERE finished_at IS NOT NULL
+ON CONFLICT (job_id) DO UPDATE SET
+    status = EXCLUDED.status, value = EXCLUDED.value, no_value_reason = EXCLUDED.no_value_reason,
+    error = EXCLUDED.error, attempts = EXCLUDED.attempts, started_at = EXCLUDED.started_at,
+    finished_at = EXCLUDED.finished_at, expires_at = EXCLUDED.expires_at
+RETURNING pg_notify($6, 'result ' || job_id);
+
+-- name: get_results
+-- route: pool
+-- Return the kept results of jobs and the state of their rows, which may be deleted or unfinished.
+SELECT wanted.id AS job_id,
+    job.job_id IS NOT NULL AS has_row,
+    job.status AS row_status, job.attempt AS row_attempts, job.error_message AS row_error,
+    CASE WHEN job.started_at >= {first_day} AND job.started_at <= {last_day} THEN job.started_at END
+        AS row_started_at,
+    CASE WHEN job.finished_at >= {first_day} AND job.finished_at <= {last_day} THEN job.finished_at END
+        AS row_finished_at,
+    kept.status, kept.value::text AS value, kept.no_value_reason, kept.error::text AS error, kept.attempts,
+    CASE WHEN kept.started_at >= {first_day} AND kept.started_at <= {last_day} THEN kept.started_at END
+        AS started_at,
+    CASE WHEN kept.finished_at >= {first_day} AND kept.finished_at <= {last_day} THEN kept.finished_at END
+        AS finished_at,
+    CASE WHEN kept.expires_at >= {first_day} AND kept.expires_at <= {last_day} THEN kept.expires_at END
+        AS expires_at
+FROM unnest($1::text[]) AS wanted (id)
+LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.id
+LEFT JOIN {schema}scheduler_results AS kept
+    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, now());
+
+-- name: vacuum_results
+-- route: pool
+-- Delete at most $1 results past their lifetime, and count them.
+WITH gone AS (
+    DELETE FROM {schema}scheduler_results
+    WHERE job_id = ANY (ARRAY (
+        SELECT job_id FROM {schema}scheduler_results WHERE expires_at <= coalesce($2, now()) LIMIT $1
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
