@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import asyncpg
 
+from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
@@ -53,6 +54,7 @@ class Scheduler(
     RegistrationMethods,
     ResultMethods,
     JobMethods,
+    ControlMethods,
     InspectionMethods,
     EventMethods,
     ScheduleMethods,

@@ -102,6 +102,7 @@ METHODS = [
     "schedule_bulk",
     "schedule_job",
     "cancel_job",
+    "cancel_jobs",
     "retry_job",
     "update_job_status",
     "get_job",
@@ -243,6 +244,10 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
             f"(job_name, execution_time, task_data, {SCHEDULE}, *, {LATER})",
         ),
         (Scheduler.cancel_job, "(job_id)"),
+        (
+            Scheduler.cancel_jobs,
+            "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, metadata=None)",
+        ),
         (Scheduler.retry_job, "(job_id)"),
         (Scheduler.update_job_status, "(job_id, status)"),
         (Scheduler.subscribe, "(subscriber, *kinds, once=False, cluster=False)"),

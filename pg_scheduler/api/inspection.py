@@ -11,8 +11,9 @@ from pg_scheduler.jobs.model import Job, JobCounts, JobStatus, Worker
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.store.types import JobFilters
 
-__all__ = ["InspectionMethods"]
+__all__ = ["InspectionMethods", "check_filters"]
 
 MAX_PAGE_LENGTH: Final = 10_000
 """Jobs that one call of ``list_jobs()`` returns at most."""
@@ -63,22 +64,17 @@ class InspectionMethods(SchedulerParts):
             if page.next is not None:
                 more = await scheduler.list_jobs(status="failed", after=page.next)
         """
-        statuses = None
-        if status is not None:
-            statuses = [JobStatus.parse(each) for each in ([status] if isinstance(status, str) else status)]
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        for name, value in (("job_name", job_name), ("worker_id", worker_id)):
-            if value is not None:
-                check_text(name, value)
-        return await self._store.jobs.list_jobs(
-            after=None if after is None else check_job_id(after),
-            statuses=statuses,
+        filters = check_filters(
+            status=status,
             job_name=job_name,
             worker_id=worker_id,
-            due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
-            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
-            limit=limit,
-            metadata=encode_object("metadata", metadata) if metadata else None,
+            due_from=due_from,
+            due_before=due_before,
+            metadata=metadata,
+        )
+        return await self._store.jobs.list_jobs(
+            after=None if after is None else check_job_id(after), limit=limit, **filters._asdict()
         )
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
@@ -90,3 +86,36 @@ class InspectionMethods(SchedulerParts):
     async def workers(self) -> list[Worker]:
         """Return every worker that has a row, oldest first, and whether its lease is valid."""
         return await self._store.workers.list_workers()
+
+
+def check_filters(
+    *,
+    status: JobStatus | str | Iterable[JobStatus | str] | None,
+    job_name: str | None,
+    worker_id: str | None,
+    due_from: datetime | None,
+    due_before: datetime | None,
+    metadata: Mapping[str, Any] | None,
+) -> JobFilters:
+    """Return the filters of ``list_jobs()`` and ``cancel_jobs()`` as the store takes them.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ValueError: A status is unknown, or a time is naive.
+        PayloadError: JSON cannot represent the metadata.
+    """
+    statuses = None
+    if status is not None:
+        statuses = [JobStatus.parse(each) for each in ([status] if isinstance(status, str) else status)]
+    for name, value in (("job_name", job_name), ("worker_id", worker_id)):
+        if value is not None:
+            check_text(name, value)
+    wanted = None if metadata is None else encode_object("metadata", metadata)
+    return JobFilters(
+        statuses,
+        job_name,
+        worker_id,
+        None if due_from is None else check_execution_time(due_from, name="due_from"),
+        None if due_before is None else check_execution_time(due_before, name="due_before"),
+        None if wanted == "{}" else wanted,
+    )

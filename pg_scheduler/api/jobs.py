@@ -7,14 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.events import JobCancelled
-from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.call import Call
-from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority, JobSpec, JobStatus
+from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority, JobSpec
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.unset import UNSET, Unset
-from pg_scheduler.jobs.validation import check_delay, check_job_id
+from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
 
 __all__ = ["JobMethods"]
@@ -267,63 +265,3 @@ class JobMethods(SchedulerParts):
             metadata=metadata,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)
-
-    async def cancel_job(self, job_id: str) -> bool:
-        """Cancel a pending or running job.
-
-        The task of a running job is cancelled within a second, on whichever worker runs it.
-
-        Returns:
-            True if the job was pending or running, False if it has finished or does not exist.
-        """
-        change = await self._store.jobs.cancel(check_job_id(job_id))
-        await self._notify_owner(change.worker_id)
-        # A worker that runs the job publishes the event itself.
-        if change.changed and change.worker_id is None:
-            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
-        return change.changed
-
-    async def retry_job(self, job_id: str) -> bool:
-        """Run a finished job again now, with its retries and crashes reset.
-
-        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
-
-        Returns:
-            True if the job had finished and is pending now, False if it is unfinished or does not exist.
-        """
-        was_finished = await self._store.jobs.retry(check_job_id(job_id))
-        if was_finished:
-            await self._outbox.notify_due(datetime.now(UTC))
-        return was_finished
-
-    async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
-        """Set the status of a job, regardless of its current status.
-
-        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
-        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
-        then it is pending again.
-
-        Args:
-            job_id: The job.
-            status: A JobStatus or its text.
-
-        Returns:
-            False if the job does not exist.
-
-        Raises:
-            ValueError: ``status`` is not a status.
-        """
-        new = JobStatus.parse(status)
-        change = await self._store.jobs.set_status(check_job_id(job_id), new, self._config.lease_seconds)
-        await self._notify_owner(change.worker_id)
-        if new is JobStatus.PENDING:
-            await self._outbox.notify_due(datetime.now(UTC))
-        return change.changed
-
-    async def _notify_owner(self, worker_id: str | None) -> None:
-        if worker_id is None:
-            return
-        if worker_id == self._life.worker_id and self._runtime is not None:
-            self._runtime.signals.heartbeat_requested()
-        else:
-            await self._outbox.notify_worker(worker_id)

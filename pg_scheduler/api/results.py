@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar, overload
 
+from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import Event, JobFailed
@@ -25,7 +26,7 @@ RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 """How long ``run_job()`` keeps the result of its job."""
 
 
-class ResultMethods(JobMethods):
+class ResultMethods(JobMethods, ControlMethods):
     """The methods of `Scheduler` that wait for jobs."""
 
     async def get_job_result(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 
@@ -20,12 +20,15 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import ExpiredJob, OverdueName, StatusChange
+from pg_scheduler.store.types import CancelledJob, ExpiredJob, JobFilters, OverdueName, StatusChange
 
 __all__ = ["MAX_EXAMINED_ROWS", "JobRepository"]
 
 MAX_EXAMINED_ROWS: Final = 20_000
 """Rows that one call with a metadata filter examines at most."""
+
+MAX_CANCELLED_JOBS: Final = 1000
+"""Jobs that one statement cancels at most."""
 
 
 class JobRepository:
@@ -198,6 +201,41 @@ class JobRepository:
             return StatusChange(False)
         return StatusChange(True, rows[0]["worker_id"], rows[0]["job_name"], rows[0]["attempt"])
 
+    async def cancel_next(
+        self, after: str | None, filters: JobFilters
+    ) -> tuple[list[CancelledJob], str | None]:
+        """Cancel the matching pending and running jobs among the next rows.
+
+        Args:
+            after: The id after which the rows begin; None for the first ones.
+            filters: The jobs to cancel.
+
+        Returns:
+            The cancelled jobs, and the id after which to continue; None at the end.
+        """
+        found = await self._statements.fetch(
+            "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters
+        )
+        ids = [row["job_id"] for row in found if row["matches"]]
+        end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(found)
+        if not ids:
+            return [], end
+        now, run = self._statements.now, self._statements.fetch_retrying
+        rows = await run("cancel_jobs", ids, now, False, *filters)
+        if refused := [row["job_id"] for row in rows if not row["changed"]]:
+
+            async def cancel(connection: Connection) -> tuple[list[asyncpg.Record], list[JobEvent]]:
+                changed = await self._statements.fetch(
+                    "cancel_jobs", refused, now, True, *filters, on=connection
+                )
+                ended = [row["job_id"] for row in changed]
+                return changed, await self._consequences.run(ended, connection)
+
+            others, events = await self._statements.run_retrying(cancel)
+            self._consequences.publish_all(events)
+            rows = [*rows, *others]
+        return [_cancelled_job(row) for row in rows if row["changed"]], end
+
     async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.
 
@@ -231,25 +269,22 @@ class JobRepository:
     ) -> Page[Job]:
         """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
         wanted = None if statuses is None else [status.value for status in statuses]
-        filters = after, wanted, job_name, worker_id, due_from, due_before, limit + 1
+        filters = JobFilters(wanted, job_name, worker_id, due_from, due_before, metadata)
         if metadata is not None:
-            return await self._find_jobs(*filters, metadata)
-        rows = await self._statements.fetch("list_jobs", *filters)
+            return await self._find_jobs(after, limit, filters)
+        rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)
         jobs = [job_from(row) for row in rows[:limit]]
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
 
-    async def _find_jobs(self, *filters: Any) -> Page[Job]:
-        limit = filters[6] - 1
+    async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
+        rows = await self._statements.fetch("find_jobs", after, limit + 1, MAX_EXAMINED_ROWS, *filters)
         jobs: list[Job] = []
-        end = None
-        for row in await self._statements.fetch("find_jobs", *filters, MAX_EXAMINED_ROWS):
+        for row in rows:
             values = dict(row)
-            matches, place = values.pop("matches"), values.pop("place")
-            if matches:
+            del values["place"]
+            if values.pop("matches"):
                 jobs.append(job_from(values))
-            if place == MAX_EXAMINED_ROWS:
-                end = values["job_id"]
-        return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else end)
+        return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
 
     async def count_jobs(self, job_name: str | None) -> JobCounts:
         """Count the jobs of each status."""
@@ -277,3 +312,12 @@ class JobRepository:
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""
         return [row[0] for row in await self._statements.fetch("waiting_names")]
+
+
+def _end_of(rows: Sequence[asyncpg.Record]) -> str | None:
+    """Return the id at which the rows that may be examined ended; None if they were the last ones."""
+    return rows[-1]["job_id"] if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS else None
+
+
+def _cancelled_job(row: asyncpg.Record) -> CancelledJob:
+    return CancelledJob(row["job_id"], row["job_name"], row["attempt"], row["worker_id"])

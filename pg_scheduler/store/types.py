@@ -15,11 +15,13 @@ __all__ = [
     "FROM_THE_START",
     "NO_IDS",
     "PRIORITY_LEVELS",
+    "CancelledJob",
     "ClaimPosition",
     "Deadlines",
     "ExchangeResult",
     "ExpiredJob",
     "HeadPosition",
+    "JobFilters",
     "OverdueName",
     "Quarantined",
     "RenewResult",
@@ -69,6 +71,35 @@ class ExchangeResult:
     silence: bool = False
     crashed: str | None = None
     crowded: bool = False
+
+
+class JobFilters(NamedTuple):
+    """The values that selected jobs have; None for any value.
+
+    Attributes:
+        statuses: One of these statuses.
+        job_name: The name.
+        worker_id: The worker that runs them, or ran them last.
+        due_from: The first due time.
+        due_before: The due time before which they are due.
+        metadata: JSON text that their metadata contain.
+    """
+
+    statuses: Sequence[str] | None = None
+    job_name: str | None = None
+    worker_id: str | None = None
+    due_from: datetime | None = None
+    due_before: datetime | None = None
+    metadata: str | None = None
+
+
+class CancelledJob(NamedTuple):
+    """A job that was cancelled with others, and the worker that ran it and must be notified."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    worker_id: str | None
 
 
 class HeadPosition(NamedTuple):

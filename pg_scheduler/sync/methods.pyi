@@ -270,6 +270,23 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.cancel_job()``.
         """
+    def cancel_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Cancel every pending or running job that matches all filters, in bounded batches.
+
+        The batches are transactions of their own: if one fails, earlier ones stay cancelled, and the call can
+        be repeated. A job that is scheduled during the call may be missed.
+
+        Parameters, values and errors are those of ``Scheduler.cancel_jobs()``.
+        """
     def retry_job(self, job_id: str) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 

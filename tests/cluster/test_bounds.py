@@ -28,7 +28,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
 from tests.support.store import LEASE, NAME, methods_of, new_job, worker
 from tests.support.worker import now
 
@@ -107,6 +107,7 @@ SCHEDULER_CALLS: dict[str, Call] = {
     ),
     "schedule_job": lambda it, _: it.schedule_job("some.name", now(), {"args": [], "kwargs": {}}),
     "cancel_job": lambda it, _: it.cancel_job("a"),
+    "cancel_jobs": lambda it, _: it.cancel_jobs(job_name="a"),
     "retry_job": lambda it, _: it.retry_job("a"),
     "update_job_status": lambda it, _: it.update_job_status("a", "pending"),
     "get_job": lambda it, _: it.get_job("a"),
@@ -247,6 +248,7 @@ STORE_CALLS: dict[str, Call] = {
     "complete": lambda it, _: it.claims.complete("w1", claimed(), keep=True),
     "skip_head": lambda it, _: it.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS),
     "cancel": lambda it, _: it.jobs.cancel("a"),
+    "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),
     "retry": lambda it, _: it.jobs.retry("a"),
     "set_status": lambda it, _: it.jobs.set_status("a", JobStatus.PENDING, LEASE),
     "register": lambda it, _: it.workers.register(worker(), LEASE),

@@ -275,6 +275,7 @@ CALLS: list[Callable[[Scheduler], object]] = [
     lambda scheduler: scheduler.list_jobs(),
     lambda scheduler: scheduler.count_jobs(),
     lambda scheduler: scheduler.cancel_job("other"),
+    lambda scheduler: scheduler.cancel_jobs(job_name="app.work"),
     lambda scheduler: scheduler.update_job_status("other", "cancelled"),
     lambda scheduler: scheduler.workers(),
     lambda scheduler: scheduler.run_vacuum(),

@@ -122,12 +122,11 @@ async def test_metadata_filter_examines_a_bounded_number_of_rows(
     async with pool.acquire() as connection:
         await connection.execute(f"SET plan_cache_mode = {mode}")
         await connection.execute(
-            "PREPARE find (text, text[], text, text, timestamptz, timestamptz, bigint, text, bigint) AS "
+            "PREPARE find (text, bigint, bigint, text[], text, text, timestamptz, timestamptz, text) AS "
             + FIND
         )
-        values = (
-            f"""{after}, NULL, NULL, NULL, NULL, NULL, 11, '{{"tenant": {tenant}}}', {MAX_EXAMINED_ROWS}"""
-        )
+        metadata = json.dumps({"tenant": tenant})
+        values = f"{after}, 11, {MAX_EXAMINED_ROWS}, NULL, NULL, NULL, NULL, NULL, '{metadata}'"
         text = await connection.fetchval(
             f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE find ({values})"
         )

@@ -33,6 +33,7 @@ QUERIES = load_queries("public")
 DUE = 2_000
 FUTURE = 20_000
 
+FILTER_TYPES = "text[], text, text, timestamptz, timestamptz, text"
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
     + ", timestamptz" * 4
@@ -61,8 +62,12 @@ TYPES = {
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
-    "find_jobs": "text, text[], text, text, timestamptz, timestamptz, bigint, text, bigint",
+    "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
+    "find_unfinished": "text, bigint, bigint, " + FILTER_TYPES,
+    "cancel_jobs": "text[], timestamptz, bool, " + FILTER_TYPES,
 }
+UNTUNED = {"get_job", "list_jobs", "find_jobs", "find_unfinished", "cancel_jobs", "vacuum_blocks"}
+"""Statements of callers."""
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
 TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
@@ -108,7 +113,9 @@ VALUES = {
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
-    "find_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10, '{}', 1000",
+    "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
+    "find_unfinished": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
+    "cancel_jobs": f"{IDS}, {INSTANT}, true, NULL, NULL, NULL, NULL, NULL, NULL",
 }
 
 
@@ -221,6 +228,8 @@ EXPECTED = {
     "get_job": {KEY},
     "list_jobs": {KEY},
     "find_jobs": {KEY},
+    "find_unfinished": {KEY},
+    "cancel_jobs": {KEY},
 }
 
 
@@ -385,10 +394,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.restart_leases()
         await store.workers.rescue(120)
         await store.connections.release_held()
-    hot = {
-        QUERIES[name].text: name
-        for name in EXPECTED.keys() - {"get_job", "list_jobs", "find_jobs", "vacuum_blocks"}
-    }
+    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED}
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:

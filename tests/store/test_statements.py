@@ -33,7 +33,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import FROM_THE_START, NO_IDS, StatusChange
+from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
 from tests.support.store import (
     LEASE,
     NAME,
@@ -299,6 +299,8 @@ async def use_path(store: Store) -> object:
         metadata="{}",
     )
     assert found == []
+    assert await store.jobs.cancel_next(None, JobFilters(metadata='{"a": 1}')) == ([], None)
+    assert len((await store.jobs.cancel_next(None, JobFilters(job_name="nobody.knows")))[0]) == 8
     counts = await store.jobs.count_jobs(None)
     return job.args, len(page), counts.total
 

@@ -137,6 +137,37 @@ jsonb_build_object('alive', true)
 -- fragment: has_consequences
 CASE WHEN jsonb_typeof(on_end) = 'object'
         THEN on_end - 'replacement' <> jsonb_build_object() ELSE false END
+
+-- The values of a cancelled job, at $2.
+
+-- fragment: cancelled_values
+status      = 'cancelled',
+    finished_at = coalesce($2, now()),
+    lease_until = NULL,
+    blocked_on  = NULL,
+    on_end      = CASE WHEN old.has_consequences THEN job.on_end END,
+    errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+        || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
+
+-- The next $3 rows by id, after $1. The first condition bounds the scan of the key under any plan.
+
+-- fragment: examined_jobs
+SELECT *
+        FROM {schema}scheduled_jobs
+        WHERE job_id >= coalesce($1::text, '') AND ($1 IS NULL OR job_id > $1)
+        ORDER BY job_id
+        LIMIT $3::bigint
+
+-- Whether a job matches statuses, name, worker, due times and metadata, NULL for any.
+
+-- fragment: matches_filters
+($4::text[] IS NULL OR status = ANY ($4))
+        AND ($5::text IS NULL OR job_name = $5)
+        AND ($6::text IS NULL OR worker_id = $6)
+        AND ($7::timestamptz IS NULL OR execution_time >= $7)
+        AND ($8::timestamptz IS NULL OR execution_time < $8)
+        AND ($9::text IS NULL OR task_data -> 'metadata' @> ($9::text)::jsonb)
+
 -- fragment: claim_columns
 job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
     priority, retry_count, max_retries, timeout_seconds, lock_key, options::text

@@ -12,13 +12,7 @@ WITH old AS (
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
-        status      = 'cancelled',
-        finished_at = coalesce($2, now()),
-        lease_until = NULL,
-        blocked_on  = NULL,
-        on_end      = CASE WHEN old.has_consequences THEN job.on_end END,
-        errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-            || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
+        {cancelled_values}
     FROM old
     WHERE job.job_id = old.job_id AND ($3::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, job.job_name, job.attempt
@@ -119,30 +113,49 @@ LIMIT $7;
 
 -- name: find_jobs
 -- route: pool
--- Return a page of jobs as list_jobs does whose metadata contain $8, and examine $9 rows at most.
+-- Return $2 jobs as list_jobs does, of which those with metadata contain $9, and examine $3 rows at most.
 --
 -- The last row that was examined is part of the result, whether it matches or not, if rows may follow: the next
--- page begins after it. The first condition bounds the scan of the key under any plan.
+-- page begins after it.
 SELECT {job_columns}, matches, place
 FROM (
-    SELECT
-        *, row_number() OVER () AS place,
-        ($2::text[] IS NULL OR status = ANY ($2))
-            AND ($3::text IS NULL OR job_name = $3)
-            AND ($4::text IS NULL OR worker_id = $4)
-            AND ($5::timestamptz IS NULL OR execution_time >= $5)
-            AND ($6::timestamptz IS NULL OR execution_time < $6)
-            AND task_data -> 'metadata' @> ($8::text)::jsonb AS matches
-    FROM (
-        SELECT *
-        FROM {schema}scheduled_jobs
-        WHERE job_id >= coalesce($1::text, '') AND ($1 IS NULL OR job_id > $1)
-        ORDER BY job_id
-        LIMIT $9::bigint
-    ) AS examined
+    SELECT *, row_number() OVER () AS place, {matches_filters} AS matches
+    FROM ({examined_jobs}) AS examined
 ) AS found
-WHERE matches OR place = $9
-LIMIT $7::bigint;
+WHERE matches OR place = $3
+LIMIT $2::bigint;
+
+-- name: find_unfinished
+-- route: pool
+-- Return the ids of $2 pending or running jobs as find_jobs does, for cancel_jobs.
+SELECT job_id, matches, place
+FROM (
+    SELECT job_id, row_number() OVER () AS place, finished_at IS NULL AND {matches_filters} AS matches
+    FROM ({examined_jobs}) AS examined
+) AS found
+WHERE matches OR place = $3
+LIMIT $2::bigint;
+
+-- name: cancel_jobs
+-- route: pool
+-- Cancel the pending and running jobs of the ids $1 that still match the filters, as cancel_job does.
+WITH old AS (
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}
+    ORDER BY job_id COLLATE "C"
+    FOR UPDATE
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        {cancelled_values}
+    FROM old
+    WHERE job.job_id = old.job_id AND ($3::boolean OR NOT old.has_consequences)
+    RETURNING job.job_id, job.job_name, job.attempt
+)
+SELECT old.job_id, changed.job_id IS NOT NULL AS changed, changed.job_name, changed.attempt,
+    CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id
+FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: count_jobs
 -- route: pool

@@ -1,0 +1,140 @@
+"""Cancel jobs, run them again, and set their status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.inspection import check_filters
+from pg_scheduler.events import JobCancelled
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.validation import check_job_id
+
+__all__ = ["ControlMethods"]
+
+
+class ControlMethods(SchedulerParts):
+    """The methods of `Scheduler` that change jobs."""
+
+    async def cancel_job(self, job_id: str) -> bool:
+        """Cancel a pending or running job.
+
+        The task of a running job is cancelled within a second, on whichever worker runs it.
+
+        Returns:
+            True if the job was pending or running, False if it has finished or does not exist.
+        """
+        change = await self._store.jobs.cancel(check_job_id(job_id))
+        await self._notify_owner(change.worker_id)
+        # A worker that runs the job publishes the event itself.
+        if change.changed and change.worker_id is None:
+            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
+        return change.changed
+
+    async def cancel_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Cancel every pending or running job that matches all filters, in bounded batches.
+
+        The batches are transactions of their own: if one fails, earlier ones stay cancelled, and the call can
+        be repeated. A job that is scheduled during the call may be missed.
+
+        Args:
+            status: ``pending``, ``running`` or both, the default. Finished jobs are never changed.
+            job_name: Only jobs with this name.
+            worker_id: Only jobs that this worker runs.
+            due_from: Only jobs due at or after this time.
+            due_before: Only jobs due before this time.
+            metadata: Only jobs whose metadata contain these keys and values.
+
+        Returns:
+            The number of cancelled jobs.
+
+        Raises:
+            ValueError: No filter is given, a status is unknown, or a time is naive.
+            PayloadError: JSON cannot represent the metadata; a ValueError.
+
+        Example::
+
+            cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
+        """
+        filters = check_filters(
+            status=status,
+            job_name=job_name,
+            worker_id=worker_id,
+            due_from=due_from,
+            due_before=due_before,
+            metadata=metadata,
+        )
+        if all(value is None for value in filters):
+            raise ValueError(
+                "cancel_jobs() needs a filter; to cancel all jobs, pass status=['pending', 'running']"
+            )
+        cancelled, after = 0, None
+        while True:
+            jobs, after = await self._store.jobs.cancel_next(after, filters)
+            cancelled += len(jobs)
+            for worker in {job.worker_id for job in jobs}:
+                await self._notify_owner(worker)
+            for job in jobs:
+                if job.worker_id is None:
+                    self._events.publish(
+                        JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
+                    )
+            if after is None:
+                return cancelled
+
+    async def retry_job(self, job_id: str) -> bool:
+        """Run a finished job again now, with its retries and crashes reset.
+
+        It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
+
+        Returns:
+            True if the job had finished and is pending now, False if it is unfinished or does not exist.
+        """
+        was_finished = await self._store.jobs.retry(check_job_id(job_id))
+        if was_finished:
+            await self._outbox.notify_due(datetime.now(UTC))
+        return was_finished
+
+    async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
+        """Set the status of a job, regardless of its current status.
+
+        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
+        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
+        then it is pending again.
+
+        Args:
+            job_id: The job.
+            status: A JobStatus or its text.
+
+        Returns:
+            False if the job does not exist.
+
+        Raises:
+            ValueError: ``status`` is not a status.
+        """
+        new = JobStatus.parse(status)
+        change = await self._store.jobs.set_status(check_job_id(job_id), new, self._config.lease_seconds)
+        await self._notify_owner(change.worker_id)
+        if new is JobStatus.PENDING:
+            await self._outbox.notify_due(datetime.now(UTC))
+        return change.changed
+
+    async def _notify_owner(self, worker_id: str | None) -> None:
+        if worker_id is None:
+            return
+        if worker_id == self._life.worker_id and self._runtime is not None:
+            self._runtime.signals.heartbeat_requested()
+        else:
+            await self._outbox.notify_worker(worker_id)
