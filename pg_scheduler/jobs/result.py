@@ -21,7 +21,7 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
-__all__ = ["JobError", "JobResult", "KeptResult", "keep_seconds", "kept_error", "kept_value"]
+__all__ = ["JobError", "JobResult", "KeptResult", "NoValue", "keep_seconds", "kept_error", "kept_value"]
 
 MAX_MESSAGE_LENGTH: Final = 10_000
 """Characters of an error message that are kept."""
@@ -139,6 +139,17 @@ class KeptResult:
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class NoValue:
+    """Stands for a returned value that could not leave its process.
+
+    Attributes:
+        reason: Why not.
+    """
+
+    reason: str
+
+
 def keep_seconds(options: str | None) -> float | None:
     """Return how long the result of a job is kept, from its options; None if it is not kept."""
     if options is None:
@@ -161,6 +172,8 @@ def kept_value(seconds: float, value: object, limit: int | None) -> KeptResult:
         value: What the function returned.
         limit: The maximum size of its JSON in bytes; None for no limit.
     """
+    if isinstance(value, NoValue):
+        return KeptResult(seconds, no_value_reason=value.reason)
     try:
         text = encode_value(value)
     except PayloadError as error:
@@ -187,7 +200,9 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
         kind = type(exception).__qualname__
         message = message.removeprefix(kind).removeprefix(": ")
         lines = traceback.format_exception(type(exception), _Unprinted(), exception.__traceback__)[:-1]
-        trace = _storable("".join(lines))[-MAX_TRACEBACK_LENGTH:] or None
+        remote = getattr(exception, "remote_traceback", None)
+        text = remote if isinstance(remote, str) else "".join(lines)
+        trace = _storable(text)[-MAX_TRACEBACK_LENGTH:] or None
     error = {"type": kind, "message": _storable(message)[:MAX_MESSAGE_LENGTH], "traceback": trace}
     return KeptResult(seconds, error=json.dumps(error))
 

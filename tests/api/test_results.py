@@ -27,6 +27,7 @@ from pg_scheduler import (
 from pg_scheduler.events import JobCompleted, JobFailed
 from tests.api.conftest import Make, Pools
 from tests.support.worker import Gate, Recorder, now
+from tests.worker import processes
 
 HOUR = timedelta(hours=1)
 
@@ -358,3 +359,52 @@ async def test_replaced_job_keeps_the_result_of_its_new_definition(scheduler: Sc
         conflict_resolution=ConflictResolution.REPLACE,
     )
     assert (await result_of(scheduler, "sum")).value == 7
+
+
+@pytest.fixture
+async def with_processes(make: Make) -> Scheduler:
+    scheduler = make()
+    scheduler.register(processes.give, executor="process")
+    scheduler.register(processes.fail, executor="process", max_retries=0)
+    await scheduler.start()
+    return scheduler
+
+
+async def test_process_job_returns_its_value_as_json(with_processes: Scheduler) -> None:
+    scheduler = with_processes
+    assert await scheduler.run_job(processes.give, args=("rows",)) == {"rows": [1, [2.5, None]], "name": "ä"}
+    result = await result_of(
+        scheduler, await scheduler.enqueue(processes.give, args=("None",), keep_result=HOUR)
+    )
+    assert (result.status, result.value, result.no_value_reason) == (JobStatus.COMPLETED, None, None)
+
+
+async def test_process_job_completes_without_a_value_that_json_cannot_carry(
+    with_processes: Scheduler,
+) -> None:
+    job_id = await with_processes.enqueue(processes.give, args=("object",), keep_result=HOUR)
+    result = await result_of(with_processes, job_id)
+    assert (result.status, result.value) == (JobStatus.COMPLETED, None)
+    assert result.no_value_reason == (
+        "the value is a builtins.object, which JSON cannot represent; "
+        "return None, bool, int, float, str, list or dict"
+    )
+
+
+async def test_value_of_a_process_beyond_the_limit_is_not_kept(make: Make) -> None:
+    scheduler = make(max_result_bytes=100)
+    scheduler.register(processes.give, executor="process")
+    await scheduler.start()
+    result = await result_of(
+        scheduler, await scheduler.enqueue(processes.give, args=("long",), keep_result=HOUR)
+    )
+    assert result.no_value_reason is not None
+    assert "more than max_result_bytes = 100" in result.no_value_reason
+
+
+async def test_error_of_a_process_job_is_kept_with_its_traceback(with_processes: Scheduler) -> None:
+    job_id = await with_processes.enqueue(processes.fail, args=("OwnError",), keep_result=HOUR)
+    result = await result_of(with_processes, job_id)
+    assert result.error is not None
+    assert (result.error.type, result.error.message) == ("OwnError", "mine")
+    assert "in fail" in (result.error.traceback or "")

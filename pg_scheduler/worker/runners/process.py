@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.executors import import_path
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
-from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from
+from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from, value_from
 from pg_scheduler.worker.runners.thread import check_capacity
 
 __all__ = ["ProcessExecutor"]
@@ -62,7 +62,7 @@ class ProcessExecutor(JobExecutor):
         child = await self._take()
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
-            error = await child.execute(call)
+            value = await child.execute(call)
             call.was_cancelled = call.is_cancelled
         except EOFError:
             call.was_cancelled = call.is_cancelled
@@ -75,9 +75,9 @@ class ProcessExecutor(JobExecutor):
             child.retire(call.stop_grace)
         else:
             self._idle.append(child)
-        if error is not None:
-            raise RaisedError(error)
-        return None
+        if isinstance(value, RaisedError):
+            raise value
+        return value
 
     async def stop(self, grace: float) -> None:
         """End the idle processes; kill those that do not end in time."""
@@ -142,8 +142,8 @@ class _Child:
         """Return whether the process was started in that event loop."""
         return self._loop is loop
 
-    async def execute(self, call: JobCall) -> BaseException | None:
-        """Run a call to its end; return the exception of its function, or None.
+    async def execute(self, call: JobCall) -> Any:
+        """Run a call to its end; return the value of its function, or its exception as a ``RaisedError``.
 
         Raises:
             EOFError: The process has ended.
@@ -156,7 +156,7 @@ class _Child:
             if (values := message.get("log")) is not None:
                 _log(values)
             elif (end := message.get("end")) is not None:
-                return error_from(end["error"]) if "error" in end else None
+                return RaisedError(error_from(end["error"])) if "error" in end else value_from(end)
 
     def terminate(self, grace: float) -> None:
         """Send SIGTERM now, and SIGKILL after the grace."""

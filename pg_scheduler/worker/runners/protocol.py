@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.rows import Claim
 
 __all__ = [
@@ -24,12 +25,17 @@ __all__ = [
     "pack",
     "record_from",
     "record_to",
+    "value_from",
+    "value_to",
 ]
 
 HEADER: Final = struct.Struct("!I")
 """The length of a message in bytes."""
 
 MAX_TRACEBACK_LENGTH: Final = 100_000
+
+MAX_VALUE_BYTES: Final = 2**28
+"""Bytes of a value as JSON that a process returns. No column holds a larger one."""
 
 RECORD_FIELDS: Final = (
     *("name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName", "created"),
@@ -41,6 +47,7 @@ class RemoteError(Exception):
     """An exception of a function in another process. It is also one of the class that was raised there."""
 
     text = ""
+    remote_traceback: str | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -99,8 +106,25 @@ def error_from(values: dict[str, Any]) -> BaseException:
     if error is None:
         error = RemoteError()
     error.text = values["text"]
+    error.remote_traceback = values["traceback"]
     error.__cause__ = RemoteTraceback(values["traceback"])
     return error
+
+
+def value_to(options: str | None, value: object) -> dict[str, Any]:
+    """Return what a function returned as values of JSON; nothing for a job that does not keep it."""
+    seconds = keep_seconds(options)
+    if seconds is None:
+        return {}
+    kept = kept_value(seconds, value, MAX_VALUE_BYTES)
+    return {"value": kept.value, "no_value_reason": kept.no_value_reason}
+
+
+def value_from(values: dict[str, Any]) -> Any:
+    """Return the value of ``value_to()``, or ``NoValue``; None for a job that does not keep it."""
+    if (reason := values.get("no_value_reason")) is not None:
+        return NoValue(reason)
+    return None if values.get("value") is None else json.loads(values["value"])
 
 
 def _derive(name: str, base: type[BaseException]) -> RemoteError | None:
