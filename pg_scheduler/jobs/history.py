@@ -40,6 +40,9 @@ MAX_FRAMES: Final = 50
 MAX_CHUNK_LENGTH: Final = 1000
 """Characters of one frame or message in a traceback. The whole message is kept beside it."""
 
+MAX_LINES_LENGTH: Final = 3000
+"""Characters of a message of several lines, its end: it may be the traceback of another process."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptError:
@@ -125,6 +128,8 @@ def _traceback_of(error: BaseException) -> str | None:
 
 
 def _shortened(chunk: str) -> str:
+    if "\n" in chunk[:-1]:
+        return chunk[-MAX_LINES_LENGTH:]
     return chunk if len(chunk) <= MAX_CHUNK_LENGTH else chunk[:MAX_CHUNK_LENGTH] + " ...\n"
 
 

@@ -29,6 +29,10 @@ async def sleep() -> None:
 async def succeed() -> None: ...
 
 
+def fail_in_process() -> None:
+    raise KeyError("in a process")
+
+
 async def test_errors_show_why_a_job_failed_three_times(scheduler: Scheduler, seen: Recorder) -> None:
     job_id = await scheduler.enqueue(fail, args=("no",), max_retries=2)
     for _ in range(2):
@@ -71,3 +75,15 @@ async def test_timeout_and_completion_are_distinguished(scheduler: Scheduler, se
     await seen.until(JobCompleted, job_id=done)
     found = {job.job_id: [error.outcome for error in job.errors] for job in await scheduler.list_jobs()}
     assert found == {late: ["timeout"], done: []}
+
+
+async def test_errors_show_the_exception_of_a_child_process(scheduler: Scheduler, seen: Recorder) -> None:
+    scheduler.register(fail_in_process, executor="process")
+    job_id = await scheduler.enqueue(fail_in_process)
+    await seen.until(JobFailed, job_id=job_id)
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    (error,) = job.errors
+    assert (error.outcome, error.error_type, error.message) == ("error", "KeyError", "'in a process'")
+    assert error.traceback is not None
+    assert 'raise KeyError("in a process")' in error.traceback

@@ -83,6 +83,15 @@ def test_traceback_is_cut_to_its_last_bytes() -> None:
     assert text.endswith("ValueError: last\n")
 
 
+def test_traceback_of_another_process_keeps_its_innermost_frame() -> None:
+    error = ValueError("no")
+    error.__cause__ = Exception("Traceback:\n" + "  an outer frame\n" * 1000 + "  the inner frame\n")
+    text = entry_of(error)["traceback"]
+    assert text.count("the inner frame") == 1
+    assert text.endswith("ValueError: no\n")
+    assert len(text) <= MAX_TRACEBACK_BYTES
+
+
 class HostileError(Exception):
     """An exception whose methods do not return texts."""
 
