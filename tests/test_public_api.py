@@ -213,7 +213,7 @@ PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
     "job_name=None, dedup_key=None, enabled=True"
 )
-LATER = "timeout=UNSET, keep_result=UNSET, metadata=None"
+LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed'"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "

@@ -1,14 +1,20 @@
-"""Schedule jobs, cancel them and run them again."""
+"""Schedule jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerParts
 from pg_scheduler.jobs.call import Call
-from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority, JobSpec
+from pg_scheduler.jobs.model import (
+    AfterOutcome,
+    ConflictResolution,
+    JobFunction,
+    JobPriority,
+    JobSpec,
+)
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.unset import UNSET, Unset
@@ -22,7 +28,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class JobMethods(SchedulerParts):
-    """The methods of `Scheduler` that write jobs."""
+    """The methods of `Scheduler` that insert jobs."""
 
     async def schedule(
         self,
@@ -39,6 +45,8 @@ class JobMethods(SchedulerParts):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
         connection: Connection | None = None,
     ) -> str:
         """Schedule one job at one time.
@@ -61,6 +69,10 @@ class JobMethods(SchedulerParts):
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
                 not at all. Default: the task's, else not at all.
             metadata: A JSON object for people and filters, merged into that of the task.
+            after: Ids of jobs that must end before this one may start. Its misfire grace time starts then.
+                None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
+            after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
+                it in any case.
             connection: An asyncpg connection inside a transaction. The job exists if and only if that
                 transaction commits.
 
@@ -75,6 +87,7 @@ class JobMethods(SchedulerParts):
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
             JobConflictError: The id exists and the resolution is RAISE; a ValueError.
+            JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the job may
                 exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
 
@@ -99,6 +112,8 @@ class JobMethods(SchedulerParts):
             timeout=timeout,
             keep_result=keep_result,
             metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
         )
         (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.insert(job, conflict_resolution, connection)
@@ -118,6 +133,8 @@ class JobMethods(SchedulerParts):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
         connection: Connection | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
@@ -141,6 +158,8 @@ class JobMethods(SchedulerParts):
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
                 not at all. Default: the task's, else not at all.
             metadata: A JSON object for people and filters, merged into that of the task.
+            after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
+            after_outcome: ``"completed"`` or ``"ended"``.
             connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
                 this call, not from the commit.
 
@@ -169,6 +188,8 @@ class JobMethods(SchedulerParts):
                 timeout=timeout,
                 keep_result=keep_result,
                 metadata=metadata,
+                after=after,
+                after_outcome=after_outcome,
             )
         else:
             spec = JobSpec(
@@ -183,6 +204,8 @@ class JobMethods(SchedulerParts):
                 timeout=timeout,
                 keep_result=keep_result,
                 metadata=metadata,
+                after=after,
+                after_outcome=after_outcome,
             )
             (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
@@ -212,6 +235,7 @@ class JobMethods(SchedulerParts):
             ValueError: A value is out of range, or ``connection`` is not in a transaction.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
             JobConflictError: An id exists or occurs twice, and the resolution is RAISE; a ValueError.
+            JobNotFoundError: A job in ``after`` neither exists nor is one of ``jobs``.
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see
                 ``schedule()``.
         """
@@ -231,6 +255,8 @@ class JobMethods(SchedulerParts):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -246,6 +272,8 @@ class JobMethods(SchedulerParts):
             timeout: Time limit of one attempt, as in ``schedule()``.
             keep_result: How long the result is kept, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``.
+            after: Ids of jobs that must end before, as in ``schedule()``.
+            after_outcome: ``"completed"`` or ``"ended"``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -263,5 +291,7 @@ class JobMethods(SchedulerParts):
             timeout=timeout,
             keep_result=keep_result,
             metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)

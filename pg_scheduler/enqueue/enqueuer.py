@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.enqueue.dependents import DependentInserter
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
@@ -44,6 +45,7 @@ class Enqueuer:
         self._batcher = InsertBatcher(self._insert_batch)
         self._delayed = InsertBatcher(self._insert_delayed)
         self._extended = InsertBatcher(self._insert_extended)
+        self._dependents = DependentInserter(store)
 
     async def insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
@@ -52,12 +54,16 @@ class Enqueuer:
 
         Raises:
             JobConflictError: The id exists and the resolution is RAISE.
+            JobNotFoundError: The job waits for one that does not exist.
         """
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         if conflict_resolution is ConflictResolution.REPLACE:
-            await self._replace([job], connection)
+            if isinstance(job, ExtendedJob) and job.after:
+                await self._dependents.insert([job], connection, replace=True)
+            else:
+                await self._replace([job], connection)
             await self._announce(job.execution_time, connection)
         elif not await self._inserted(job, connection):
             if conflict_resolution is ConflictResolution.RAISE:
@@ -97,6 +103,8 @@ class Enqueuer:
         return job.job_id
 
     async def _inserted(self, job: NewJob, connection: Connection | None) -> bool:
+        if isinstance(job, ExtendedJob) and job.after:
+            return bool(await self._dependents.insert([job], connection))
         if connection is None:
             if isinstance(job, ExtendedJob):
                 return await self._extended.insert(job)
@@ -167,6 +175,7 @@ class Enqueuer:
 
         Raises:
             JobConflictError: An id exists or occurs twice, and the resolution is RAISE. Nothing is inserted.
+            JobNotFoundError: A job waits for one that does not exist. Nothing is inserted.
         """
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
@@ -180,20 +189,29 @@ class Enqueuer:
             copied = []
         inserted = {job.job_id for job in copied}
         others = [job for job in jobs if job.job_id not in inserted]
-        batches = _batches(others, conflict_resolution, batch_size)
+        chosen = _choose(others, conflict_resolution)
+        dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
+        if dependents:
+            await self._dependents.check_parents(dependents, {job.job_id for job in jobs}, connection)
+            chosen = [job for job in chosen if not (isinstance(job, ExtendedJob) and job.after)]
+        batches = [chosen[start : start + batch_size] for start in range(0, len(chosen), batch_size)]
         ids: list[str | None] = [job.job_id for job in jobs]
         if conflict_resolution is ConflictResolution.RAISE:
             async with self._store.jobs.all_or_nothing(connection) as transaction:
                 await self._insert_or_raise(batches, transaction)
                 await self._store.jobs.copy(copied, batch_size, connection=transaction)
+                written = await self._dependents.insert(dependents, transaction, batch_size=batch_size)
+                await self._check_inserted(dependents, written, transaction)
         elif conflict_resolution is ConflictResolution.REPLACE:
             for batch in batches:
                 await self._replace(batch, connection)
             await self._store.jobs.copy(copied, batch_size, connection=connection)
+            await self._dependents.insert(dependents, connection, batch_size=batch_size, replace=True)
         else:
             for batch in batches:
                 inserted |= await self._insert(batch, connection)
             await self._store.jobs.copy(copied, batch_size, connection=connection)
+            inserted |= await self._dependents.insert(dependents, connection, batch_size=batch_size)
             # Of several jobs with one id, the first one was inserted.
             for place, job in enumerate(jobs):
                 if job.job_id in inserted:
@@ -226,10 +244,14 @@ class Enqueuer:
 
     async def _insert_or_raise(self, batches: Iterable[Sequence[NewJob]], connection: Connection) -> None:
         for batch in batches:
-            inserted = await self._insert(batch, connection)
-            if len(inserted) < len(batch):
-                existing = [job.job_id for job in batch if job.job_id not in inserted]
-                raise await self._conflict(existing, connection)
+            await self._check_inserted(batch, await self._insert(batch, connection), connection)
+
+    async def _check_inserted(
+        self, jobs: Sequence[NewJob], inserted: set[str], connection: Connection
+    ) -> None:
+        if len(inserted) < len(jobs):
+            existing = [job.job_id for job in jobs if job.job_id not in inserted]
+            raise await self._conflict(existing, connection)
 
     async def _conflict(self, job_ids: Sequence[str], connection: Connection | None) -> JobConflictError:
         statuses = await self._store.jobs.statuses_of(job_ids, connection=connection)
@@ -247,15 +269,12 @@ def _scheduled(job: NewJob) -> JobScheduled:
     return JobScheduled(job.job_id, job.job_name, 0, job.execution_time)
 
 
-def _batches(
-    jobs: Iterable[NewJob], conflict_resolution: ConflictResolution, batch_size: int
-) -> list[list[NewJob]]:
-    """Return each id once, in batches. The order of the ids is the same in every call, to avoid deadlocks."""
+def _choose(jobs: Iterable[NewJob], conflict_resolution: ConflictResolution) -> list[NewJob]:
+    """Return each id once. The order of the ids is the same in every call, to avoid deadlocks."""
     chosen: dict[str, NewJob] = {}
     for job in jobs:
         if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
             chosen[job.job_id] = job
         elif conflict_resolution is ConflictResolution.RAISE:
             raise JobConflictError(job.job_id, None)
-    in_order = sorted(chosen.values(), key=lambda job: job.job_id)
-    return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+    return sorted(chosen.values(), key=lambda job: job.job_id)

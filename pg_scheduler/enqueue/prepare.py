@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import is_not
 from typing import Any, cast
 
+from pg_scheduler.enqueue.dependents import extended
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
@@ -91,7 +92,11 @@ class JobPreparer:
                 job: NewJob = GeneratedIdJob(next(ids), task_data, due, *defaults)
             else:
                 job = NewJob(check_job_id(spec.job_id), task_data, due, *defaults)
-            jobs.append(job if extras is None else ExtendedJob.of(job, extras))
+            if extras is not None:
+                job = ExtendedJob.of(job, extras)
+            if spec.after != () or spec.after_outcome != "completed":
+                job = extended(job, after=spec.after, after_outcome=spec.after_outcome)
+            jobs.append(job)
             last = spec
         return jobs
 
@@ -109,6 +114,8 @@ class JobPreparer:
         timeout: float | timedelta | Unset | None,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: str = "completed",
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
 
@@ -136,7 +143,9 @@ class JobPreparer:
         else:
             job = NewJob(check_job_id(job_id), task_data, due, *defaults)
         extras = _extras(task, keep_result)
-        return job if extras is None else ExtendedJob.of(job, extras)
+        if extras is not None:
+            job = ExtendedJob.of(job, extras)
+        return extended(job, after=after, after_outcome=after_outcome)
 
     def _defaults_of(self, spec: JobSpec) -> tuple[Task, JobDefaults, Extras | None]:
         task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart

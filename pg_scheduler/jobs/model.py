@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.history import AttemptError
@@ -15,6 +15,7 @@ from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "AfterOutcome",
     "ConflictResolution",
     "Job",
     "JobCounts",
@@ -24,6 +25,9 @@ __all__ = [
     "JobStatus",
     "Worker",
 ]
+
+AfterOutcome: TypeAlias = Literal["completed", "ended"]
+"""Which end of another job lets a job start that waits for it."""
 
 JobFunction = Callable[..., Any]
 """A coroutine function, or a plain function that was declared."""
@@ -135,6 +139,8 @@ class JobSpec:
         keep_result: How long the result is kept after the end of the job; None to keep none. Default: the
             task's, else none.
         metadata: A JSON object for people and filters, merged into that of the task.
+        after: Ids of jobs that must end before the job may start, as in ``schedule()``.
+        after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
 
     Raises:
         TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
@@ -161,6 +167,8 @@ class JobSpec:
     timeout: float | timedelta | Unset | None = field(default=UNSET, kw_only=True)
     keep_result: timedelta | Unset | None = field(default=UNSET, kw_only=True)
     metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    after: Iterable[str | None] = field(default=(), kw_only=True)
+    after_outcome: AfterOutcome = field(default="completed", kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.func, Call):

@@ -8,6 +8,7 @@ from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.model import (
+    AfterOutcome,
     ConflictResolution,
     Job,
     JobCounts,
@@ -206,6 +207,8 @@ class BlockingMethods(Blocking):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
     ) -> str:
         """Schedule one job at one time.
 
@@ -226,6 +229,8 @@ class BlockingMethods(Blocking):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -258,6 +263,8 @@ class BlockingMethods(Blocking):
         timeout: float | timedelta | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 

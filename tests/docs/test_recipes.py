@@ -454,6 +454,34 @@ async def test_chain_recipe_schedules_job_b_once_when_job_a_is_repeated(
     assert capsys.readouterr().out == f"{begins}{begins}how do you like it, user 17\n"
 
 
+@recipe("coordinating.md after.py")
+async def test_after_recipe_runs_job_b_three_days_later_once_job_a_completed(load: Load, pool: Pool) -> None:
+    module = await load("coordinating.md after.py")
+    scheduler = Scheduler(pool)
+    before = datetime.now(UTC)
+    await module.start_trial(scheduler, 17)
+    begin, ask = sorted(await scheduler.list_jobs(), key=lambda job: job.execution_time)
+    assert (begin.blocked_on, ask.blocked_on) == (None, "after")
+    assert timedelta(days=3) <= ask.execution_time - before < timedelta(days=3, minutes=1)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        await seen.until(JobCompleted, job_id=begin.job_id)
+    assert (await job_of(scheduler, ask.job_id)).blocked_on is None
+
+
+@recipe("coordinating.md batch.py")
+async def test_batch_recipe_runs_the_callback_after_all_jobs(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("coordinating.md batch.py")
+    async with running(pool) as (scheduler, seen):
+        await module.resize_album(scheduler, pool, 5, range(7))
+        await seen.until(JobCompleted, 8)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:-1]) == [f"resizing {n}" for n in range(7)]
+    assert lines[-1] == "publishing album 5"
+
+
 @recipe("coordinating.md account_rows.py")
 async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load, pool: Pool) -> None:
     module = await load("coordinating.md account_rows.py")

@@ -1,0 +1,220 @@
+"""after=: jobs that wait for the end of other jobs, through the public methods."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import ConflictResolution, JobConflictError, JobNotFoundError, JobSpec, JobStatus, Scheduler
+from pg_scheduler.events import Event, JobCancelled
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, now
+
+RAISE, IGNORE, REPLACE = ConflictResolution
+LATER = timedelta(hours=1)
+
+
+class Ran(list[str]):
+    """The jobs that ran, in order; ``until()`` waits for one."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    async def work(self, name: str) -> None:
+        self.append(name)
+        self.changed.set()
+        if name.startswith("bad"):
+            raise ValueError(name)
+
+    async def until(self, name: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while name not in self:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+def ran() -> Ran:
+    return Ran()
+
+
+@pytest.fixture
+async def scheduler(make: Make, ran: Ran) -> Scheduler:
+    scheduler = make()
+
+    async def work(name: str) -> None:
+        await ran.work(name)
+
+    scheduler.register(work, name="work")
+    await scheduler.start()
+    return scheduler
+
+
+async def blocked(scheduler: Scheduler, *job_ids: str) -> list[str | None]:
+    rows = [await scheduler.get_job(job_id) for job_id in job_ids]
+    return [None if row is None else row.blocked_on for row in rows]
+
+
+def subscribe_to_cancellations(scheduler: Scheduler) -> list[str]:
+    """Return a list that gets the ids of cancelled jobs."""
+    cancelled: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, JobCancelled):
+            cancelled.append(event.job_id)
+
+    scheduler.subscribe(note, JobCancelled)
+    return cancelled
+
+
+async def test_chain_runs_in_order(scheduler: Scheduler, ran: Ran) -> None:
+    a = await scheduler.enqueue("work", args=["a"], delay=0.05)
+    b = await scheduler.enqueue("work", args=["b"], after=[a])
+    await scheduler.schedule_job("work", now(), {"args": ["c"]}, after=[b])
+    await ran.until("c")
+    assert ran == ["a", "b", "c"]
+
+
+async def test_callback_of_a_batch_runs_once_after_all_of_them(
+    scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool
+) -> None:
+    async def part(name: str) -> None:
+        await ran.work(name)
+
+    async with pool.acquire() as connection, connection.transaction():
+        ids = await scheduler.schedule_bulk(
+            [JobSpec(part, now(), (f"{n}",)) for n in range(150)], connection=connection
+        )
+        await scheduler.enqueue("work", args=["callback"], after=ids, connection=connection)
+    await ran.until("callback")
+    assert len(ran) == 151
+    assert ran[-1] == "callback"
+
+
+async def test_job_whose_parent_fails_is_cancelled_with_an_event(scheduler: Scheduler, ran: Ran) -> None:
+    cancelled = subscribe_to_cancellations(scheduler)
+    parent = await scheduler.enqueue("work", args=["bad"], delay=0.05)
+    child = await scheduler.enqueue("work", args=["never"], after=[parent])
+    await scheduler.enqueue("work", args=["always"], after=[parent], after_outcome="ended")
+    await ran.until("always")
+    assert "never" not in ran
+    row = await scheduler.get_job(child)
+    assert row
+    assert row.status is JobStatus.CANCELLED
+    assert row.error_message == f"job '{parent}', after which this job was to run, ended as 'failed'"
+    assert cancelled == [child]
+
+
+async def test_bulk_jobs_may_wait_for_each_other_and_for_existing_ones(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    async def work(name: str) -> None: ...
+
+    def spec(job_id: str, *after: str | None) -> JobSpec:
+        return JobSpec(work, now() + LATER, (job_id,), job_id=job_id, after=after)
+
+    for resolution in (IGNORE, REPLACE):
+        ids = await scheduler.schedule_bulk(
+            [spec("z"), spec("a", "b", "z", None), spec("b", "z"), spec("c")],
+            conflict_resolution=resolution,
+            batch_size=1,
+        )
+        assert ids == ["z", "a", "b", "c"]
+        assert await blocked(scheduler, *"zabc") == [None, "after", "after", None]
+        await pool.execute(
+            "DELETE FROM scheduled_jobs WHERE job_id = 'a'" if resolution is IGNORE else "SELECT"
+        )
+    assert await scheduler.schedule_bulk([spec("a", "z"), spec("d", "z")]) == [None, "d"]
+    with pytest.raises(JobConflictError, match="'a' already exists"):
+        await scheduler.schedule_bulk([spec("e", "z"), spec("a", "z")], conflict_resolution=RAISE)
+    with pytest.raises(JobNotFoundError, match="job 'gone' does not exist"):
+        await scheduler.schedule_bulk([spec("f"), spec("g", "gone")])
+    with pytest.raises(ValueError, match="would wait for itself"):
+        await scheduler.schedule_bulk([spec("h", "i"), spec("i", "h")], conflict_resolution=RAISE)
+    with pytest.raises(ValueError, match="would wait for itself"):
+        await scheduler.schedule_bulk([spec("z", "a")], conflict_resolution=REPLACE)
+    assert [job.job_id for job in await scheduler.list_jobs()] == ["a", "b", "c", "d", "z"]
+
+
+async def test_job_waits_if_and_only_if_the_callers_transaction_commits(
+    scheduler: Scheduler, ran: Ran, pool: asyncpg.Pool
+) -> None:
+    await scheduler.enqueue("work", args=["a"], job_id="a", delay=600)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await scheduler.enqueue("work", args=["b"], job_id="b", after=["a"], connection=connection)
+        with pytest.raises(JobNotFoundError):
+            await scheduler.enqueue("work", args=["c"], after=["gone"], connection=connection)
+        await transaction.rollback()
+        assert await pool.fetchval("SELECT on_end FROM scheduled_jobs") is None
+        async with connection.transaction():
+            await scheduler.enqueue("work", args=["b"], job_id="b", after=["a"], connection=connection)
+    assert await blocked(scheduler, "a", "b") == [None, "after"]
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_after") == 1
+
+
+async def test_rescheduled_job_waits_for_its_new_parents(scheduler: Scheduler) -> None:
+    for job_id in "ab":
+        await scheduler.enqueue("work", args=[job_id], job_id=job_id, delay=600)
+    options: dict[str, Any] = {"args": ["c"], "job_id": "c", "conflict_resolution": REPLACE}
+    await scheduler.enqueue("work", **options, after=["a"])
+    await scheduler.enqueue("work", **options, after=["b"])
+    await scheduler.cancel_job("a")
+    assert await blocked(scheduler, "c") == ["after"]
+    await scheduler.enqueue("work", **options, delay=600)
+    assert await blocked(scheduler, "c") == [None]
+
+
+async def test_cancelled_parent_cancels_jobs_and_a_retry_does_not_revive_them(
+    scheduler: Scheduler, ran: Ran
+) -> None:
+    cancelled = subscribe_to_cancellations(scheduler)
+    parent = await scheduler.enqueue("work", args=["parent"], delay=600)
+    child = await scheduler.enqueue("work", args=["child"], after=[parent])
+    assert await scheduler.cancel_job(parent)
+    assert sorted(cancelled) == sorted([parent, child])
+    assert await scheduler.retry_job(parent)
+    await ran.until("parent")
+    row = await scheduler.get_job(child)
+    assert row
+    assert row.status is JobStatus.CANCELLED
+    assert await scheduler.retry_job(child)
+    await ran.until("child")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"after": "a"}, TypeError, r"after must be a list of job ids, not str: 'a'; pass after=\[job_id\]"),
+        ({"after": 5}, TypeError, "after must be a list of job ids, not int"),
+        ({"after": [5]}, TypeError, "job_id must be a str, not int: 5"),
+        ({"after": [""]}, ValueError, "job_id must not be empty"),
+        ({"after": ["x"], "job_id": "x"}, ValueError, "after contains 'x', the id of the job itself"),
+        (
+            {"after_outcome": "failed"},
+            ValueError,
+            "after_outcome must be 'completed' or 'ended', not 'failed'",
+        ),
+        ({"after": ["gone"]}, LookupError, "job 'gone' does not exist; schedule it first"),
+    ],
+)
+async def test_invalid_after_is_rejected_and_nothing_is_stored(
+    scheduler: Scheduler, options: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    async def work(name: str) -> None: ...
+
+    for call in (
+        lambda: scheduler.enqueue("work", args=["a"], **options),
+        lambda: scheduler.enqueue(work, args=["a"], **options),
+        lambda: scheduler.schedule(work, execution_time=now(), args=["a"], **options),
+        lambda: scheduler.schedule_job("work", now(), {"args": ["a"]}, **options),
+        lambda: scheduler.schedule_bulk([JobSpec(work, now(), ("a",), **options)]),
+    ):
+        with pytest.raises(kind, match=message):
+            await call()
+    assert (await scheduler.count_jobs()).total == 0

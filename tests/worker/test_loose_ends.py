@@ -1,0 +1,63 @@
+"""The deadline scanner applies consequences that were left behind, and corrects jobs that wait for others."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from pg_scheduler.worker.maintenance.loose_ends import LooseEnds, LooseEndsOptions
+from tests.support.dependencies import add, child, edges, state
+from tests.support.parts import Parts
+from tests.support.store import NOW, new_job
+
+FREE = ("pending", None)
+BLOCKED = ("pending", "after")
+
+
+@pytest.fixture
+async def family(parts: Parts) -> None:
+    """Two jobs that wait for one."""
+    await parts.store.jobs.insert([new_job("a", execution_time=NOW)])
+    await add(parts.store, child("b", "a"), child("c", "a"))
+
+
+async def end(pool: asyncpg.Pool, *job_ids: str) -> None:
+    """End jobs as a worker does that dies between the end and its consequences."""
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE job_id = ANY ($1)", job_ids
+    )
+
+
+async def test_scan_applies_consequences_that_a_crash_left_behind(
+    parts: Parts, pool: asyncpg.Pool, family: None
+) -> None:
+    scanner = parts.scanner()
+    await scanner.run_once()
+    assert await state(pool, "b", "c") == [BLOCKED, BLOCKED]
+    await end(pool, "a")
+    await scanner.run_once()
+    assert await state(pool, "b", "c") == [FREE, FREE]
+    assert await edges(pool) == set()
+
+
+async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
+    parts: Parts, pool: asyncpg.Pool, family: None
+) -> None:
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'a'")
+    await parts.scanner().run_once()
+    assert await state(pool, "b") == [("cancelled", None)]
+    reason = await pool.fetchval("SELECT error_message FROM scheduled_jobs WHERE job_id = 'b'")
+    assert reason == "job 'a', after which this job was to run, does not exist"
+
+
+async def test_apply_consequences_reports_whether_there_may_be_more(
+    parts: Parts, pool: asyncpg.Pool, family: None
+) -> None:
+    await parts.store.jobs.insert([new_job("x")])
+    await add(parts.store, child("y", "x"))
+    await end(pool, "a", "x")
+    loose_ends = LooseEnds(parts.store.consequences, parts.store.dependencies, LooseEndsOptions(max_ended=1))
+    assert await loose_ends.apply_consequences()
+    assert await loose_ends.apply_consequences()
+    assert not await loose_ends.apply_consequences()
+    assert await state(pool, "b", "c", "y") == [FREE] * 3
