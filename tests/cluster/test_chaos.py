@@ -16,9 +16,9 @@ import pytest
 
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
-from tools.chaos.evidence import Evidence, Row
-from tools.chaos.ledger import DONE, Attempt, Ledger, Ledgers, Record, read
-from tools.chaos.load import BROKEN, CANCELLED, PLAIN, REPLACED, Request
+from tools.chaos.evidence import Evidence, KeptResult, Row
+from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
+from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
@@ -86,6 +86,20 @@ def test_attempt_ledger_reads_complete_lines_and_drops_an_incomplete_one(tmp_pat
     assert [record.details for record in ledgers.events["JobLost"]] == [("job", 2)]
 
 
+def test_ledger_of_a_child_process_appends_to_that_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = Ledger(tmp_path, "worker-1", "abc")
+    for name, value in parent.environment.items():
+        monkeypatch.setenv(name, value)
+    child = ParentLedger()
+    child.start("job", 1, 0)
+    child.end("job", 1, DIED)
+    [one] = read(tmp_path).attempts["job"]
+    assert (one.seat, one.worker_id, one.pid, one.outcome) == ("worker-1", "abc", os.getpid(), DIED)
+    assert child.worker_id == "abc"
+
+
 def test_stall_recorder_records_only_stalls_without_processor_time(tmp_path: Path) -> None:
     recorder = StallRecorder(Ledger(tmp_path, "worker-1", "abc"), "worker-1", now=10.0, cpu_s=3.0)
     recorder.observe(10.9, 3.0)  # late, but a suspect worker would still send its heartbeat
@@ -136,7 +150,7 @@ def test_stall_recorder_detects_that_its_process_did_not_run(tmp_path: Path) -> 
 
 
 def row(
-    job_id: str, status: str = "completed", worker_id: str = "a", attempt: int = 1, **other: object
+    job_id: str, status: str = "completed", worker_id: str | None = "a", attempt: int = 1, **other: object
 ) -> Row:
     values: dict[str, object] = {
         "job_name": "chaos.quick",
@@ -165,6 +179,12 @@ def sound() -> Evidence:
         "cancelled": row("cancelled", "cancelled"),
         "replaced": row("replaced", attempt=2),
         "reclaimed": row("reclaimed", worker_id="b", attempt=2, started=27.0),
+        "first": row("first"),
+        "second": row("second", "failed", attempt=2, retry_count=1, max_retries=1),
+        "kept": row("kept"),
+        "kept error": row("kept error", "failed", attempt=2, retry_count=1, max_retries=1),
+        "callback": row("callback", due=10.0, started=30.5),
+        "in vain": row("in vain", "cancelled", worker_id=None, attempt=0, started=None),
     }
     ledgers = Ledgers()
     for one in rows.values():
@@ -175,6 +195,11 @@ def sound() -> Evidence:
     ledgers.attempts["replaced"].append(
         Attempt("replaced", 2, "worker-1", "a", 1, 2, started=11, ended=11.5, outcome=DONE)
     )
+    [callback] = ledgers.attempts["callback"]  # the fenced attempt of "reclaimed" still runs
+    callback.started, callback.ended = 27.2, 27.3
+    ledgers.attempts["second"] = [
+        Attempt("second", 2, "worker-1", "a", 1, 0, started=11, ended=11.1, outcome=RAISED)
+    ]
     ledgers.attempts["reclaimed"] = [
         Attempt("reclaimed", 1, "worker-1", "a", 1, 0, started=19.0, ended=30.1, outcome=DONE),
         Attempt("reclaimed", 2, "worker-2", "b", 2, 0, started=27.0, ended=27.1, outcome=DONE),
@@ -195,9 +220,19 @@ def sound() -> Evidence:
         "cancelled": Request(CANCELLED, confirmed=True, cancelled=True),
         "replaced": Request(REPLACED, confirmed=True, versions=frozenset({2})),
         "reclaimed": Request(PLAIN, confirmed=True),
+        "first": Request(PLAIN, confirmed=True),
+        "second": Request(BROKEN, confirmed=True),
+        "kept": Request(PLAIN, confirmed=True, keeps=True),
+        "kept error": Request(BROKEN, confirmed=True, keeps=True),
+        "callback": Request(CALLBACK, confirmed=True, after=("first", "second", "reclaimed")),
+        "in vain": Request(IN_VAIN, confirmed=True, after=("first", "second")),
+    }
+    results = {
+        "kept": KeptResult("completed", "kept 1 a", has_error=False, attempts=1),
+        "kept error": KeptResult("failed", None, has_error=True, attempts=2),
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
-    return Evidence(requests, rows, ledgers, faults, deaths={}, lease=5.0, quiet=30.0)
+    return Evidence(requests, rows, ledgers, faults, deaths={}, lease=5.0, quiet=30.0, results=results)
 
 
 def broken(evidence: Evidence) -> list[str]:
@@ -258,6 +293,16 @@ def put(evidence: Evidence, job_id: str, **other: object) -> None:
     evidence.rows = rows
 
 
+def put_result(evidence: Evidence, job_id: str, **other: object) -> None:
+    results = dict(evidence.results)
+    results[job_id] = replace(results[job_id], **other)  # type: ignore[arg-type]
+    evidence.results = results
+
+
+def without_result(evidence: Evidence, job_id: str) -> None:
+    evidence.results = {name: each for name, each in evidence.results.items() if name != job_id}
+
+
 def without(evidence: Evidence, job_id: str) -> None:
     evidence.rows = {name: each for name, each in evidence.rows.items() if name != job_id}
 
@@ -284,6 +329,14 @@ def stall(evidence: Evidence, seat: str, began: float, ended: float) -> None:
 def stall_during_a_valid_lease(evidence: Evidence) -> None:
     stall(evidence, "worker-1", 20.0, 25.0)
     publish(evidence, "heartbeat", "a", 25.9)
+
+
+def start_callback_early(evidence: Evidence) -> None:
+    put(evidence, "callback", attempt=2)
+    [last] = evidence.ledgers.attempts["callback"]
+    last.attempt = 2
+    first = Attempt("callback", 1, "worker-2", "b", 2, 0, started=27.0, ended=27.05, outcome=RAISED)
+    evidence.ledgers.attempts["callback"].insert(0, first)
 
 
 TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
@@ -322,6 +375,58 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
         lambda it: [publish(it, "PeriodicJobPlanned", name, "tick", "tick 1") for name in ("a", "b")],
     ),
     "a fire time missing": ("fire times duplicated or missed", lambda it: without(it, "chaos.tock 1")),
+    "a callback is missing": ("lost", lambda it: without(it, "callback")),
+    "a callback never ends": ("lost", lambda it: put(it, "callback", status="cancelled")),
+    "a callback in vain is still pending": ("lost", lambda it: put(it, "in vain", status="pending")),
+    "a callback started early": (
+        "callbacks early or repeated",
+        lambda it: setattr(it.ledgers.attempts["callback"][0], "started", 27.05),
+    ),
+    "a callback started before another job failed": (
+        "callbacks early or repeated",
+        lambda it: setattr(it.ledgers.attempts["second"][0], "ended", 27.25),
+    ),
+    "a callback started although another job runs": (
+        "callbacks early or repeated",
+        lambda it: setattr(it.ledgers.attempts["second"][0], "ended", None),
+    ),
+    "an earlier attempt of a callback started early": (
+        "callbacks early or repeated",
+        start_callback_early,
+    ),
+    "a callback started in vain": (
+        "callbacks early or repeated",
+        lambda it: it.ledgers.attempts["in vain"].append(
+            Attempt("in vain", 1, "worker-1", "a", 1, 0, 12.0, 12.1, DONE)
+        ),
+    ),
+    "a callback completed twice": (
+        "callbacks early or repeated",
+        lambda it: [publish(it, "JobCompleted", "a", "callback", 1) for _ in range(2)],
+    ),
+    "a result is missing": ("results lost or wrong", lambda it: without_result(it, "kept")),
+    "an error is missing": ("results lost or wrong", lambda it: without_result(it, "kept error")),
+    "the value of a fenced attempt": (
+        "results lost or wrong",
+        lambda it: put_result(it, "kept", value="kept 1 b"),
+    ),
+    "no value": ("results lost or wrong", lambda it: put_result(it, "kept", value=None)),
+    "the status of a result differs": (
+        "results lost or wrong",
+        lambda it: put_result(it, "kept", status="failed"),
+    ),
+    "the attempt of a result differs": (
+        "results lost or wrong",
+        lambda it: put_result(it, "kept error", attempts=1),
+    ),
+    "a result of a failed job without an error": (
+        "results lost or wrong",
+        lambda it: put_result(it, "kept error", has_error=False),
+    ),
+    "a result of a job that keeps none": (
+        "results lost or wrong",
+        lambda it: it.requests["kept"].__setattr__("keeps", False),
+    ),
     "claimed before its execution time": (
         "claimed early",
         lambda it: put(it, "plain", due=10.5),

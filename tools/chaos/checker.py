@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from tools.chaos.evidence import Evidence, Row, Verdict
+from tools.chaos.evidence import Evidence, Verdict, attempt_of
+from tools.chaos.features import callbacks_early_or_repeated, results_lost_or_wrong
 from tools.chaos.jobs import PERIODIC
 from tools.chaos.ledger import DONE, Attempt
-from tools.chaos.load import BROKEN, CANCELLED, EXPIRING, PLAIN, REPLACED
+from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED
 from tools.chaos.order import (
     claimed_at_steady_clock,
     early_claims,
@@ -35,6 +36,8 @@ EXPECTED_STATUS: Final = {
     BROKEN: {"failed"},
     EXPIRING: {"completed", "expired"},
     CANCELLED: {"completed", "cancelled"},
+    CALLBACK: {"completed"},
+    IN_VAIN: {"cancelled"},
 }
 
 
@@ -48,6 +51,8 @@ def judge(evidence: Evidence) -> Verdict:
         "overlaps": list(overlaps(evidence, fenced)),
         "stale writes": list(_stale_writes(evidence)),
         "fire times duplicated or missed": list(repeated_or_missing_fire_times(evidence)),
+        "results lost or wrong": list(results_lost_or_wrong(evidence)),
+        "callbacks early or repeated": list(callbacks_early_or_repeated(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -75,6 +80,8 @@ def judge(evidence: Evidence) -> Verdict:
         ),
         "leases lost": len(events["LeaseLost"]),
         "jobs reclaimed": sum(len(record.details[0]) for record in events["JobsReclaimed"]),
+        "results kept": len(evidence.results),
+        "callbacks": sum(map(evidence.was_blocked, evidence.rows)),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))
@@ -94,28 +101,20 @@ def _lost(evidence: Evidence) -> Iterator[str]:
         elif request.kind == BROKEN and row.retry_count != row.max_retries:
             yield f"{job_id} failed after {row.retry_count} retries of {row.max_retries}"
         elif request.kind == REPLACED:
-            version = {one.version for one in _attempts_of_token(evidence, row)}
-            if not version & request.versions:
+            last = attempt_of(evidence, row)
+            if last is None or last.version not in request.versions:
+                version = last and last.version
                 yield f"{job_id} last ran as version {version} instead of {request.versions}"
     for row in evidence.rows.values():
         if row.status in ("pending", "running"):
             yield f"{row.job_id} ({row.job_name}) never ended: {row.status}, attempt {row.attempt}"
 
 
-def _attempts_of_token(evidence: Evidence, row: Row) -> list[Attempt]:
-    return [
-        one
-        for one in evidence.ledgers.attempts.get(row.job_id, ())
-        if (one.attempt, one.worker_id) == (row.attempt, row.worker_id)
-    ]
-
-
 def _unsupported_completions(evidence: Evidence) -> Iterator[str]:
     """Yield completed rows without an attempt that completed under their token."""
     for row in evidence.rows.values():
-        if row.status == "completed" and not any(
-            one.outcome == DONE for one in _attempts_of_token(evidence, row)
-        ):
+        last = attempt_of(evidence, row)
+        if row.status == "completed" and (last is None or last.outcome != DONE):
             yield f"{row.job_id} is completed, but attempt {row.attempt} of {row.worker_id} did not complete"
 
 
@@ -141,6 +140,8 @@ def _lateness(evidence: Evidence) -> Iterator[float]:
     for row in evidence.rows.values():
         due = max(row.due, row.created)
         if due < evidence.quiet + RECOVERY_S or row.attempt != 1 or row.started is None:
+            continue
+        if evidence.was_blocked(row.job_id):
             continue
         if claimed_at_steady_clock(evidence, row):
             yield row.started - due

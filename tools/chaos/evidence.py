@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from tools.chaos.ledger import Ledgers
+from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
 
-__all__ = ["Evidence", "Row", "Verdict"]
+__all__ = ["Evidence", "KeptResult", "Row", "Verdict", "attempt_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,22 @@ class Row:
     started: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """The kept result of a job."""
+
+    status: str
+    value: Any
+    has_error: bool
+    attempts: int
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything that the checker reads.
 
     Attributes:
+        results: The kept results, by job.
         deaths: When processes ended, by process id.
         quiet: When the last fault ended.
         unexpected_exits: Workers that stopped by themselves.
@@ -51,11 +63,25 @@ class Evidence:
     unexpected_exits: Sequence[str] = ()
     unhandled: Sequence[str] = ()
     timed: bool = True
+    results: Mapping[str, KeptResult] = field(default_factory=dict)
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job was given a new definition, which restarts its attempts."""
         request = self.requests.get(job_id)
         return request is not None and request.kind == REPLACED
+
+    def was_blocked(self, job_id: str) -> bool:
+        """Return whether the job waited for others, so that it could not start when it was due."""
+        request = self.requests.get(job_id)
+        return request is not None and bool(request.after)
+
+
+def attempt_of(evidence: Evidence, row: Row) -> Attempt | None:
+    """Return the attempt that the row names."""
+    for one in evidence.ledgers.attempts.get(row.job_id, ()):
+        if (one.attempt, one.worker_id) == (row.attempt, row.worker_id):
+            return one
+    return None
 
 
 @dataclass(slots=True)

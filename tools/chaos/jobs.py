@@ -1,18 +1,35 @@
-"""The jobs: ordinary coroutine functions that record their attempts in the ledger."""
+"""The jobs: ordinary functions that record their attempts in the ledger."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import select
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
 from pg_scheduler import current_job, job, periodic
-from tools.chaos.ledger import CANCELLED, DONE, RAISED, Ledger
+from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
-__all__ = ["PERIODIC", "STEP", "broken", "flaky", "quick", "slow", "use"]
+__all__ = [
+    "FUNCTIONS",
+    "PERIODIC",
+    "STEP",
+    "broken",
+    "broken_value",
+    "flaky",
+    "process_value",
+    "quick",
+    "slow",
+    "thread_value",
+    "use",
+    "value",
+    "value_of",
+]
 
 STEP: Final = timedelta(seconds=1)
 PERIODIC: Final = ("chaos.tick", "chaos.tock")
@@ -21,15 +38,28 @@ _ledgers: list[Ledger] = []
 
 
 def use(ledger: Ledger) -> None:
-    """Set the ledger of this process."""
+    """Set the ledger of this process and of its child processes."""
     _ledgers[:] = [ledger]
+    os.environ.update(ledger.environment)
+
+
+def ledger() -> Ledger:
+    """Return the ledger of this process, or of its parent."""
+    if not _ledgers:
+        _ledgers.append(ParentLedger())
+    return _ledgers[0]
+
+
+def value_of(job_id: str, attempt: int, worker_id: str | None) -> str:
+    """Return the value that only this attempt returns."""
+    return f"{job_id} {attempt} {worker_id}"
 
 
 @contextmanager
 def entry(version: int = 0) -> Iterator[int]:
     """Record the start and the end of an attempt; yield its number."""
-    this, ledger = current_job(), _ledgers[0]
-    ledger.start(this.job_id, this.attempt, version)
+    this = current_job()
+    ledger().start(this.job_id, this.attempt, version)
     outcome = RAISED
     try:
         yield this.attempt
@@ -38,7 +68,18 @@ def entry(version: int = 0) -> Iterator[int]:
         outcome = CANCELLED
         raise
     finally:
-        ledger.end(this.job_id, this.attempt, outcome)
+        ledger().end(this.job_id, this.attempt, outcome)
+
+
+def own_value() -> str:
+    """Return the value of the attempt that runs."""
+    this = current_job()
+    return value_of(this.job_id, this.attempt, ledger().worker_id)
+
+
+def pause(seconds: float) -> None:
+    """Sleep; ``time.sleep()`` fails under libfaketime 0.9.10."""
+    select.select([], [], [], seconds)
 
 
 @job(name="chaos.quick")
@@ -72,6 +113,44 @@ async def broken() -> None:
         raise LookupError("this job always fails")
 
 
+@job(name="chaos.value")
+async def value() -> str:
+    """Return a value."""
+    with entry():
+        await asyncio.sleep(random.uniform(0, 0.5))
+        return own_value()
+
+
+@job(name="chaos.broken_value")
+async def broken_value() -> str:
+    """Fail instead of returning a value."""
+    with entry():
+        await asyncio.sleep(0)
+        raise LookupError("this job always fails")
+
+
+@job(name="chaos.thread_value")
+def thread_value() -> str:
+    """Return a value from a thread that ends when it is cancelled."""
+    with entry():
+        for _ in range(random.randrange(20)):
+            current_job().raise_if_cancelled()
+            pause(0.05)
+        return own_value()
+
+
+@job(name="chaos.process_value", executor="process")
+def process_value(*, dies: bool) -> str:
+    """Return a value from a child process; with ``dies``, it dies in the first attempt."""
+    with entry() as attempt:
+        pause(random.uniform(0, 0.3))
+        if dies and attempt == 1:
+            this = current_job()
+            ledger().end(this.job_id, attempt, DIED)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return own_value()
+
+
 @periodic(every=STEP, job_name=PERIODIC[0], dedup_key=PERIODIC[0])
 async def tick() -> None:
     """Run every second, by interval."""
@@ -84,3 +163,7 @@ async def tock() -> None:
     """Run every second, by cron."""
     with entry():
         await asyncio.sleep(0)
+
+
+FUNCTIONS: Final = (quick, slow, flaky, broken, value, broken_value, thread_value, process_value)
+"""All but the periodic ones."""

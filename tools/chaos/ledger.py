@@ -1,8 +1,8 @@
 """The ledgers: files in which jobs and workers record what they do, independent of the database.
 
-Each process appends to its own file, one write per line, so a line is complete when the call returns,
-whatever happens to the process then. Times are of CLOCK_MONOTONIC, which all processes of a machine share,
-even while some of them are stopped.
+Each worker appends to its own file, one write per line, so a line is complete when the call returns,
+whatever happens to the process then. The child processes that run its jobs append to the same file. Times are
+of CLOCK_MONOTONIC, which all processes of a machine share, even while some of them are stopped.
 """
 
 from __future__ import annotations
@@ -17,11 +17,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["CANCELLED", "DONE", "RAISED", "Attempt", "Ledger", "Ledgers", "Record", "read"]
+__all__ = [
+    "CANCELLED",
+    "DIED",
+    "DONE",
+    "RAISED",
+    "Attempt",
+    "Ledger",
+    "Ledgers",
+    "ParentLedger",
+    "Record",
+    "read",
+]
 
 DONE: Final = "done"
 RAISED: Final = "raised"
 CANCELLED: Final = "cancelled"
+DIED: Final = "died"
+
+PATH: Final = "CHAOS_LEDGER"
+WORKER_ID: Final = "CHAOS_WORKER_ID"
 
 BEGIN: Final = "begin"
 START: Final = "start"
@@ -29,17 +44,22 @@ END: Final = "end"
 
 
 class Ledger:
-    """The ledger of one process.
+    """The ledger of one worker.
 
     Args:
         folder: The folder of all ledgers.
         seat: The worker's seat, which the successor of a killed process takes over.
         worker_id: The worker's id in the scheduler's tables.
+
+    Attributes:
+        environment: Environment variables for child processes that run jobs.
     """
 
     def __init__(self, folder: Path, seat: str, worker_id: str) -> None:
-        name = folder / f"{seat}-{os.getpid()}.ledger"
-        self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.worker_id = worker_id
+        path = folder / f"{seat}-{os.getpid()}.ledger"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.environment: Final = {PATH: str(path), WORKER_ID: worker_id}
         self.write(BEGIN, seat, worker_id, os.getpid())
 
     def write(self, kind: str, *details: Any) -> None:
@@ -54,6 +74,14 @@ class Ledger:
     def end(self, job_id: str, attempt: int, outcome: str) -> None:
         """Record that the job's own code has ended."""
         self.write(END, job_id, attempt, outcome)
+
+
+class ParentLedger(Ledger):
+    """The ledger of the parent process, in a child process that runs its jobs."""
+
+    def __init__(self) -> None:
+        self.worker_id = os.environ[WORKER_ID]
+        self._file = os.open(os.environ[PATH], os.O_WRONLY | os.O_APPEND)
 
 
 @dataclass(slots=True)

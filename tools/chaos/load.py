@@ -20,16 +20,23 @@ from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 
-__all__ = ["BROKEN", "CANCELLED", "EXPIRING", "PLAIN", "REPLACED", "Load", "Request"]
+__all__ = ["BROKEN", "CALLBACK", "CANCELLED", "EXPIRING", "IN_VAIN", "PLAIN", "REPLACED", "Load", "Request"]
 
 PLAIN: Final = "plain"
 BROKEN: Final = "broken"
 EXPIRING: Final = "expiring"
 REPLACED: Final = "replaced"
 CANCELLED: Final = "cancelled"
+CALLBACK: Final = "callback"
+IN_VAIN: Final = "in vain"
+"""A callback that requires the completion of a job that fails."""
 
 TICK_S: Final = 0.25
 MAX_CALLS_IN_FLIGHT: Final = 600
+BATCH_SIZE: Final = 10
+"""Jobs that one callback waits for, on average."""
+
+KEEP: Final = timedelta(days=1)
 PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
 
 
@@ -39,12 +46,15 @@ class Request:
 
     ``confirmed`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it
     raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
+    ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for.
     """
 
     kind: str
     confirmed: bool = False
     cancelled: bool | None = None
     versions: frozenset[int] = frozenset({0})
+    keeps: bool = False
+    after: tuple[str, ...] = ()
 
 
 class Load:
@@ -72,6 +82,9 @@ class Load:
             (self._single, 0.3, 1),
             (self._replace, 0.05, 1),
             (self._cancel, 0.05, 1),
+            (self._value, 0.03, 1),
+            (self._process, 0.002, 1),
+            (self._batch, 0.05, BATCH_SIZE),
         ]
         for call, share, size in shares:
             per_tick = self._rate * share * TICK_S / size
@@ -204,3 +217,73 @@ class Load:
         request.confirmed = True
         await asyncio.sleep(self._random.uniform(0, 1.5))
         request.cancelled = await self._client.cancel_job(job_id)
+
+    async def _value(self) -> None:
+        """Schedule a job that returns a value or an error, on the event loop or in a thread."""
+        kind, function = self._random.choices(
+            ((PLAIN, jobs.value), (PLAIN, jobs.thread_value), (BROKEN, jobs.broken_value)), (2, 2, 1)
+        )[0]
+        await self._keep(function, kind, keeps=self._random.random() < 0.8)
+
+    async def _process(self) -> None:
+        """Schedule a job for a child process, which dies in some first attempts."""
+        dies = self._random.random() < 0.2
+        await self._keep(jobs.process_value, PLAIN, keeps=True, kwargs={"dies": dies})
+
+    async def _keep(
+        self, function: Callable[..., Any], kind: str, *, keeps: bool, kwargs: dict[str, Any] | None = None
+    ) -> None:
+        job_id = self._new_id()
+        self.requests[job_id] = request = Request(kind, keeps=keeps)
+        await self._client.schedule(
+            function,
+            execution_time=self._soon(self._random.choice((0, 2))),
+            kwargs=kwargs,
+            job_id=job_id,
+            priority=self._priority(),
+            max_retries=1 if kind == BROKEN else 0,
+            misfire_grace_time=None,
+            keep_result=KEEP if keeps else None,
+        )
+        request.confirmed = True
+
+    async def _batch(self) -> None:
+        """Schedule jobs, and a callback after all of them before, while or after they run."""
+        fails = self._random.random() < 0.3
+        functions: list[Callable[..., Any]] = self._random.choices(
+            (jobs.quick, jobs.slow), (4, 1), k=self._random.randint(1, 2 * BATCH_SIZE)
+        )
+        if fails:
+            functions[-1] = jobs.broken
+        specs = [
+            JobSpec(
+                function,
+                self._soon(self._random.choice((0, 1))),
+                priority=self._priority(),
+                job_id=self._new_id(),
+                max_retries=1 if function is jobs.broken else 0,
+                misfire_grace_time=None,
+            )
+            for function in functions
+        ]
+        parents = tuple(spec.job_id for spec in specs if spec.job_id is not None)
+        for spec, job_id in zip(specs, parents, strict=True):
+            self.requests[job_id] = Request(BROKEN if spec.func is jobs.broken else PLAIN)
+        await self._client.schedule_bulk(specs)
+        for job_id in parents:
+            self.requests[job_id].confirmed = True
+        await asyncio.sleep(self._random.choice((0, 0, 1)))
+        requires_completion = self._random.random() < 0.5
+        child = self._new_id()
+        kind = IN_VAIN if fails and requires_completion else CALLBACK
+        self.requests[child] = request = Request(kind, after=parents)
+        await self._client.schedule(
+            jobs.quick,
+            execution_time=datetime.now(UTC),
+            job_id=child,
+            priority=self._priority(),
+            misfire_grace_time=None,
+            after=parents,
+            after_outcome="completed" if requires_completion else "ended",
+        )
+        request.confirmed = True

@@ -83,6 +83,8 @@ def inversions(evidence: Evidence) -> Iterator[str]:
     for row in evidence.rows.values():
         if row.attempt != 1 or row.started is None or evidence.is_replaced(row.job_id):
             continue
+        if evidence.was_blocked(row.job_id):
+            continue
         if not claimed_at_steady_clock(evidence, row):
             continue
         calm.append((row.started, row))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from tools.chaos import ledger
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
-from tools.chaos.evidence import Evidence, Row, Verdict
+from tools.chaos.evidence import Evidence, KeptResult, Row, Verdict
 from tools.chaos.fleet import Fleet
 from tools.chaos.jobs import PERIODIC
 from tools.chaos.load import Load
@@ -51,6 +52,11 @@ ROWS: Final = """
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
         extract(epoch FROM started_at)::float8 - $1
     FROM scheduled_jobs
+"""
+
+
+RESULTS: Final = """
+    SELECT job_id, status, value::text, error IS NOT NULL, attempts FROM scheduler_results
 """
 
 
@@ -153,6 +159,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
     return Evidence(
         requests=load.requests,
         rows=await _rows(stage.dsn, offset),
+        results=await _results(stage.dsn),
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
         deaths=fleet.deaths,
@@ -211,6 +218,17 @@ async def _rows(dsn: str, offset: float) -> dict[str, Row]:
     finally:
         await connection.close()
     return rows
+
+
+async def _results(dsn: str) -> dict[str, KeptResult]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return {
+            sys.intern(job_id): KeptResult(status, value and json.loads(value), has_error, attempts)
+            for job_id, status, value, has_error, attempts in await connection.fetch(RESULTS)
+        }
+    finally:
+        await connection.close()
 
 
 def _shared(value: Any) -> Any:

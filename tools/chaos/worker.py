@@ -23,7 +23,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler import RetryPolicy, Scheduler, events
+from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, events
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 from tools.chaos.ledger import Ledger
@@ -111,12 +111,13 @@ async def work(options: argparse.Namespace) -> None:
             vacuum_enabled=False,
             shutdown_timeout=5,
             retry_policy=RetryPolicy(base=timedelta(seconds=0.2), jitter=0.1),
+            executors={"process": ProcessExecutor(processes=1, jobs_per_process=20)},
         )
         ledger = Ledger(options.folder, options.seat, scheduler.worker_id)
         jobs.use(ledger)
         StallRecorder.start(ledger, options.seat)
         report_unhandled_errors(lambda error: ledger.write("Unhandled", error))
-        for function in (jobs.quick, jobs.slow, jobs.flaky, jobs.broken):
+        for function in jobs.FUNCTIONS:
             scheduler.register(function)
         recorder = EventRecorder(ledger)
         scheduler.subscribe(recorder, *RECORDED, events.PassFinished)

@@ -1,0 +1,72 @@
+"""The checks of features that a part of the jobs use: kept results, and callbacks after other jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tools.chaos.evidence import Evidence, Row, attempt_of
+from tools.chaos.jobs import value_of
+from tools.chaos.load import IN_VAIN, Request
+
+__all__ = ["callbacks_early_or_repeated", "results_lost_or_wrong"]
+
+
+def results_lost_or_wrong(evidence: Evidence) -> Iterator[str]:
+    """Yield jobs whose kept result is missing, or is not that of the attempt that ended the job."""
+    for job_id, request in evidence.requests.items():
+        row = evidence.rows.get(job_id)
+        if request.keeps and row is not None and row.status in ("completed", "failed"):
+            yield from _differences(evidence, row)
+    for job_id in evidence.results:
+        requested = evidence.requests.get(job_id)
+        if requested is None or not requested.keeps:
+            yield f"{job_id} has a result, but keeps none"
+
+
+def _differences(evidence: Evidence, row: Row) -> Iterator[str]:
+    result = evidence.results.get(row.job_id)
+    if result is None:
+        yield f"{row.job_id} is {row.status}, but has no result"
+        return
+    if (result.status, result.attempts) != (row.status, row.attempt):
+        yield (
+            f"{row.job_id} is {row.status} at attempt {row.attempt}, but its result is {result.status} at "
+            f"attempt {result.attempts}"
+        )
+    expected = value_of(row.job_id, row.attempt, row.worker_id) if row.status == "completed" else None
+    if result.value != expected:
+        yield f"{row.job_id} has the value {result.value!r} instead of {expected!r}"
+    if result.has_error != (row.status == "failed"):
+        yield f"{row.job_id} is {row.status}, but its result has an error: {result.has_error}"
+
+
+def callbacks_early_or_repeated(evidence: Evidence) -> Iterator[str]:
+    """Yield callbacks that started before the end of a job that they wait for, in vain, or completed twice.
+
+    A job has ended when the attempt that its row names has ended. Earlier attempts were fenced, and may
+    run on.
+    """
+    completions = Counter(record.details[0] for record in evidence.ledgers.events["JobCompleted"])
+    for job_id, request in evidence.requests.items():
+        if not request.after or job_id not in evidence.rows:
+            continue
+        if completions[job_id] > 1:
+            yield f"{job_id} was completed {completions[job_id]} times"
+        attempts = evidence.ledgers.attempts.get(job_id, ())
+        if not attempts:
+            continue
+        if request.kind == IN_VAIN:
+            yield f"{job_id} started, although a job failed whose completion it requires"
+        else:
+            yield from _early(evidence, job_id, request, min(one.started for one in attempts))
+
+
+def _early(evidence: Evidence, job_id: str, request: Request, started: float) -> Iterator[str]:
+    for parent_id in request.after:
+        row = evidence.rows.get(parent_id)
+        last = None if row is None else attempt_of(evidence, row)
+        if last is None or last.ended is None:
+            yield f"{job_id} started, but {parent_id} has not ended"
+        elif started < last.ended:
+            yield f"{job_id} started {last.ended - started:.3f} s before the end of {parent_id}"
