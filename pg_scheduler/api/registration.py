@@ -35,6 +35,7 @@ class RegistrationMethods(SchedulerParts):
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> F: ...
     @overload
@@ -51,6 +52,7 @@ class RegistrationMethods(SchedulerParts):
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
     def register(
@@ -66,6 +68,7 @@ class RegistrationMethods(SchedulerParts):
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -83,6 +86,7 @@ class RegistrationMethods(SchedulerParts):
             priority: Default priority, as in ``@job()``.
             executor: Where its jobs run, as in ``@job()``.
             keep_result: How long results are kept, as in ``@job()``.
+            typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
 
         Returns:
@@ -107,6 +111,7 @@ class RegistrationMethods(SchedulerParts):
             priority=priority,
             executor=executor,
             keep_result=keep_result,
+            typed=typed,
             metadata=metadata,
         )
 

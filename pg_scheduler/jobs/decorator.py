@@ -29,6 +29,7 @@ def job(
     priority: JobPriority | Unset = UNSET,
     executor: str | Unset = UNSET,
     keep_result: timedelta | Unset | None = UNSET,
+    typed: bool | Unset = UNSET,
     metadata: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
@@ -49,6 +50,9 @@ def job(
             ``async def`` runs in the event loop, and a plain function in a thread.
         keep_result: How long results are kept after the end of each job, for ``get_job_result()``; None if
             they are not. Not kept if omitted.
+        typed: Whether pydantic validates the arguments by the annotations of the function, when a job is
+            scheduled and when it runs. The function then receives models, datetimes and other objects. False
+            if omitted.
         metadata: A JSON object for people and filters, merged into that of its jobs.
 
     Returns:
@@ -77,6 +81,7 @@ def job(
         priority=priority,
         executor=executor,
         keep_result=keep_result,
+        typed=typed,
         metadata=metadata,
     )
 

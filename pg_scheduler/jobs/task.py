@@ -14,6 +14,7 @@ from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -38,6 +39,7 @@ class TaskOptions:
     executor: str | Unset = UNSET
     keep_result: timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | None = None
+    typed: bool | Unset = UNSET
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -54,6 +56,7 @@ class Task:
         executor: The name of the executor.
         keep_result: Seconds for which results are kept; None if they are not kept.
         metadata: Merged into that of its jobs.
+        typed: Validates its arguments; None unless it is typed.
         arity: The arguments that the function accepts.
     """
 
@@ -67,6 +70,7 @@ class Task:
     executor: str = field(default=ASYNC, kw_only=True)
     keep_result: float | None = field(default=None, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
+    typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,8 +86,11 @@ class Task:
 
         Raises:
             TypeError: The function cannot be called with them.
-            PayloadError: JSON cannot represent a value; a TypeError and a ValueError.
+            PayloadError: JSON cannot represent a value, or it does not fit a typed function; a TypeError
+                and a ValueError.
         """
+        if self.typed is not None:
+            return self.typed.encode(args, kwargs)
         task_data = encode(args, kwargs)
         # A call of check() costs more than this.
         counts = self.arity.accepted.get(tuple(kwargs), ()) if kwargs else self.arity.counts
@@ -120,7 +127,12 @@ class Task:
             else check_executor(func, executor),
             keep_result=self.keep_result if isinstance(keep, Unset) else check_keep_result(keep),
             metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
+            typed=self._typed_of(func, options.typed),
         )
+
+    def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:
+        is_typed = self.typed is not None if isinstance(typed, Unset) else check_kind("typed", typed, bool)
+        return TypedArguments(func) if is_typed else None
 
     def _executor_of(self, func: JobFunction) -> str:
         """Return the executor, which may be the default for another kind of function after a reload."""

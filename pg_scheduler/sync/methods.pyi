@@ -117,6 +117,7 @@ class BlockingMethods(Blocking):
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
@@ -139,6 +140,7 @@ class BlockingMethods(Blocking):
         priority: JobPriority | Unset = UNSET,
         executor: str | Unset = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.

@@ -52,6 +52,7 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
     max_retries=5,
     retry=RetryPolicy(base=timedelta(seconds=1)),
     priority=JobPriority.HIGH,
+    typed=True,
 )
 async def send(to: str, *, copies: int = 1) -> bool:
     assert_type(current_job(), CurrentJob)

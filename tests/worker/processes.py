@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ def write(path: str, text: str) -> None:
 def note(path: str, *args: Any, **kwargs: Any) -> None:
     me = current_job()
     write(path, repr((os.getpid(), me.job_id, me.attempt, me.deadline is not None, args, kwargs)))
+
+
+def note_typed(path: Path, when: datetime) -> None:
+    write(str(path), f"{type(path).__name__} {when.year}")
 
 
 async def note_async(path: str) -> None:

@@ -119,6 +119,17 @@ async def test_process_is_used_again_until_it_has_run_its_jobs(
     assert not is_alive(pids[2])
 
 
+async def test_typed_function_in_a_process_receives_objects(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    bench.parts.tasks.register(processes.note_typed, options=TaskOptions(typed=True))
+    event = await bench.run(processes.note_typed, str(path), "2030-01-01T00:00:00Z")
+    assert isinstance(event, JobCompleted)
+    assert (await text_of(path)).endswith("Path 2030")
+    event = await bench.run(processes.note_typed, str(path), "soon", job_id="b")
+    assert isinstance(event, JobFailed)
+    assert event.error.startswith("PayloadError: 1 validation error for")
+
+
 async def test_async_function_runs_in_a_process(bench: Bench, tmp_path: Path) -> None:
     assert isinstance(await bench.run(processes.note_async, str(tmp_path / "note")), JobCompleted)
     assert (tmp_path / "note").read_text() == "async"

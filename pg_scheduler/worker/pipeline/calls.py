@@ -112,6 +112,7 @@ class CallRunner:
             task.func,
             args,
             kwargs,
+            is_typed=task.typed is not None,
             stop_grace=self._stop_grace,
             report_abandoned=lambda stack: self._report(claim, stack),
         )

@@ -273,8 +273,12 @@ class Executor:
             )
         try:
             args, kwargs = decode(claim.task_data)
-        except PayloadError as error:
+            if task.typed is not None:
+                args, kwargs = task.typed.bind(args, kwargs)
+        except (PayloadError, ConfigurationError) as error:
             return UnrunnableResult(error)
+        except BaseException as error:  # noqa: BLE001 - user code: a validator
+            return ErrorResult(error)
         if task.executor != ASYNC:
             return await self._calls.run(attempt, task, args, kwargs)
         current.set((claim, time.time(), self._scheduler))

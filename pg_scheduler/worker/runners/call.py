@@ -38,6 +38,7 @@ class JobCall:
         args: The positional arguments.
         kwargs: The keyword arguments.
         job: What ``current_job()`` returns in the job.
+        is_typed: Whether pydantic has made the arguments from JSON.
         stop_grace: Seconds that the attempt gets to end after it was cancelled.
     """
 
@@ -49,6 +50,7 @@ class JobCall:
         "claim",
         "func",
         "is_cancelled",
+        "is_typed",
         "job",
         "kwargs",
         "stop_grace",
@@ -63,6 +65,7 @@ class JobCall:
         kwargs: Mapping[str, Any],
         *,
         job: CurrentJob | None = None,
+        is_typed: bool = False,
         stop_grace: float = 10.0,
         report_abandoned: Callable[[str], None] = _ignore,
     ) -> None:
@@ -71,6 +74,7 @@ class JobCall:
         self.args = args
         self.kwargs = kwargs
         self.job = job
+        self.is_typed = is_typed
         self.stop_grace = stop_grace
         self.is_cancelled = False
         """Whether the attempt should end; set once, in the event loop."""

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.context import cancellation, current
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.worker.runners.call import invoke
 from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, pack, record_to, value_to
 
@@ -97,6 +98,8 @@ class _Child:
             for part in message["path"].split("."):
                 func = getattr(func, part)
             args, kwargs = decode(claim.task_data)
+            if message["typed"]:
+                args, kwargs = TypedArguments(func).bind(args, kwargs)
             return value_to(claim.options, invoke(func, args, kwargs))
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return {"error": error_to(error)}

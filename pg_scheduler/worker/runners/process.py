@@ -150,7 +150,7 @@ class _Child:
         """
         self.jobs += 1
         module, path = import_path(call.func)
-        self._send({"claim": claim_to(call.claim), "module": module, "path": path})
+        self._send({"claim": claim_to(call.claim), "module": module, "path": path, "typed": call.is_typed})
         while True:
             message = await self._receive()
             if (values := message.get("log")) is not None:
