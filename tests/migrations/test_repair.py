@@ -29,6 +29,9 @@ INSERT_ROWS = {
         "INSERT INTO scheduler_workers VALUES ('kept', 'host', 1, '1.0', 10, 0, now(), now(), now())"
     ),
     "scheduler_after": "INSERT INTO scheduler_after VALUES ('kept', 'other', 'ended')",
+    "scheduler_results": (
+        "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
+    ),
     "scheduler_periodic_jobs": (
         "INSERT INTO scheduler_periodic_jobs VALUES ('kept', true, 'a', 'm.a', '1 hour', NULL, NULL, false, "
         "5, 0, true, true, '2020-01-01', '2020-01-01 01:00', '2020-01-01 02:00', now())"
