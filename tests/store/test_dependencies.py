@@ -400,6 +400,18 @@ async def test_deadlock_of_a_cancellation_is_repeated(store: Store, pool: Pool, 
     assert await state(pool, "a", "c") == [CANCELLED, CANCELLED]
 
 
+async def test_unblocking_a_job_whose_time_is_out_of_range_keeps_a_valid_expiry(
+    store: Store, pool: Pool
+) -> None:
+    (a,) = await running(store, new_job("a"))
+    await add(store, child("c", "a", misfire_grace_time=2**31 - 1))
+    await pool.execute(
+        "UPDATE scheduled_jobs SET execution_time = '294276-12-31 23:59:59Z' WHERE job_id = 'c'"
+    )
+    await settle(store, a)
+    assert await state(pool, "c") == [FREE]
+
+
 # -- retention, repair -----------------------------------------------------------------------------------
 
 

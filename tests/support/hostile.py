@@ -54,6 +54,6 @@ async def write_row(
     )
     try:
         await pool.execute(statement, *row.values())
-    except asyncpg.CheckViolationError:
+    except (asyncpg.CheckViolationError, asyncpg.UniqueViolationError):
         return False
     return True

@@ -92,7 +92,8 @@ RETURNING edge.parent_id, edge.child_id, edge.outcome, broken.status;
 -- blocked jobs.
 UPDATE {schema}scheduled_jobs AS job SET
     blocked_on = NULL,
-    expires_at = greatest(execution_time, coalesce($2, now())) + make_interval(secs => misfire_grace_time)
+    expires_at = least(greatest(execution_time, coalesce($2, now())), {last_instant})
+        + make_interval(secs => misfire_grace_time)
 WHERE job_id = ANY ($1)
   AND status = 'pending'
   AND coalesce(blocked_on, '') = 'after'
