@@ -22,6 +22,9 @@ from pg_scheduler.errors import (
     PayloadError,
     PoolClosedError,
     ResultUnavailableError,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+    ScheduleOwnedByCodeError,
     SchedulerError,
     SchemaError,
     SchemaForbiddenError,
@@ -53,6 +56,8 @@ from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.policies import CatchUp, Overlap
+from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
@@ -64,6 +69,7 @@ __all__ = [
     "Abort",
     "AttemptError",
     "Call",
+    "CatchUp",
     "ConfigurationError",
     "ConflictResolution",
     "ConnectionRejectedError",
@@ -88,6 +94,7 @@ __all__ = [
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
+    "Overlap",
     "Page",
     "PayloadError",
     "PeriodicJobConfig",
@@ -96,6 +103,10 @@ __all__ = [
     "ProcessExecutor",
     "ResultUnavailableError",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleConflictError",
+    "ScheduleNotFoundError",
+    "ScheduleOwnedByCodeError",
     "Scheduler",
     "SchedulerError",
     "SchemaError",

@@ -11,6 +11,9 @@
     │   └── ResultUnavailableError           it completed, and its value was not kept
     ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
     ├── JobNotFoundError (LookupError)       no job has this id
+    ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
+    ├── ScheduleNotFoundError (LookupError)  no schedule has this id
+    ├── ScheduleOwnedByCodeError (ValueError) the schedule is declared with @periodic
     ├── PayloadError (TypeError, ValueError) arguments that JSON cannot represent
     ├── NameConflictError (ValueError)       two functions with the same explicit name
     ├── NotRunningError (RuntimeError)       the call needs a started Scheduler
@@ -51,6 +54,9 @@ __all__ = [
     "PayloadError",
     "PoolClosedError",
     "ResultUnavailableError",
+    "ScheduleConflictError",
+    "ScheduleNotFoundError",
+    "ScheduleOwnedByCodeError",
     "SchedulerError",
     "SchemaError",
     "SchemaForbiddenError",
@@ -127,6 +133,52 @@ class JobNotFoundError(SchedulerError, LookupError):
         self.job_id = job_id
         super().__init__(
             f"job {job_id!r} does not exist; schedule it first, or check whether the vacuum deleted it"
+        )
+
+
+class ScheduleConflictError(SchedulerError, ValueError):
+    """A schedule with this id already exists, or it was changed since it was read.
+
+    Attributes:
+        schedule_id: The id.
+        version: The version of the existing schedule.
+    """
+
+    def __init__(self, schedule_id: str, version: int, *, expected: int | None = None) -> None:
+        self.schedule_id = schedule_id
+        self.version = version
+        super().__init__(
+            f"schedule {schedule_id!r} already exists; pass another id, "
+            "or conflict_resolution=ConflictResolution.IGNORE or REPLACE"
+            if expected is None
+            else f"schedule {schedule_id!r} has version {version}, not {expected}; read it again with get()"
+        )
+
+
+class ScheduleNotFoundError(SchedulerError, LookupError):
+    """No schedule has this id.
+
+    Attributes:
+        schedule_id: The id.
+    """
+
+    def __init__(self, schedule_id: str) -> None:
+        self.schedule_id = schedule_id
+        super().__init__(f"schedule {schedule_id!r} does not exist; add it with schedules.add()")
+
+
+class ScheduleOwnedByCodeError(SchedulerError, ValueError):
+    """The schedule is declared with ``@periodic``, so only the code can change its definition.
+
+    Attributes:
+        schedule_id: The id, which is the dedup key of the declaration.
+    """
+
+    def __init__(self, schedule_id: str) -> None:
+        self.schedule_id = schedule_id
+        super().__init__(
+            f"schedule {schedule_id!r} is declared with @periodic, and the next start would undo the change; "
+            "edit the declaration, or pass another schedule_id="
         )
 
 

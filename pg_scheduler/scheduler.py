@@ -20,16 +20,17 @@ from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
+from pg_scheduler.api.periodic import PeriodicMethods
 from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.results import ResultMethods
 from pg_scheduler.api.retention import RetentionMethods
-from pg_scheduler.api.schedules import ScheduleMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.gap_log import GapLog
@@ -57,7 +58,7 @@ class Scheduler(
     ControlMethods,
     InspectionMethods,
     EventMethods,
-    ScheduleMethods,
+    PeriodicMethods,
     RetentionMethods,
     LegacyMethods,
 ):
@@ -207,9 +208,8 @@ class Scheduler(
             self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
         self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer)
-        self._periodic = ScheduleBook(
-            self._store, periodic_catalogue, self._tasks, misfire_grace_time=misfire_grace_time
-        )
+        self._periodic = ScheduleBook(self._store, periodic_catalogue)
+        self._schedule_jobs = ScheduleJobs(self._tasks, misfire_grace_time=misfire_grace_time)
         self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
         self._tuning = Tuning()
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
@@ -326,6 +326,7 @@ class Scheduler(
             self._cluster_events,
             self._tasks,
             self._periodic,
+            self._schedule_jobs,
             self._outbox,
             self._waiters,
             self._config,

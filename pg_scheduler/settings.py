@@ -188,6 +188,8 @@ class VacuumConfig:
         interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %.
         track_metrics: Whether deletions are counted per day in UTC, in the table ``vacuum_stats``.
         expired: Policy for expired jobs; seven days by default.
+        schedules: Policy for schedules of callers that have finished; seven days by default. Not
+            ``keep_last()``.
     """
 
     completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))
@@ -196,8 +198,17 @@ class VacuumConfig:
     interval_minutes: Annotated[float, Field(gt=0)] = 60
     track_metrics: bool = False
     expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
+    schedules: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
 
-    @field_validator("completed", "failed", "cancelled", "expired", mode="before")
+    @model_validator(mode="after")
+    def _schedules_have_an_age(self) -> Self:
+        if self.schedules.trigger is VacuumTrigger.COUNT_BASED:
+            raise ValueError(
+                "schedules must not be VacuumPolicy.keep_last(): each has a row of its own; pass after_days()"
+            )
+        return self
+
+    @field_validator("completed", "failed", "cancelled", "expired", "schedules", mode="before")
     @classmethod
     def _default_for_none(cls, value: object, info: ValidationInfo) -> object:
         if value is None and info.field_name is not None:

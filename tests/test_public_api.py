@@ -36,6 +36,7 @@ NAMES = [
     "Abort",
     "AttemptError",
     "Call",
+    "CatchUp",
     "ConfigurationError",
     "ConflictResolution",
     "ConnectionRejectedError",
@@ -60,6 +61,7 @@ NAMES = [
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
+    "Overlap",
     "Page",
     "PayloadError",
     "PeriodicJobConfig",
@@ -68,6 +70,10 @@ NAMES = [
     "ProcessExecutor",
     "ResultUnavailableError",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleConflictError",
+    "ScheduleNotFoundError",
+    "ScheduleOwnedByCodeError",
     "Scheduler",
     "SchedulerError",
     "SchemaError",
@@ -169,9 +175,10 @@ def test_every_error_and_event_is_public_and_has_a_docstring() -> None:
         ]
         assert all(vars(each).get("__doc__") for each in defined)
         assert module.__all__ == sorted(module.__all__)
-        assert {each.__name__ for each in defined if not each.__name__.startswith("_")} - {"JobEvent"} <= set(
-            module.__all__
-        )
+        assert {each.__name__ for each in defined if not each.__name__.startswith("_")} - {
+            "JobEvent",
+            "ScheduleEvent",
+        } <= set(module.__all__)
 
 
 @pytest.mark.parametrize("error", [getattr(errors, name) for name in errors.__all__])
@@ -212,6 +219,8 @@ SETTINGS = (
 PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "
     "job_name=None, dedup_key=None, enabled=True"
+    ", *, trigger=None, overlap=<Overlap.ALLOW: 'allow'>, catch_up=CatchUp.latest(), jitter=0, "
+    "start=None, end=None, pause_after_failures=None"
 )
 LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed'"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
@@ -287,7 +296,7 @@ def test_public_function_has_its_documented_signature(function: Callable[..., An
     ("value", "first_fields"),
     [
         (PeriodicJobConfig, "func interval cron timezone use_advisory_lock priority max_retries job_name"),
-        (VacuumConfig, "completed failed cancelled interval_minutes track_metrics expired"),
+        (VacuumConfig, "completed failed cancelled interval_minutes track_metrics expired schedules"),
         (VacuumPolicy, "trigger days keep_count"),
         (PollingConfig, "min_interval max_interval backoff_multiplier idle_start_interval semaphore_full"),
     ],

@@ -7,6 +7,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -30,6 +31,7 @@ class SchedulerParts:
     _preparer: JobPreparer
     _enqueuer: Enqueuer
     _periodic: ScheduleBook
+    _schedule_jobs: ScheduleJobs
     _life: Lifecycle
     _waiters: ResultWaiters
 

@@ -1,97 +1,257 @@
-"""Inspect, enable, disable and trigger periodic jobs."""
+"""The facet ``scheduler.schedules``: schedules that are added, changed and read at run time."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
-from pg_scheduler.api.base import SchedulerParts
-from pg_scheduler.errors import SchemaMissingError
-from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.model import ConflictResolution
-from pg_scheduler.schedules.model import PeriodicJobConfig
-from pg_scheduler.worker.lifecycle import log_failure
+from pg_scheduler.api.schedule_control import ScheduleControl
+from pg_scheduler.events import ScheduleAdded, ScheduleUpdated
+from pg_scheduler.jobs.call import Call
+from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.jobs.model import ConflictResolution, JobFunction, JobPriority
+from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.jobs.validation import check_count, check_kind
+from pg_scheduler.schedules.definition import Definition, check_schedule_id
+from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
+from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+from pg_scheduler.store.connections.session import Connection, check_connection
+from pg_scheduler.triggers.base import Trigger
 
-__all__ = ["ScheduleMethods"]
-
-NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
+__all__ = ["Schedules"]
 
 
-class ScheduleMethods(SchedulerParts):
-    """The methods of `Scheduler` for periodic jobs."""
+class Schedules(ScheduleControl):
+    """The schedules of the database, as ``scheduler.schedules``. The Scheduler need not be started.
 
-    _switch_tasks: set[asyncio.Task[None]]
+    Example::
 
-    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
-        """Return the periodic functions of this process by dedup key."""
-        return self._periodic.configs()
+        from pg_scheduler.triggers import Cron
 
-    def enable_periodic_job(self, dedup_key: str) -> bool:
-        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+        await scheduler.schedules.add(
+            send_mail,
+            Cron("0 8 * * 1-5", timezone="Europe/Berlin"),
+            schedule_id="report:7",
+            args=("ada@example.org",),
+            metadata={"tenant": 7},
+        )
+        await scheduler.schedules.pause("report:7", note="contract ended")
+    """
+
+    async def add(
+        self,
+        func: JobFunction | Call[Any] | str,
+        trigger: Trigger,
+        *,
+        schedule_id: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        jitter: float | timedelta = 0,
+        run_now: bool = False,
+        paused: bool = False,
+        overlap: Overlap = Overlap.QUEUE_ONE,
+        catch_up: CatchUp = LATEST,
+        pause_after_failures: int | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        connection: Connection | None = None,
+    ) -> Schedule:
+        """Store a schedule. Nodes that have registered the task and the kind of the trigger plan it.
+
+        Args:
+            func: The function, a ``call()`` with its arguments, or the name of a task, which need not be
+                registered in this process.
+            trigger: Computes the fire times.
+            schedule_id: Your own id, 1 to 200 characters; None to generate one.
+            args: Positional arguments of each job that JSON can represent.
+            kwargs: Keyword arguments of each job that JSON can represent.
+            start: No fire time precedes this timezone-aware time. `Every` and `CalendarInterval` count from
+                it, and fire at it first. None: they count from now, and fire first one interval later.
+            end: No fire time follows this timezone-aware time.
+            max_runs: The number of fire times that become jobs at most. After the last one the schedule has
+                finished, and ``VacuumConfig(schedules=)`` deletes it.
+            jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
+            run_now: Enqueue a job at once, beside the fire times.
+            paused: Add it paused.
+            overlap: The behaviour at a fire time while the last job is unfinished.
+            catch_up: The jobs for missed fire times.
+            pause_after_failures: The number of final failures in a row that pauses it; None for never.
+            priority: The priority of its jobs. Default: the task's at each fire time.
+            max_retries: Retries of its jobs. Default: the task's at each fire time.
+            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+                task's at each fire time.
+            misfire_grace_time: Seconds after it was enqueued within which a job may start; None for no limit.
+                Default: the task's at each fire time, else the Scheduler's.
+            keep_result: How long the results of its jobs are kept; None for not at all.
+            metadata: Labels for people and filters: a JSON object.
+            conflict_resolution: The behaviour when the id exists. REPLACE keeps the timing, the counters and
+                a pause if the trigger is equal, so it is harmless at every start. A finished schedule is
+                added again with each of them.
+            connection: An asyncpg connection inside a transaction; see ``Scheduler.schedule()``.
 
         Returns:
-            False if the key is unknown in this process.
+            The schedule as stored.
+
+        Raises:
+            TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
+                has the wrong type.
+            ValueError: A time is naive, ``end`` is before ``start``, no fire time is in ``start..end``, or
+                another value is out of range.
+            PayloadError: JSON cannot represent an argument, or the arguments exceed ``max_payload_bytes``.
+            ScheduleConflictError: The id exists and the resolution is RAISE; a ValueError.
+            ScheduleOwnedByCodeError: The id belongs to a function with ``@periodic``; a ValueError.
+
+        Example::
+
+            from pg_scheduler.triggers import Every
+
+            await scheduler.schedules.add(send_mail, Every(minutes=15), args=("ada@example.org",))
         """
-        return self._switch(dedup_key, True)
+        self._store.connections.check_loop()
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_connection(connection)
+        for name, flag in (("run_now", run_now), ("paused", paused)):
+            check_kind(name, flag, bool)
+        if isinstance(func, Call):
+            func, args, kwargs = _taken_apart(func, args, kwargs)
+        name = self._task_name(func)
+        args, kwargs = self._json_arguments(name, args, kwargs)
+        definition = Definition(
+            task=name,
+            trigger=trigger,
+            args=args,
+            kwargs=kwargs,
+            start=start,
+            end=end,
+            max_runs=max_runs,
+            jitter=jitter,
+            overlap=overlap,
+            catch_up=catch_up,
+            pause_after_failures=pause_after_failures,
+            priority=priority,
+            max_retries=max_retries,
+            timeout=timeout,
+            misfire_grace_time=misfire_grace_time,
+            keep_result=keep_result,
+            metadata=metadata,
+        )
+        row, change = await self._writer.add(
+            new_job_id() if schedule_id is None else check_schedule_id(schedule_id),
+            definition,
+            run_now=run_now,
+            paused=paused,
+            conflict_resolution=conflict_resolution,
+            connection=connection,
+        )
+        if change != "kept":
+            event = (ScheduleAdded if change == "added" else ScheduleUpdated)(row.schedule_id)
+            await self._announce(event, connection=connection, due=row.updated_at if run_now else None)
+        return schedule_from_row(row)
 
-    def disable_periodic_job(self, dedup_key: str) -> bool:
-        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+    async def update(
+        self,
+        schedule_id: str,
+        *,
+        if_version: int | None = None,
+        func: JobFunction | str | Unset = UNSET,
+        trigger: Trigger | Unset = UNSET,
+        args: Sequence[Any] | Unset = UNSET,
+        kwargs: Mapping[str, Any] | Unset | None = UNSET,
+        start: datetime | Unset | None = UNSET,
+        end: datetime | Unset | None = UNSET,
+        max_runs: int | Unset | None = UNSET,
+        jitter: float | timedelta | Unset = UNSET,
+        overlap: Overlap | Unset = UNSET,
+        catch_up: CatchUp | Unset = UNSET,
+        pause_after_failures: int | Unset | None = UNSET,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Schedule:
+        """Change the given fields of a schedule. The others keep their values.
 
-        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
-        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+        A new trigger fires next at its first fire time after now. The other fields leave the timing as it is.
+
+        Args:
+            schedule_id: The schedule.
+            if_version: Change it only if it has this ``version``.
+            func: As in ``add()``, as are all further parameters.
+            trigger: See ``add()``.
+            args: See ``add()``.
+            kwargs: See ``add()``.
+            start: See ``add()``.
+            end: See ``add()``.
+            max_runs: See ``add()``.
+            jitter: See ``add()``.
+            overlap: See ``add()``.
+            catch_up: See ``add()``.
+            pause_after_failures: See ``add()``.
+            priority: See ``add()``.
+            max_retries: See ``add()``.
+            timeout: See ``add()``.
+            misfire_grace_time: See ``add()``.
+            keep_result: See ``add()``.
+            metadata: See ``add()``.
 
         Returns:
-            False if the key is unknown in this process.
+            The schedule as stored.
+
+        Raises:
+            ScheduleNotFoundError: The id is unknown; a LookupError.
+            ScheduleConflictError: The version differs from ``if_version``; a ValueError.
+            ScheduleOwnedByCodeError: The schedule is declared with ``@periodic``; a ValueError.
+            ValueError: A value is out of range, as in ``add()``.
+
+        Example::
+
+            from pg_scheduler.triggers import Every
+
+            schedule = await scheduler.schedules.add(send_mail, Every(minutes=15), schedule_id="mail")
+            await scheduler.schedules.update("mail", trigger=Every(minutes=5), if_version=schedule.version)
         """
-        return self._switch(dedup_key, False)
+        self._store.connections.check_loop()
+        definition = Definition(
+            task=UNSET if isinstance(func, Unset) else self._task_name(func),
+            trigger=trigger,
+            args=args,
+            kwargs=kwargs,
+            start=start,
+            end=end,
+            max_runs=max_runs,
+            jitter=jitter,
+            overlap=overlap,
+            catch_up=catch_up,
+            pause_after_failures=pause_after_failures,
+            priority=priority,
+            max_retries=max_retries,
+            timeout=timeout,
+            misfire_grace_time=misfire_grace_time,
+            keep_result=keep_result,
+            metadata=metadata,
+        )
+        if if_version is not None:
+            check_count("if_version", if_version, least=1)
+        row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version)
+        await self._announce(ScheduleUpdated(row.schedule_id))
+        return schedule_from_row(row)
 
-    async def trigger_periodic_job(self, dedup_key: str) -> str | None:
-        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
 
-        Returns:
-            The id of the job, or None if the key is unknown in this process.
-        """
-        job = self._periodic.manual_job(dedup_key, await self._store.schedules.now())
-        if job is None:
-            return None
-        return await self._enqueuer.insert(job, ConflictResolution.RAISE, None)
-
-    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
-        """Return a description of one schedule, or None if the key is unknown in this process.
-
-        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
-        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
-        ``last_fire_at`` as the running Scheduler last read them from the database.
-        """
-        return self._periodic.status(dedup_key)
-
-    def _switch(self, dedup_key: str, enabled: bool) -> bool:
-        self._store.connections.check_thread()
-        if not self._periodic.enable(dedup_key, enabled):
-            return False
-        runtime = self._runtime
-        if self._life.is_running and runtime is not None and runtime.config.plans:
-            runtime.signals.schedules_changed()
-            return True
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # without a loop, the next start writes it
-            return True
-        task = loop.create_task(self._write_switches(), name="pg_scheduler switch")
-        self._switch_tasks.add(task)
-        task.add_done_callback(log_failure)
-        task.add_done_callback(self._switch_tasks.discard)
-        return True
-
-    async def _write_switches(self) -> None:
-        try:
-            written = await self._periodic.write_switches()
-            if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
-                await self._periodic.sync()
-                written = await self._periodic.write_switches() or written
-            await self._periodic.refresh()
-        except SchemaMissingError as error:
-            logger.warning(NO_TABLES, error, extra=record_fields())
-            return
-        if written:
-            await self._outbox.notify_schedules()
+def _taken_apart(
+    call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
+    """Return the function and the arguments of a call, beside which no others may be given."""
+    if args or kwargs:
+        raise TypeError("a call() has its arguments; pass no args= and kwargs= beside it")
+    return call.func, call.args, call.kwargs

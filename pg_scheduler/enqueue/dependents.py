@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.store.connections.session import Connection
@@ -77,7 +77,7 @@ class DependentInserter:
             ValueError: A job would wait for itself. Nothing is inserted.
         """
 
-        async def write(transaction: Connection) -> tuple[set[str], list[JobEvent]]:
+        async def write(transaction: Connection) -> tuple[set[str], list[Event]]:
             written: set[str] = set()
             for start in range(0, len(jobs), batch_size):
                 batch = jobs[start : start + batch_size]

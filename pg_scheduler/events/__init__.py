@@ -3,6 +3,21 @@
 from pg_scheduler.events.bus import EventBus, Sink, Subscriber
 from pg_scheduler.events.gaps import EventsDropped, EventsMissed
 from pg_scheduler.events.queues import EventStream
+from pg_scheduler.events.schedules import (
+    PeriodicJobBroken,
+    PeriodicJobPlanned,
+    ScheduleAdded,
+    ScheduleBroken,
+    ScheduleEvent,
+    ScheduleFinished,
+    ScheduleFired,
+    ScheduleMissed,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+    ScheduleSkipped,
+    ScheduleUpdated,
+)
 from pg_scheduler.events.types import (
     Event,
     JobCancelled,
@@ -25,8 +40,6 @@ from pg_scheduler.events.types import (
     ListenerLost,
     LoopBlocked,
     PassFinished,
-    PeriodicJobBroken,
-    PeriodicJobPlanned,
     ServiceFaulted,
     ServiceRetrying,
     ThreadAbandoned,
@@ -63,6 +76,17 @@ __all__ = [
     "PassFinished",
     "PeriodicJobBroken",
     "PeriodicJobPlanned",
+    "ScheduleAdded",
+    "ScheduleBroken",
+    "ScheduleEvent",
+    "ScheduleFinished",
+    "ScheduleFired",
+    "ScheduleMissed",
+    "SchedulePaused",
+    "ScheduleRemoved",
+    "ScheduleResumed",
+    "ScheduleSkipped",
+    "ScheduleUpdated",
     "ServiceFaulted",
     "ServiceRetrying",
     "Sink",

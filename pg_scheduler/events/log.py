@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
 from pg_scheduler.events import gaps, types
+from pg_scheduler.events.schedule_records import SCHEDULE_RECORDS
 
 __all__ = [
     "LEVELS",
@@ -100,14 +101,7 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
             "%(cancelled)s cancelled, %(expired)s expired"
         ),
     ),
-    types.PeriodicJobPlanned: (
-        logging.DEBUG,
-        "schedule %(dedup_key)s: job %(job_id)s enqueued, next fire time %(next_fire_at)s",
-    ),
-    types.PeriodicJobBroken: (
-        logging.ERROR,
-        "schedule %(dedup_key)s has an invalid row, skipped until the row changes: %(error)s",
-    ),
+    **SCHEDULE_RECORDS,
     types.ListenerConnected: (logging.DEBUG, "listener connected, channel %(channel)s"),
     types.ListenerLost: (logging.WARNING, "listener not connected: %(reason)s"),
     types.PassFinished: (logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s"),

@@ -30,8 +30,6 @@ __all__ = [
     "ListenerLost",
     "LoopBlocked",
     "PassFinished",
-    "PeriodicJobBroken",
-    "PeriodicJobPlanned",
     "ServiceFaulted",
     "ServiceRetrying",
     "ThreadAbandoned",
@@ -257,28 +255,6 @@ class JobsVacuumed(Event):
     """The number of cancelled jobs that were deleted."""
     expired: int
     """The number of expired jobs that were deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodicJobPlanned(Event):
-    """This node enqueued the job of a fire time."""
-
-    dedup_key: str
-    """The key of the schedule."""
-    job_id: str
-    """The job that was enqueued."""
-    next_fire_at: datetime
-    """The next fire time of the schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodicJobBroken(Event):
-    """A schedule's row is invalid; the planner skips it until it changes."""
-
-    dedup_key: str
-    """The key of the schedule."""
-    error: BaseException
-    """What is invalid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,6 +49,10 @@ class CurrentJob:
     """When the timeout of the attempt expires; None for no timeout."""
     scheduler: Scheduler = field(repr=False, compare=False)
     """The Scheduler that runs the attempt, so that jobs can schedule jobs."""
+    schedule_id: str | None = field(default=None, kw_only=True)
+    """The schedule that enqueued the job; None for other jobs."""
+    fire_time: datetime | None = field(default=None, kw_only=True)
+    """The nominal fire time, in UTC; None unless the job belongs to a fire time of a schedule."""
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
     _task_data: str = field(default="{}", repr=False, compare=False)
 
@@ -109,4 +115,26 @@ def current_job() -> CurrentJob:
     if seconds is not None:
         deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
     about = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
-    return CurrentJob(*about, deadline, scheduler, cancellation.get(None), claim.task_data)
+    schedule_id, fire_time = _origin(claim.options)
+    return CurrentJob(
+        *about,
+        deadline,
+        scheduler,
+        cancellation.get(None),
+        claim.task_data,
+        schedule_id=schedule_id,
+        fire_time=fire_time,
+    )
+
+
+def _origin(options: str | None) -> tuple[str | None, datetime | None]:
+    """Return the schedule and the fire time of a job."""
+    found = None if options is None else json.loads(options)
+    if not isinstance(found, dict):
+        return None, None
+    schedule_id, fire_time = found.get("schedule_id"), found.get("fire_time")
+    instant = None
+    if isinstance(fire_time, str):
+        with suppress(ValueError, OverflowError):  # written by hand
+            instant = datetime.fromisoformat(fire_time).astimezone(UTC)
+    return schedule_id if isinstance(schedule_id, str) else None, instant

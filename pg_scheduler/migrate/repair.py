@@ -68,9 +68,16 @@ _MISSING_PARTS = """
     ORDER BY relation, kind, name
 """
 # The next time of a schedule without one is computed from now on.
-_RESTART_SCHEDULES = """
-    UPDATE {schema}scheduler_periodic_jobs SET anchor = now(), last_fire_at = NULL, next_fire_at = NULL
-"""
+_RESTART_SCHEDULES: Final = {
+    "scheduler_periodic_jobs": """
+        UPDATE {schema}scheduler_periodic_jobs SET anchor = now(), last_fire_at = NULL, next_fire_at = NULL
+    """,
+    "scheduler_schedules": """
+        UPDATE {schema}scheduler_schedules
+        SET anchor = now(), last_fire_at = NULL, next_fire_at = now(), resume_from = now()
+        WHERE owner = 'code'
+    """,
+}
 
 
 async def recreate_tables(
@@ -78,8 +85,9 @@ async def recreate_tables(
 ) -> None:
     """Create the missing tables of a schema with these applied migrations.
 
-    If ``scheduled_jobs`` is among them, all schedules start over, as in pg-scheduler 0.2, which keeps them in
-    that table: missed fire times are not made up for. A disabled schedule remains disabled.
+    If ``scheduled_jobs`` is among them, all schedules declared in code start over, as in pg-scheduler 0.2,
+    which keeps them in that table: missed fire times are not made up for. A disabled schedule remains
+    disabled.
 
     Args:
         connection: A connection in a transaction, with the migration lock.
@@ -89,8 +97,9 @@ async def recreate_tables(
     """
     stand_ins = await _run_again(connection, home, applied, missing)
     await _drop_stand_ins(connection, stand_ins)
-    if "scheduled_jobs" in missing and "scheduler_periodic_jobs" in stand_ins:
-        await connection.execute(qualify(_RESTART_SCHEDULES, home), timeout=MIGRATION_TIMEOUT_S)
+    for table, statement in _RESTART_SCHEDULES.items():
+        if "scheduled_jobs" in missing and table in stand_ins:
+            await connection.execute(qualify(statement, home), timeout=MIGRATION_TIMEOUT_S)
 
 
 async def restore_records(

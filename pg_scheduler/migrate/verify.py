@@ -152,7 +152,8 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
         SchemaMismatchError: The table of the records lacks a column.
     """
     query = qualify(_STATE, schema)
-    names = [*table_names(shipped), RECORDS]
+    # A schema with older migrations has tables that later ones drop.
+    names = [*dict.fromkeys(name for each in shipped for name in table_names([each])), RECORDS]
     try:
         rows = await connection.fetch(query, schema, names, timeout=QUERY_TIMEOUT_S)
     except asyncpg.UndefinedColumnError as error:

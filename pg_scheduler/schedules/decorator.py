@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from datetime import timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import TypeVar
 
 from pg_scheduler.errors import ConfigurationError
@@ -17,6 +17,8 @@ from pg_scheduler.schedules.model import (
     check_label,
     trigger_for,
 )
+from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
+from pg_scheduler.triggers.base import Trigger
 
 __all__ = ["periodic"]
 
@@ -33,6 +35,14 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     job_name: str | None = None,
     dedup_key: str | None = None,
     enabled: bool = True,
+    *,
+    trigger: Trigger | None = None,
+    overlap: Overlap = Overlap.ALLOW,
+    catch_up: CatchUp = LATEST,
+    jitter: float | timedelta = 0,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    pause_after_failures: int | None = None,
 ) -> Callable[[F], F]:
     """Run a coroutine function periodically: each fire time is enqueued exactly once across all nodes.
 
@@ -50,6 +60,13 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         dedup_key: The identity of the schedule; derived from module, function and schedule when None.
         enabled: Whether the schedule is enabled until ``enable_periodic_job()`` or
             ``disable_periodic_job()`` changes it in the database.
+        trigger: Any trigger, instead of ``every`` and ``cron``.
+        overlap: The behaviour at a fire time while the last job is unfinished; see Overlap.
+        catch_up: The jobs for missed fire times; see CatchUp.
+        jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
+        start: No fire time precedes this timezone-aware time; intervals are counted from it.
+        end: No fire time follows this timezone-aware time.
+        pause_after_failures: The number of final failures in a row that pauses the schedule; None for never.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -74,7 +91,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
     if dedup_key is not None:
         check_label("dedup_key", dedup_key, MAX_DEDUP_KEY_LENGTH)
     try:  # here, so that the traceback ends at the line of the decorator
-        trigger_for(every, cron, timezone)
+        trigger_for(every, cron, timezone, trigger)
     except TypeError as error:
         raise ConfigurationError(str(error)) from error
     if cron is not None and _seems_seconds_first(cron):
@@ -97,6 +114,13 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
                 job_name=job_name or "",
                 dedup_key=dedup_key or "",
                 enabled=enabled,
+                trigger=trigger,  # type: ignore[arg-type] # None until the config computes it
+                overlap=overlap,
+                catch_up=catch_up,
+                jitter=jitter,
+                start=start,
+                end=end,
+                pause_after_failures=pause_after_failures,
             )
         )
         return func

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
-from pg_scheduler.triggers.combine import first_fire_time
+from pg_scheduler.schedules.advance import first_allowed
+from pg_scheduler.schedules.definition import anchor_for, described
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.row import NO_ARGUMENTS, ScheduleRow, next_version, read_trigger
+from pg_scheduler.triggers.base import INSTANT
 
 __all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
 
@@ -17,7 +21,7 @@ __all__ = ["NO_CHANGES", "SyncPlan", "plan_sync"]
 class SyncPlan:
     """Rows to write, and keys of rows to delete because their schedule has a new key."""
 
-    write: tuple[PeriodicRow, ...]
+    write: tuple[ScheduleRow, ...]
     delete: tuple[str, ...]
 
 
@@ -26,17 +30,17 @@ NO_CHANGES: Final = SyncPlan((), ())
 
 def plan_sync(
     configs: Mapping[str, PeriodicJobConfig],
-    rows: Mapping[str, PeriodicRow],
+    rows: Mapping[str, ScheduleRow],
     *,
     now: datetime,
     chained: Mapping[str, datetime],
 ) -> SyncPlan:
     """Return the changes that bring the rows to the schedules declared in code.
 
-    A new schedule is anchored at ``now``. An edited schedule fires next at its first new fire time after both
-    ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a derived dedup key;
-    the row that moves to the new key is the function's only row whose key no code declares. ``enabled``
-    follows the latest change, in the code or by a call.
+    A new schedule is anchored at its start or at ``now``. An edited schedule fires next at its first new
+    fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a
+    derived dedup key; the row that moves to the new key is the function's only row whose key no code
+    declares. Whether it is paused follows the latest change, in the code or by a call.
 
     Args:
         configs: The periodic functions of this process, by dedup key.
@@ -45,60 +49,121 @@ def plan_sync(
         chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
             job is the first fire time.
     """
-    write: list[PeriodicRow] = []
+    write: list[ScheduleRow] = []
     delete: list[str] = []
     for key, config in configs.items():
         old = rows.get(key) or _moved_from(config, configs, rows, delete)
         new = _row(config, old, now, chained.get(key))
-        if old and old.dedup_key != key:
-            delete.append(old.dedup_key)
+        if old and old.schedule_id != key:
+            delete.append(old.schedule_id)
         if new != old:
-            write.append(new)
+            write.append(replace(new, updated_at=now))
     return SyncPlan(tuple(write), tuple(delete))
 
 
 def _moved_from(
     config: PeriodicJobConfig,
     configs: Mapping[str, PeriodicJobConfig],
-    rows: Mapping[str, PeriodicRow],
+    rows: Mapping[str, ScheduleRow],
     taken: list[str],
-) -> PeriodicRow | None:
+) -> ScheduleRow | None:
     if not config.derived_key:
         return None
     abandoned = [
         row
         for row in rows.values()
-        if row.function == config.function
+        if row.is_declared
+        and row.task == config.function
         and row.derived_key
-        and row.dedup_key not in configs
-        and row.dedup_key not in taken
+        and row.schedule_id not in configs
+        and row.schedule_id not in taken
     ]
     return abandoned[0] if len(abandoned) == 1 else None
 
 
 def _row(
-    config: PeriodicJobConfig, old: PeriodicRow | None, now: datetime, chained: datetime | None
-) -> PeriodicRow:
-    every, cron, timezone = config.schedule
-    anchor = old.anchor if old else chained or now
-    row = PeriodicRow(
-        dedup_key=config.dedup_key,
-        derived_key=config.derived_key,
-        job_name=config.job_name,
-        function=config.function,
-        every=every,
-        cron=cron,
-        timezone=timezone,
-        use_advisory_lock=config.use_advisory_lock,
-        priority=config.priority.db_value,
-        max_retries=config.max_retries,
-        enabled=old.enabled if old and old.enabled_in_code == config.enabled else config.enabled,
-        enabled_in_code=config.enabled,
-        anchor=anchor,
-        last_fire_at=old.last_fire_at if old else chained,
-        next_fire_at=old.next_fire_at if old else None,
-    )
-    if old and old.schedule == row.schedule:
-        return row
-    after = max(now, row.last_fire_at or now)
-    return replace(row, next_fire_at=first_fire_time(config.trigger, after=after, anchor=anchor))
+    config: PeriodicJobConfig, old: ScheduleRow | None, now: datetime, chained: datetime | None
+) -> ScheduleRow:
+    within = config.catch_up.within
+    definition: dict[str, Any] = {
+        "schedule_id": config.dedup_key,
+        "owner": "code",
+        "task": config.function,
+        "job_name": config.job_name,
+        "derived_key": config.derived_key,
+        "enabled_in_code": config.enabled,
+        "use_advisory_lock": config.use_advisory_lock,
+        "trigger": json.dumps(config.trigger.to_json()),
+        "described": described(config.trigger),
+        "task_data": NO_ARGUMENTS,
+        "options": json.dumps({"priority": config.priority.db_value, "max_retries": config.max_retries}),
+        "metadata": "{}",
+        "start_at": config.start,
+        "end_at": config.end,
+        "max_runs": None,
+        "jitter_seconds": config.jitter_seconds,
+        "overlap": config.overlap.value,
+        "catch_up": config.catch_up.selection,
+        "catch_up_limit": config.catch_up.limit,
+        "catch_up_seconds": None if within is None else within.total_seconds(),
+        "pause_after_failures": config.pause_after_failures,
+    }
+    if old is None:
+        anchor = anchor_for(config.trigger, start=config.start, now=chained or now)
+        new = ScheduleRow(
+            **definition,
+            anchor=anchor,
+            last_fire_at=chained,
+            paused_at=None if config.enabled else now,
+            created_at=now,
+            updated_at=now,
+        )
+        if config.start is None:
+            return _timed(new, config, after=max(now, chained or now), now=now)
+        return _timed(
+            new, config, after=max(config.start - INSTANT, chained or config.start - INSTANT), now=now
+        )
+    # JSON is compared as values: the database writes it in its own way.
+    same = {name for name, value in definition.items() if _is_same(name, getattr(old, name), value)}
+    if len(same) == len(definition):
+        return old
+    changes = {name: value for name, value in definition.items() if name not in same}
+    new = replace(old, **changes, version=next_version(old))
+    if old.enabled_in_code != config.enabled:
+        new = replace(new, paused_at=None if config.enabled else now, note=None, is_broken=False)
+    elif old.is_broken:
+        new = replace(new, paused_at=None, note=None, is_broken=False)
+    if old.paused_at is not None and new.paused_at is None and new.next_fire_at and new.next_fire_at <= now:
+        new = replace(new, resume_from=now)
+    if {"trigger", "start_at"} <= same and (_is_within(old, config.end) or "end_at" in same):
+        return new
+    anchor = old.anchor if config.start is None else anchor_for(config.trigger, start=config.start, now=now)
+    after = max(now, new.last_fire_at or now)
+    if config.start is not None:
+        after = max(after, config.start - INSTANT)
+    return _timed(replace(new, anchor=anchor, resume_from=None), config, after=after, now=now)
+
+
+def _timed(row: ScheduleRow, config: PeriodicJobConfig, *, after: datetime, now: datetime) -> ScheduleRow:
+    """Return the row with its first fire time after an instant; finished without one, paused by an error."""
+    try:
+        first = first_allowed(config.trigger, after=after, anchor=row.anchor, end=config.end)
+    except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
+        note = f"{type(error).__name__}: {error}"[:1000].replace("\x00", "")
+        return replace(row, next_fire_at=now, paused_at=now, note=note, is_broken=True)
+    return replace(row, next_fire_at=first, finished_at=now if first is None else None)
+
+
+def _is_within(row: ScheduleRow, end: datetime | None) -> bool:
+    return row.next_fire_at is not None and (end is None or row.next_fire_at <= end)
+
+
+def _is_same(name: str, stored: Any, declared: Any) -> bool:
+    if name == "trigger":
+        try:
+            return read_trigger(stored) == read_trigger(declared)
+        except ValueError:
+            return False
+    if name in {"options", "metadata", "task_data"}:
+        return bool(json.loads(stored) == json.loads(declared))
+    return bool(stored == declared)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.outcome import describe, release_change
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.connections.session import Connection, transact
@@ -185,7 +185,7 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         found: list[UnreadableJob] = []
-        events: list[JobEvent] = []
+        events: list[Event] = []
         async with self._statements.transaction() as connection:
             for due in await self._statements.fetch(
                 "lock_due", names, limit, self._statements.now, isolated_from, on=connection
@@ -209,14 +209,14 @@ class ClaimRepository:
         found: list[UnreadableJob] = []
         for due in await self._statements.fetch("oversized_due", *args):
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
-            events: list[JobEvent] = []
+            events: list[Event] = []
             async with self._statements.transaction() as connection:
                 found += await self._quarantine(due["job_id"], error, connection, events)
             self._results.consequences.publish_all(events)
         return found
 
     async def _quarantine(
-        self, job_id: str, error: Exception, connection: Connection, events: list[JobEvent]
+        self, job_id: str, error: Exception, connection: Connection, events: list[Event]
     ) -> list[UnreadableJob]:
         reason = UNREADABLE.format(describe(error))
         rows = await self._statements.fetch(

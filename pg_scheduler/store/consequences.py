@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
@@ -55,14 +55,14 @@ class Effects:
     """
 
     ended: list[str] = field(default_factory=list)
-    events: list[JobEvent] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 Handler: TypeAlias = Callable[[Sequence[EndedJob], Connection], Awaitable[Effects]]
 """Applies one consequence of jobs that have ended, within their transaction."""
 
 
-def _discard(_event: JobEvent) -> None:
+def _discard(_event: Event) -> None:
     """Publish nothing, where no Scheduler has set where to."""
 
 
@@ -77,11 +77,11 @@ class Consequences:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self.handlers: Final[dict[str, Handler]] = {}
-        self.publish: Callable[[JobEvent], None] = _discard
+        self.publish: Callable[[Event], None] = _discard
 
-    async def run(self, job_ids: Collection[str], connection: Connection) -> list[JobEvent]:
+    async def run(self, job_ids: Collection[str], connection: Connection) -> list[Event]:
         """Apply the consequences of those jobs that have ended; return the events for after the commit."""
-        events: list[JobEvent] = []
+        events: list[Event] = []
         generations = 0
         while job_ids and generations < MAX_GENERATIONS:
             generations += 1
@@ -111,7 +111,7 @@ class Consequences:
         await self.apply(lost)
         return len(lost)
 
-    def publish_all(self, events: Collection[JobEvent]) -> None:
+    def publish_all(self, events: Collection[Event]) -> None:
         """Publish the events of a transaction that was committed."""
         for event in events:
             self.publish(event)

@@ -15,7 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.events import JobCancelled, JobEvent
+from pg_scheduler.events import Event, JobCancelled
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.sqltext import qualify
@@ -57,9 +57,14 @@ class DependencyRepository:
         self._consequences = consequences
         consequences.handlers["child"] = self.release_children
 
+    async def lock_unfinished(self, job_ids: Collection[str], connection: Connection) -> set[str]:
+        """Lock jobs, so that none of them ends before this transaction; return those that are unfinished."""
+        rows = await self._statements.fetch("lock_parents", list(job_ids), on=connection)
+        return {row["job_id"] for row in rows if not JobStatus(row["status"]).is_finished}
+
     async def block(
         self, jobs: Sequence[ExtendedJob], connection: Connection, *, replaced: bool = False
-    ) -> list[JobEvent]:
+    ) -> list[Event]:
         """Let jobs that were just written wait for their parents, in the same transaction.
 
         A parent that has ended counts at once.
@@ -175,7 +180,7 @@ class DependencyRepository:
             ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
         )
 
-    async def _resolve_all(self, children: Collection[str], connection: Connection) -> list[JobEvent]:
+    async def _resolve_all(self, children: Collection[str], connection: Connection) -> list[Event]:
         effects = await self.resolve(children, connection)
         return effects.events + await self._consequences.run(effects.ended, connection)
 

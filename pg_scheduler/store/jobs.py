@@ -9,7 +9,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
@@ -191,7 +191,7 @@ class JobRepository:
         rows = await self._statements.fetch(name, job_id, *args, False)
         if rows and not rows[0]["changed"]:
 
-            async def change(connection: Connection) -> tuple[list[asyncpg.Record], list[JobEvent]]:
+            async def change(connection: Connection) -> tuple[list[asyncpg.Record], list[Event]]:
                 found = await self._statements.fetch(name, job_id, *args, True, on=connection)
                 return found, await self._consequences.run([job_id], connection)
 
@@ -224,7 +224,7 @@ class JobRepository:
         rows = await run("cancel_jobs", ids, now, False, *filters)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
-            async def cancel(connection: Connection) -> tuple[list[asyncpg.Record], list[JobEvent]]:
+            async def cancel(connection: Connection) -> tuple[list[asyncpg.Record], list[Event]]:
                 changed = await self._statements.fetch(
                     "cancel_jobs", refused, now, True, *filters, on=connection
                 )

@@ -12,9 +12,9 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, JobStatus, Worker
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import progress_from
-from pg_scheduler.schedules.model import PeriodicRow
+from pg_scheduler.schedules.row import ScheduleRow
 
-__all__ = ["job_from", "periodic_from", "worker_from"]
+__all__ = ["job_from", "schedule_from", "worker_from"]
 
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 """Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
@@ -53,8 +53,8 @@ def worker_from(row: Any) -> Worker:
     return Worker(**values, metadata=metadata if isinstance(metadata, dict) else {})
 
 
-def periodic_from(row: Any) -> PeriodicRow:
-    """Convert a row of periodic_rows or due_periodic."""
+def schedule_from(row: Any) -> ScheduleRow:
+    """Convert a row with the columns of a schedule."""
     values = dict(row)
     values.pop("now", None)
-    return PeriodicRow(**values)
+    return ScheduleRow(**values)

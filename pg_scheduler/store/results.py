@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import asyncpg
 
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, RowChange, row_change
 from pg_scheduler.jobs.rows import Claim
@@ -89,14 +89,14 @@ class ResultRepository:
             return await self._write_all(escaped, worker_id)
 
     async def _write_all(self, changes: Changes, worker_id: str) -> set[str]:
-        events: list[JobEvent] = []
+        events: list[Event] = []
         async with self._statements.transaction() as connection:
             accepted = await self.write(changes, worker_id, connection, events)
         self.consequences.publish_all(events)
         return accepted
 
     async def write(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
     ) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
@@ -127,7 +127,7 @@ class ResultRepository:
         return accepted
 
     async def _settle(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
     ) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
@@ -149,7 +149,7 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _replace(
-        self, changes: Changes, worker_id: str, connection: Connection, events: list[JobEvent]
+        self, changes: Changes, worker_id: str, connection: Connection, events: list[Event]
     ) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
         attempts = [change.attempt for change in changes.values()]
@@ -186,7 +186,7 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _find_settled(
-        self, changes: Changes, worker_id: str, connection: Connection, _events: list[JobEvent]
+        self, changes: Changes, worker_id: str, connection: Connection, _events: list[Event]
     ) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(

@@ -2,17 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-from pg_scheduler.schedules.model import PeriodicRow
-from pg_scheduler.schedules.sync import SyncPlan
+from pg_scheduler.events import SchedulePaused
+from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.records import periodic_from
+from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
+from pg_scheduler.store.records import schedule_from
 from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import PERIODIC
 
-__all__ = ["ScheduleRepository"]
+__all__ = ["MAX_NOTE_LENGTH", "LastJob", "Plannable", "ScheduleChange", "ScheduleRepository"]
+
+
+MAX_NOTE_LENGTH: Final = 1000
+"""Characters of an error that are stored as the note of the schedule."""
+
+
+class Plannable(NamedTuple):
+    """The schedules that a node can plan.
+
+    Attributes:
+        declared: The ids of those that its code declares.
+        tasks: The names of its tasks.
+        kinds: The kinds of triggers that it has registered.
+    """
+
+    declared: list[str]
+    tasks: list[str]
+    kinds: list[str]
+
+
+class LastJob(NamedTuple):
+    """The unfinished last job of a schedule.
+
+    Attributes:
+        waits: Whether it waits for its first start.
+        is_locked: Whether this transaction has locked it; otherwise it may be about to end.
+    """
+
+    waits: bool
+    is_locked: bool
+
+
+class ScheduleChange(NamedTuple):
+    """How a pass of the planner changes one row.
+
+    Attributes:
+        next_fire_at: The next fire time.
+        last_fire_at: The latest fire time that was planned; None keeps the stored one.
+        last_job_id: The job that was enqueued last; None keeps the stored one.
+        runs: Added to the runs; ``skipped`` and ``missed`` likewise.
+        is_finished: Whether there is no further fire time.
+        error: Pauses the schedule with this note; None for no error.
+    """
+
+    schedule_id: str
+    next_fire_at: datetime | None = None
+    last_fire_at: datetime | None = None
+    last_job_id: str | None = None
+    runs: int = 0
+    skipped: int = 0
+    missed: int = 0
+    is_finished: bool = False
+    error: str | None = None
 
 
 class ScheduleRepository:
@@ -20,34 +76,111 @@ class ScheduleRepository:
 
     Args:
         statements: Runs the statements.
+        consequences: Calls this repository when a job has ended of which its schedule wants to know.
     """
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements
+        consequences.handlers["schedule"] = self.note_ends
 
     async def now(self, *, on: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, which is the database's outside of tests."""
         now: datetime = await self._statements.value("now", self._statements.now, on=on)
         return now
 
-    async def periodic_rows(self, *, on: Connection | None = None) -> dict[str, PeriodicRow]:
-        """Return every schedule by dedup key."""
-        return (await self.periodic_rows_and_now(on=on))[0]
+    # -- one schedule ----------------------------------------------------------------------------------
 
-    async def periodic_rows_and_now(
-        self, *, on: Connection | None = None
-    ) -> tuple[dict[str, PeriodicRow], datetime | None]:
-        """Return every schedule by dedup key, and the current time, which is None if there is no schedule."""
-        rows = await self._statements.fetch("periodic_rows", self._statements.now, on=on)
-        schedules = map(periodic_from, rows)
-        return {each.dedup_key: each for each in schedules}, rows[0]["now"] if rows else None
+    async def get(self, schedule_id: str, *, on: Connection | None = None) -> ScheduleRow | None:
+        """Return a schedule, or None if it does not exist."""
+        rows = await self._statements.fetch("get_schedule", schedule_id, on=on)
+        return schedule_from(rows[0]) if rows else None
+
+    async def list_page(
+        self,
+        *,
+        after: str | None,
+        owner: str | None,
+        paused: bool | None,
+        task: str | None,
+        metadata: str | None,
+        due_before: datetime | None,
+        limit: int,
+    ) -> list[ScheduleRow]:
+        """Return a page of schedules in the order of their ids."""
+        rows = await self._statements.fetch(
+            "list_schedules", after, owner, paused, task, metadata, due_before, limit
+        )
+        return [schedule_from(row) for row in rows]
+
+    async def lock(
+        self, schedule_ids: Collection[str], *, on: Connection
+    ) -> dict[str, tuple[ScheduleRow, datetime]]:
+        """Lock schedules and return them by id, each with the current time."""
+        rows = await self._statements.fetch("lock_schedules", list(schedule_ids), self._statements.now, on=on)
+        return {row["schedule_id"]: (schedule_from(row), row["now"]) for row in rows}
+
+    async def insert(self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection | None = None) -> bool:
+        """Insert a schedule if its id is free; return whether it was."""
+        return bool(await self._statements.fetch("insert_schedule", *self._values(row, kinds), on=on))
+
+    async def write(self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection) -> None:
+        """Overwrite a locked schedule."""
+        await self._statements.fetch("write_schedule", *self._values(row, kinds), on=on)
+
+    async def remove(self, schedule_id: str, *, on: Connection | None = None) -> bool:
+        """Delete a schedule; return whether it existed."""
+        return bool(await self._statements.fetch("remove_schedule", schedule_id, on=on))
+
+    async def pause(self, schedule_id: str, note: str | None) -> bool | None:
+        """Pause a schedule; return whether it was changed, None if it does not exist."""
+        changed: bool | None = await self._statements.value(
+            "pause_schedule", schedule_id, note, self._statements.now
+        )
+        return changed
+
+    async def resume(self, schedule_id: str, *, from_now: bool, since: datetime | None = None) -> bool | None:
+        """Resume a schedule; return whether it was changed, None if it does not exist.
+
+        Args:
+            schedule_id: The schedule.
+            from_now: Whether the fire times of the pause are discarded.
+            since: Fire times after this instant are missed; None for all of the pause.
+        """
+        now = self._statements.now
+        changed: bool | None = await self._statements.value(
+            "resume_schedule", schedule_id, from_now, since, now
+        )
+        return changed
+
+    async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
+        """Record the job that a schedule enqueued last, beside its fire times."""
+        await self._statements.fetch("note_last_job", schedule_id, job_id, self._statements.now, on=on)
+
+    # -- declarations in code --------------------------------------------------------------------------
+
+    async def declared(self, schedule_ids: Collection[str]) -> tuple[dict[str, ScheduleRow], datetime | None]:
+        """Return the schedules of all code and of these ids, and the time, which is None without any."""
+        rows = await self._statements.fetch("declared_schedules", self._statements.now, list(schedule_ids))
+        return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
+
+    async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
+        """Return those of the schedules that exist, by id."""
+        rows = await self._statements.fetch("read_schedules", list(schedule_ids))
+        return {row["schedule_id"]: schedule_from(row) for row in rows}
 
     @asynccontextmanager
-    async def periodic_locked(self) -> AsyncIterator[Connection]:
-        """Yield a transaction in which no other process writes schedules."""
+    async def declaring(self) -> AsyncIterator[Connection]:
+        """Yield a transaction in which no other process writes the schedules of its code."""
         async with self._statements.transaction() as connection:
-            await self._statements.execute("lock_periodic", on=connection)
+            await self._statements.execute("lock_declarations", on=connection)
             yield connection
+
+    async def declared_now(self, schedule_ids: Collection[str], *, on: Connection) -> dict[str, ScheduleRow]:
+        """Return the same rows within a transaction that writes them."""
+        rows = await self._statements.fetch(
+            "declared_schedules", self._statements.now, list(schedule_ids), on=on
+        )
+        return {row["schedule_id"]: schedule_from(row) for row in rows}
 
     async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
         """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
@@ -58,45 +191,99 @@ class ScheduleRepository:
                 found[key] = instant
         return found
 
-    async def write_periodic(self, plan: SyncPlan, *, on: Connection) -> None:
-        """Delete and write the schedules of a plan."""
-        for key in plan.delete:
-            await self._statements.fetch("delete_periodic", key, on=on)
-        for row in plan.write:
-            await self._statements.fetch(
-                "upsert_periodic",
-                row.dedup_key,
-                row.derived_key,
-                row.job_name,
-                row.function,
-                row.every,
-                row.cron,
-                row.timezone,
-                row.use_advisory_lock,
-                row.priority,
-                row.max_retries,
-                row.enabled,
-                row.enabled_in_code,
-                row.anchor,
-                row.last_fire_at,
-                row.next_fire_at,
-                self._statements.now,
-                on=on,
+    # -- planning --------------------------------------------------------------------------------------
+
+    async def lock_due(
+        self, plannable: Plannable, limit: int, *, on: Connection
+    ) -> tuple[list[ScheduleRow], datetime | None]:
+        """Lock and return due schedules that no other process has locked, and the time if there are any."""
+        rows = await self._statements.fetch("due_schedules", self._statements.now, *plannable, limit, on=on)
+        return [schedule_from(row) for row in rows], rows[0]["now"] if rows else None
+
+    async def next_fire_in(self, plannable: Plannable) -> float | None:
+        """Return the seconds until the next fire time, which may have passed; None if there is none."""
+        seconds: float | None = await self._statements.value("next_fire", self._statements.now, *plannable)
+        return seconds
+
+    async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
+        """Advance locked schedules."""
+        columns = zip(*changes, strict=True)
+        await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
+
+    async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:
+        """Lock those of the jobs that are unfinished and that no other transaction has locked."""
+        rows = await self._statements.fetch("lock_last_jobs", list(job_ids), on=on)
+        return {row["job_id"]: LastJob(row["waits"], row["is_locked"]) for row in rows}
+
+    async def note_ends(self, jobs: Sequence[EndedJob], on: Connection) -> Effects:
+        """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
+        effects = Effects()
+        continues = False
+        for job in sorted(jobs, key=lambda each: (str(each.options.get("schedule_id")), each.job_id)):
+            schedule_id = job.options.get("schedule_id")
+            if not isinstance(schedule_id, str):
+                continue
+            note = (job.error or "")[:MAX_NOTE_LENGTH]
+            rows = await self._statements.fetch(
+                "note_job_end", schedule_id, job.job_id, job.status.value, note, self._statements.now, on=on
             )
+            for row in rows:
+                continues = continues or row["continues"]
+                if row["paused"]:
+                    effects.events.append(SchedulePaused(schedule_id, note))
+        if continues:
+            channel = await self._statements.channel(on=on)
+            await self._statements.fetch("notify", channel, [PERIODIC], on=on)
+        return effects
 
-    async def due_periodic(self, dedup_keys: Sequence[str], *, on: Connection) -> list[PeriodicRow]:
-        """Lock and return the due schedules that no other process has locked."""
-        rows = await self._statements.fetch("due_periodic", dedup_keys, self._statements.now, on=on)
-        return [periodic_from(row) for row in rows]
+    async def pending_jobs(self, schedule_id: str, *, limit: int = 1000) -> list[str]:
+        """Return the ids of pending jobs of a schedule."""
+        rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit)
+        return [row[0] for row in rows]
 
-    async def move_periodic(
-        self, dedup_key: str, fired_at: datetime | None, next_fire_at: datetime, *, on: Connection
-    ) -> None:
-        """Advance a schedule. ``fired_at`` is the fire time that was enqueued, if there was one."""
-        now = self._statements.now
-        await self._statements.fetch("move_periodic", dedup_key, fired_at, next_fire_at, now, on=on)
+    async def vacuum(self, finished_before: datetime, limit: int) -> int:
+        """Delete schedules of callers that finished before an instant, and count them."""
+        count: int = await self._statements.value("vacuum_schedules", finished_before, limit)
+        return count
 
-    async def enable_periodic(self, dedup_key: str, enabled: bool) -> bool:
-        """Enable or disable a schedule; return False if it has no row."""
-        now = self._statements.now
-        return bool(await self._statements.fetch("enable_periodic", dedup_key, enabled, now))
+    def _values(self, row: ScheduleRow, kinds: Sequence[str]) -> tuple[Any, ...]:
+        return (
+            row.schedule_id,
+            row.owner,
+            row.task,
+            row.job_name,
+            row.derived_key,
+            row.enabled_in_code,
+            row.use_advisory_lock,
+            row.trigger,
+            list(kinds),
+            row.described,
+            row.task_data,
+            row.options,
+            row.metadata,
+            row.start_at,
+            row.end_at,
+            row.max_runs,
+            row.jitter_seconds,
+            row.overlap,
+            row.catch_up,
+            row.catch_up_limit,
+            row.catch_up_seconds,
+            row.pause_after_failures,
+            row.anchor,
+            row.next_fire_at,
+            row.resume_from,
+            row.last_fire_at,
+            row.last_job_id,
+            row.paused_at,
+            row.note,
+            row.is_broken,
+            row.runs,
+            row.skipped,
+            row.missed,
+            row.failures,
+            row.created_at,
+            row.finished_at,
+            row.version,
+            self._statements.now,
+        )

@@ -59,7 +59,7 @@ class Store:
         )
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
-        self.schedules: Final = ScheduleRepository(self.statements)
+        self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
         self.retention: Final = RetentionRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
 

@@ -14,6 +14,7 @@ __all__ = [
     "DUE",
     "FROM_THE_START",
     "NO_IDS",
+    "PERIODIC",
     "PRIORITY_LEVELS",
     "CancelledJob",
     "ClaimPosition",
@@ -34,6 +35,9 @@ __all__ = [
 
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
+
+PERIODIC: Final = "periodic"
+"""The message that schedules were changed."""
 
 PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
 """The position of each priority in a claim position, by its number in the database; the most urgent first."""

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pg_scheduler.events import JobEvent
+from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.store.connections.session import Connection
@@ -165,7 +165,7 @@ class WorkerRepository:
         changes: dict[str, RowChange] = {}
         by_worker: dict[str, dict[str, RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
-        events: list[JobEvent] = []
+        events: list[Event] = []
         now = self._statements.now
         async with self._statements.transaction() as connection:
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)

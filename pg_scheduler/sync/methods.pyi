@@ -1,5 +1,6 @@
 """The blocking methods of `SyncScheduler`, for type checkers; written by ``python -m tools.reference``."""
 
+import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
@@ -23,8 +24,11 @@ from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
+from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
-from pg_scheduler.sync.derive import Blocking, BlockingIterator
+from pg_scheduler.sync.derive import Blocking, BlockingFacet, BlockingIterator
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 
 __all__ = ["BlockingMethods", "Settings"]
@@ -59,6 +63,114 @@ class Settings(TypedDict, total=False):
     skip: Sequence[str]
     metadata: Mapping[str, Any] | None
     clock: Clock | None
+
+class BlockingSchedules(BlockingFacet):
+    """The public members of `Scheduler.schedules`, blocking."""
+    def add(
+        self,
+        func: JobFunction | Call[Any] | str,
+        trigger: Trigger,
+        *,
+        schedule_id: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        jitter: float | timedelta = 0,
+        run_now: bool = False,
+        paused: bool = False,
+        overlap: Overlap = Overlap.QUEUE_ONE,
+        catch_up: CatchUp = LATEST,
+        pause_after_failures: int | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+    ) -> Schedule:
+        """Store a schedule. Nodes that have registered the task and the kind of the trigger plan it.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.add()``.
+        """
+    def update(
+        self,
+        schedule_id: str,
+        *,
+        if_version: int | None = None,
+        func: JobFunction | str | Unset = UNSET,
+        trigger: Trigger | Unset = UNSET,
+        args: Sequence[Any] | Unset = UNSET,
+        kwargs: Mapping[str, Any] | Unset | None = UNSET,
+        start: datetime | Unset | None = UNSET,
+        end: datetime | Unset | None = UNSET,
+        max_runs: int | Unset | None = UNSET,
+        jitter: float | timedelta | Unset = UNSET,
+        overlap: Overlap | Unset = UNSET,
+        catch_up: CatchUp | Unset = UNSET,
+        pause_after_failures: int | Unset | None = UNSET,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Schedule:
+        """Change the given fields of a schedule. The others keep their values.
+
+        A new trigger fires next at its first fire time after now. The other fields leave the timing as it is.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.update()``.
+        """
+    def get(self, schedule_id: str) -> Schedule | None:
+        """Return the schedule, or None if it does not exist.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.get()``.
+        """
+    def list(
+        self,
+        *,
+        owner: Literal["code", "api"] | None = None,
+        paused: bool | None = None,
+        task: JobFunction | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        due_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Schedule]:
+        """Return a page of schedules, ordered by id.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.list()``.
+        """
+    def pause(self, schedule_id: str, *, note: str | None = None) -> bool:
+        """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.pause()``.
+        """
+    def resume(self, schedule_id: str, *, resume_from: datetime | Literal["now", "pause"] = "now") -> bool:
+        """Resume a paused schedule.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.resume()``.
+        """
+    def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
+        """Delete a schedule. The next start writes one declared in code again: pause it instead.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.remove()``.
+        """
+    def trigger(self, schedule_id: str) -> str | None:
+        """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
+        """
+    def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, *, limit: int = 1000
+    ) -> builtins.list[str]:
+        """Enqueue one job for each fire time in a span, in order, unless its row still exists.
+
+        Parameters, values and errors are those of ``Scheduler.schedules.backfill()``.
+        """
 
 class BlockingMethods(Blocking):
     """The public members of `Scheduler`, blocking."""
@@ -381,6 +493,9 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.events()``.
         """
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """Schedules that are added, changed and read at run time."""
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
         """Return the periodic functions of this process by dedup key.
 

@@ -98,8 +98,8 @@ class CalendarInterval(Trigger):
     def next_after(self, instant: datetime, *, anchor: datetime | None = None) -> datetime | None:
         """Return the first fire time strictly after ``instant``, in UTC; None after the year 9999.
 
-        Without ``first``, the dates are counted from the date of the anchor in the time zone, and no fire
-        time precedes the anchor.
+        Without ``first``, the dates are counted from the date of the anchor in the time zone. The first fire
+        time is one interval after that date, or the anchor itself if it has the wall time.
 
         Raises:
             ValueError: A datetime is naive, or neither ``first`` nor an anchor is given.
@@ -112,7 +112,8 @@ class CalendarInterval(Trigger):
                     raise ValueError(f"'{self}' counts from an anchor; pass anchor= or first=")
                 begin = to_utc(anchor)
                 first = begin.astimezone(self._zone).date()
-                after = max(after, begin - timedelta(microseconds=1))
+                same_day = instant_of(datetime.combine(first, self.at), self._zone)
+                after = max(after, begin - timedelta(microseconds=1) if same_day <= begin else same_day)
             yesterday = after.astimezone(self._zone).date() - DAY
             step = self._steps_until(yesterday, first)
             while True:
@@ -124,6 +125,12 @@ class CalendarInterval(Trigger):
                 step += 1
         except OverflowError:  # after the year 9999
             return None
+
+    def wall_time_on_day_of(self, start: datetime) -> datetime | None:
+        """Return the instant of the wall time on the day of ``start``; None if it is before ``start``."""
+        begin = to_utc(start)
+        fire = instant_of(datetime.combine(begin.astimezone(self._zone).date(), self.at), self._zone)
+        return fire if fire >= begin else None
 
     def _steps_until(self, day: date, first: date) -> int:
         """Return how many whole intervals are certain to end before a day."""

@@ -39,6 +39,7 @@ __all__ = [
     "first_fire_time",
     "is_fixed_delay",
     "outside",
+    "restricted_trigger",
 ]
 
 
@@ -197,11 +198,16 @@ def outside(trigger: Trigger, other: object) -> Trigger:
     return Except(trigger, other) if isinstance(other, DuringSet) else NotImplemented
 
 
-def is_fixed_delay(trigger: Trigger) -> bool:
-    """Return whether the fire times follow the ends of jobs, with or without a restriction."""
+def restricted_trigger(trigger: Trigger) -> Trigger:
+    """Return the trigger within all restrictions."""
     while isinstance(trigger, Restriction):
         trigger = trigger.trigger
-    return isinstance(trigger, FixedDelay)
+    return trigger
+
+
+def is_fixed_delay(trigger: Trigger) -> bool:
+    """Return whether the fire times follow the ends of jobs, with or without a restriction."""
+    return isinstance(restricted_trigger(trigger), FixedDelay)
 
 
 def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> datetime:

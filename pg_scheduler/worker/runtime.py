@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
 from pg_scheduler.jobs.context import current
@@ -75,6 +76,7 @@ class Runtime:
         cluster_events: EventBus,
         tasks: TaskRegistry,
         periodic: ScheduleBook,
+        schedule_jobs: ScheduleJobs,
         outbox: Outbox,
         waiters: ResultWaiters,
         config: SchedulerConfig,
@@ -170,7 +172,7 @@ class Runtime:
             heartbeat_threshold=config.heartbeat_threshold,
             options=tuning.scanner,
         )
-        self.planner = Planner(store, events, periodic, signals)
+        self.planner = Planner(store, events, periodic, tasks, schedule_jobs, outbox, signals)
         self.routing = Routing(tasks, executors, config.only, config.skip)
         self.claimer = Claimer(
             store.claims,

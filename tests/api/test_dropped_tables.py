@@ -84,7 +84,7 @@ async def test_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool:
     await first.start()
     await first.shutdown()
     await pool.execute(
-        "UPDATE scheduler_periodic_jobs "
+        "UPDATE scheduler_schedules "
         "SET anchor = now() - interval '119 minutes', next_fire_at = now() - interval '59 minutes'"
     )
     await pool.execute(DROP)
@@ -95,7 +95,7 @@ async def test_schedule_starts_over_when_the_jobs_were_dropped(make: Make, pool:
     await seen.until(PassFinished, 2, service="planner")
     assert seen.of(PeriodicJobPlanned) == []
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
-    next_fire_at = await pool.fetchval("SELECT next_fire_at FROM scheduler_periodic_jobs")
+    next_fire_at = await pool.fetchval("SELECT next_fire_at FROM scheduler_schedules")
     assert timedelta(minutes=59) < next_fire_at - now() <= timedelta(minutes=60)
     assert await scheduler.trigger_periodic_job(KEY)
     await seen.until(JobCompleted)

@@ -38,6 +38,8 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from tests.api.conftest import Make
 from tests.support.worker import Recorder, now
 
+ENABLED = "SELECT paused_at IS NULL FROM scheduler_schedules WHERE schedule_id = 'mine'"
+
 
 async def work(*args: object, **kwargs: object) -> None: ...
 
@@ -178,7 +180,7 @@ async def test_switch_is_stored_when_the_scheduler_was_not_started(
         scheduler = make()
         assert (scheduler.enable_periodic_job if enabled else scheduler.disable_periodic_job)("mine")
         await scheduler.shutdown()
-        stored = await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+        stored = await pool.fetchval(ENABLED)
         assert stored is enabled
         status = scheduler.get_periodic_job_status("mine")
         assert status is not None
@@ -202,7 +204,7 @@ async def test_switch_before_the_first_start_is_stored_by_it(
     assert record.getMessage().startswith("enabled and disabled schedules not stored, start() stores them: ")
     await scheduler.start()
     await scheduler.shutdown()
-    assert not await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+    assert not await pool.fetchval(ENABLED)
 
 
 async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, pool: asyncpg.Pool) -> None:
@@ -222,7 +224,7 @@ async def test_switch_is_stored_when_a_job_calls_it_during_shutdown(make: Make, 
     await scheduler.schedule(switch_late, execution_time=now())
     await began.wait()
     await scheduler.shutdown()
-    assert not await pool.fetchval("SELECT enabled FROM scheduler_periodic_jobs WHERE dedup_key = 'mine'")
+    assert not await pool.fetchval(ENABLED)
 
 
 @pytest.mark.parametrize("calls", [1, 3])

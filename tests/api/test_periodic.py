@@ -41,7 +41,7 @@ def next_fire(scheduler: Scheduler) -> datetime | None:
 
 
 async def row(pool: asyncpg.Pool, key: str = KEY) -> asyncpg.Record:
-    found = await pool.fetchrow("SELECT * FROM scheduler_periodic_jobs WHERE dedup_key = $1", key)
+    found = await pool.fetchrow("SELECT * FROM scheduler_schedules WHERE schedule_id = $1", key)
     assert found is not None
     return found
 
@@ -194,7 +194,7 @@ async def test_enabling_and_disabling_take_effect_on_every_node_within_a_second(
         assert here.get_periodic_jobs()[KEY].enabled is enabled
         async with asyncio.timeout(1):
             await until(seen_there, lambda: there.get_periodic_jobs()[KEY].enabled is enabled)  # noqa: B023
-        assert (await row(pool))["enabled"] is enabled
+        assert ((await row(pool))["paused_at"] is None) is enabled
 
 
 async def test_periodic_job_calls_return_false_or_none_for_an_unknown_key(scheduler: Scheduler) -> None:
@@ -209,7 +209,7 @@ async def test_disabled_schedule_stays_disabled_after_a_restart(make: Make, pool
     await scheduler.start()
     scheduler.disable_periodic_job(KEY)
     await scheduler.shutdown()
-    assert (await row(pool))["enabled"] is False
+    assert (await row(pool))["paused_at"] is not None
     other = make()
     await other.start()
     assert other.get_periodic_jobs()[KEY].enabled is False
@@ -226,7 +226,7 @@ async def test_disabling_before_the_start_is_kept_with_and_without_tables(
         assert scheduler.get_periodic_jobs()[KEY].enabled is False
         async with scheduler:
             assert scheduler.get_periodic_jobs()[KEY].enabled is False
-            assert (await row(pool))["enabled"] is False
+            assert (await row(pool))["paused_at"] is not None
 
 
 async def test_disabling_takes_effect_when_called_in_a_process_that_never_starts(
@@ -253,7 +253,7 @@ def test_disabling_works_without_a_running_event_loop(dsn: str) -> None:
 
         async def start_and_close() -> None:
             async with scheduler:
-                assert (await row(scheduler.db_pool))["enabled"] is False
+                assert (await row(scheduler.db_pool))["paused_at"] is not None
             await scheduler.db_pool.close()
 
         runner.run(start_and_close())

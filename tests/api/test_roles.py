@@ -77,7 +77,7 @@ async def test_scheduler_role_enqueues_and_worker_role_runs(
         assert worker.disable_periodic_job("tick")
         await asyncio.wait(worker._switch_tasks)
         assert not planned.of(JobCompleted)
-        assert await second.fetchval("SELECT enabled FROM scheduler_periodic_jobs") is False
+        assert await second.fetchval("SELECT paused_at FROM scheduler_schedules") is not None
 
 
 async def test_observer_reclaims_the_jobs_of_a_worker_whose_process_has_ended(pool: asyncpg.Pool) -> None:

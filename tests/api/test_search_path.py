@@ -26,7 +26,7 @@ from pg_scheduler.events import JobCompleted, JobExpired, JobRetried, JobsReclai
 from pg_scheduler.migrate import migrate
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
-from tests.store.test_statements import use_path, use_periodic, use_vacuum
+from tests.store.test_statements import use_path, use_schedules, use_vacuum
 from tests.support.store import NOW
 from tests.support.traps import PATHS, SPRUNG, calls_of_statements, create_traps
 from tests.support.worker import PATIENCE, Recorder, now
@@ -129,7 +129,7 @@ async def test_migrations_and_repairs_call_no_trap(victim: Victim) -> None:
 async def test_store_calls_no_trap(victim: Victim) -> None:
     async with AsyncExitStack() as stack:
         pool = await victim.connect(stack)
-        for use in (use_vacuum, use_periodic, use_path):
+        for use in (use_vacuum, use_schedules, use_path):
             store = Store(Connections(pool), schema="jobs", clock=FakeClock(NOW))
             await use(store)
             await store.connections.release_held()

@@ -22,14 +22,14 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
-from pg_scheduler.schedules.sync import SyncPlan
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
-from tests.support.store import LEASE, NAME, methods_of, new_job, worker
+from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.worker import now
 
 LIMIT_S = 0.3
@@ -40,6 +40,7 @@ TIMEOUTS: dict[str, Any] = {
     each.name: LIMIT_S for each in fields(ConnectionOptions) if "timeout_s" in each.name
 }
 OPTIONS = ConnectionOptions(**TIMEOUTS)
+NOTHING = Plannable([], [], [])
 MIGRATION_TIMEOUTS = {"MIGRATION_TIMEOUT_S", "QUERY_TIMEOUT_S"}
 
 Call = Callable[[Any, Any], Awaitable[object]]
@@ -278,14 +279,30 @@ STORE_CALLS: dict[str, Call] = {
     "overdue_names": lambda it, _: it.jobs.overdue_names("w1", [NAME], 10),
     "waiting_names": lambda it, _: it.jobs.waiting_names(),
     "now": lambda it, _: it.schedules.now(),
-    "periodic_rows": lambda it, _: it.schedules.periodic_rows(),
-    "periodic_rows_and_now": lambda it, _: it.schedules.periodic_rows_and_now(),
-    "periodic_locked": lambda it, _: enter(it.schedules.periodic_locked()),
+    "get, of a schedule": lambda it, _: it.schedules.get("key"),
+    "list_page": lambda it, _: it.schedules.list_page(
+        after=None, owner=None, paused=None, task=None, metadata=None, due_before=None, limit=9
+    ),
+    "insert, of a schedule": lambda it, _: it.schedules.insert(new_schedule(), ["every"]),
+    "write, of a schedule": lambda it, conn: it.schedules.write(new_schedule(), ["every"], on=conn),
+    "lock": lambda it, conn: it.schedules.lock(["key"], on=conn),
+    "remove": lambda it, _: it.schedules.remove("key"),
+    "pause": lambda it, _: it.schedules.pause("key", None),
+    "resume": lambda it, _: it.schedules.resume("key", from_now=True),
+    "note_last_job": lambda it, conn: it.schedules.note_last_job("key", "a", on=conn),
+    "declared": lambda it, _: it.schedules.declared([]),
+    "declared_now": lambda it, conn: it.schedules.declared_now([], on=conn),
+    "read": lambda it, _: it.schedules.read(["key"]),
+    "declaring": lambda it, _: enter(it.schedules.declaring()),
     "chained_runs": lambda it, conn: it.schedules.chained_runs(["key"], on=conn),
-    "write_periodic": lambda it, conn: it.schedules.write_periodic(SyncPlan((), ("key",)), on=conn),
-    "due_periodic": lambda it, conn: it.schedules.due_periodic(["key"], on=conn),
-    "move_periodic": lambda it, conn: it.schedules.move_periodic("key", None, now(), on=conn),
-    "enable_periodic": lambda it, _: it.schedules.enable_periodic("key", True),
+    "lock_due": lambda it, conn: it.schedules.lock_due(NOTHING, 9, on=conn),
+    "next_fire_in": lambda it, _: it.schedules.next_fire_in(NOTHING),
+    "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
+    "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], conn),
+    "lock_last_jobs": lambda it, conn: it.schedules.lock_last_jobs(["a"], on=conn),
+    "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], conn),
+    "pending_jobs": lambda it, _: it.schedules.pending_jobs("key"),
+    "vacuum, of schedules": lambda it, _: it.schedules.vacuum(now(), 9),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

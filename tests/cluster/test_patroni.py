@@ -131,7 +131,7 @@ FAULTS: dict[str, Callable[[patroni.Cluster, Probe], Awaitable[None]]] = {
 
 async def drain(pool: asyncpg.Pool) -> None:
     """Wait until every job has ended, with a deadline; the verdict reports jobs that have not."""
-    await pool.execute("UPDATE scheduler_periodic_jobs SET enabled = false")
+    await pool.execute("UPDATE scheduler_schedules SET paused_at = now()")
     deadline = time.monotonic() + LEASE_S + patroni.TIMEOUT_S
     while time.monotonic() < deadline:
         if not await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"):

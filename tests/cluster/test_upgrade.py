@@ -222,7 +222,7 @@ async def test_this_version_runs_on_the_expanded_schema_of_the_next(
         "-- expand\n"
         "ALTER TABLE {schema}scheduled_jobs ADD COLUMN more text NOT NULL DEFAULT 'x';"
         "ALTER TABLE {schema}scheduler_workers ADD COLUMN more text NOT NULL DEFAULT 'x';"
-        "ALTER TABLE {schema}scheduler_periodic_jobs ADD COLUMN more text NOT NULL DEFAULT 'x';"
+        "ALTER TABLE {schema}scheduler_schedules ADD COLUMN more text NOT NULL DEFAULT 'x';"
         "ALTER TABLE {schema}vacuum_stats ADD COLUMN more text NOT NULL DEFAULT 'x';"
         "ALTER TABLE {schema}scheduler_migrations ADD COLUMN more text NOT NULL DEFAULT 'x';",
         "SELECT 1;",

@@ -303,7 +303,7 @@ async def test_enqueuer_role_can_only_schedule(roles: Roles) -> None:
         "TRUNCATE jobs.scheduled_jobs",
         "DROP TABLE jobs.scheduled_jobs",
         "SELECT FROM jobs.scheduler_workers",
-        "INSERT INTO jobs.scheduler_periodic_jobs DEFAULT VALUES",
+        "INSERT INTO jobs.scheduler_schedules DEFAULT VALUES",
         "SELECT FROM jobs.scheduler_migrations",
         "SELECT FROM jobs.vacuum_stats",
     ):

@@ -32,9 +32,11 @@ INSERT_ROWS = {
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),
-    "scheduler_periodic_jobs": (
-        "INSERT INTO scheduler_periodic_jobs VALUES ('kept', true, 'a', 'm.a', '1 hour', NULL, NULL, false, "
-        "5, 0, true, true, '2020-01-01', '2020-01-01 01:00', '2020-01-01 02:00', now())"
+    "scheduler_schedules": (
+        "INSERT INTO scheduler_schedules (schedule_id, owner, task, trigger, kinds, described, task_data,"
+        " options, metadata, overlap, catch_up, anchor, last_fire_at, next_fire_at, created_at, updated_at) "
+        "VALUES ('kept', 'code', 'm.a', '{}', '{every}', 'every hour', '{}', '{}', '{}', 'allow', 'latest',"
+        " '2020-01-01', '2020-01-01 01:00', '2020-01-01 02:00', now(), now())"
     ),
 }
 
@@ -93,19 +95,20 @@ async def test_schedules_start_over_when_the_jobs_are_lost(
     connection: asyncpg.Connection,
 ) -> None:
     await migrate(connection)
-    await connection.execute(INSERT_ROWS["scheduler_periodic_jobs"])
-    before = await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs")
+    await connection.execute(INSERT_ROWS["scheduler_schedules"])
+    before = await connection.fetchrow("SELECT * FROM scheduler_schedules")
     await drop(connection, "vacuum_stats")
     await migrate(connection)
-    assert await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs") == before
+    assert await connection.fetchrow("SELECT * FROM scheduler_schedules") == before
     await drop(connection, "scheduled_jobs")
     earliest = await connection.fetchval("SELECT now()")
     await migrate(connection)
-    after = await connection.fetchrow("SELECT * FROM scheduler_periodic_jobs")
+    after = await connection.fetchrow("SELECT * FROM scheduler_schedules")
     assert before is not None
     assert after is not None
     assert after["anchor"] > earliest
-    fresh = {"anchor": after["anchor"], "last_fire_at": None, "next_fire_at": None}
+    start = after["anchor"]
+    fresh = {"anchor": start, "last_fire_at": None, "next_fire_at": start, "resume_from": start}
     assert dict(after) == dict(before) | fresh
 
 

@@ -47,8 +47,8 @@ PARTS = [
         for name in ("scheduled_jobs_states", "scheduled_jobs_values", "scheduled_jobs_payload")
     ),
     (
-        "ALTER TABLE scheduler_periodic_jobs DROP CONSTRAINT scheduler_periodic_jobs_one_kind",
-        "constraint scheduler_periodic_jobs_one_kind of scheduler_periodic_jobs",
+        "ALTER TABLE scheduler_schedules DROP CONSTRAINT scheduler_schedules_counts",
+        "constraint scheduler_schedules_counts of scheduler_schedules",
     ),
     ("DROP INDEX scheduled_jobs_claim", "index scheduled_jobs_claim of scheduled_jobs"),
     ("DROP INDEX scheduled_jobs_unique", "index scheduled_jobs_unique of scheduled_jobs"),

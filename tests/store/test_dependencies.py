@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -43,7 +44,7 @@ async def settle(store: Store, claim: Claim, outcome: Outcome = COMPLETE) -> Non
 @pytest.fixture
 def published(store: Store) -> list[JobEvent]:
     events: list[JobEvent] = []
-    store.consequences.publish = events.append
+    store.consequences.publish = cast("Any", events.append)
     return events
 
 

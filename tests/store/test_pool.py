@@ -280,7 +280,7 @@ async def test_reserved_statements_run_when_jobs_use_up_the_pool(
         assert (await store.workers.renew("w1", {}, LEASE)).alive
         assert await store.results.settle("w1", []) == set()
         assert await store.jobs.statuses_of(["gone"]) == {}
-        assert not await store.schedules.enable_periodic("gone", True)
+        assert await store.schedules.pause("gone", None) is None
         await store.locks.notify(["due"])
         async with connections.transaction(reserved=True) as connection:
             await connection.execute("INSERT INTO mark VALUES (1)")

@@ -54,7 +54,7 @@ async def test_shareable_statements_run_on_the_shared_connection(
     before = pool.get_size()
     await store.workers.renew("w1", {}, LEASE)
     await store.workers.scan_deadlines(30, 120)
-    await store.schedules.periodic_rows()
+    await store.schedules.read(["key"])
     await asyncio.sleep(0)  # asyncpg calls its loggers in the next iteration of the loop
     assert len(queries) == 4, "the settings and three statements, with no transaction or reset around them"
     assert pool.get_size() == before
@@ -90,8 +90,8 @@ async def test_heartbeat_runs_when_jobs_use_up_the_pool(
 
 async def test_heartbeat_runs_elsewhere_when_the_shared_connection_is_busy(pool: Pool, dsn: str) -> None:
     async with sharing(pool, shared_settings="SELECT 1") as (store, connection):  # without a lock timeout
-        async with locked(dsn, "scheduler_periodic_jobs"):
-            waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_periodic_jobs"))
+        async with locked(dsn, "scheduler_schedules"):
+            waiting = asyncio.create_task(store.shared.fetch("SELECT count(*) FROM scheduler_schedules"))
             await asyncio.sleep(0)
             assert not store.shared.is_free
             assert (await asyncio.wait_for(store.workers.renew("w1", {}, LEASE), 10)).alive
@@ -102,10 +102,10 @@ async def test_heartbeat_runs_elsewhere_when_the_shared_connection_is_busy(pool:
 
 async def test_shared_connection_survives_a_lock_timeout(pool: Pool, dsn: str) -> None:
     async with sharing(pool, shared_settings="SET lock_timeout = '10ms'") as (store, connection):
-        async with locked(dsn, "scheduler_periodic_jobs"):
+        async with locked(dsn, "scheduler_schedules"):
             with pytest.raises(DatabaseUnavailableError, match="LockNotAvailable"):
-                await store.shared.fetch("SELECT FROM scheduler_periodic_jobs")
-            rows = asyncio.create_task(store.schedules.periodic_rows())  # waits on a connection of the pool
+                await store.shared.fetch("SELECT FROM scheduler_schedules")
+            rows = asyncio.create_task(store.schedules.read(["key"]))  # waits on a connection of the pool
             await asyncio.wait([rows], timeout=0.1)  # real time: it must still wait
             assert not rows.done()
         assert await rows == {}

@@ -8,24 +8,25 @@ import asyncpg
 import pytest
 
 from pg_scheduler.jobs.model import JobStatus
-from tests.support.store import NOW, SECOND, Pool
+from tests.support.store import NOW, Pool
 
 JOB: dict[str, Any] = {"job_id": "job", "job_name": "app.work", "execution_time": NOW}
 RUNNING: dict[str, Any] = {"status": "running", "worker_id": "w1", "attempt": 1}
 DONE: dict[str, Any] = {"status": "completed", "finished_at": NOW}
 SCHEDULE: dict[str, Any] = {
-    "dedup_key": "key",
-    "derived_key": True,
-    "job_name": "sweep",
-    "function": "app.sweep",
-    "cron": "* * * * *",
-    "timezone": "UTC",
-    "use_advisory_lock": False,
-    "priority": 5,
-    "max_retries": 0,
-    "enabled": True,
-    "enabled_in_code": True,
+    "schedule_id": "key",
+    "owner": "api",
+    "task": "app.sweep",
+    "trigger": "{}",
+    "kinds": ["every"],
+    "described": "every hour",
+    "task_data": "{}",
+    "options": "{}",
+    "metadata": "{}",
+    "overlap": "allow",
+    "catch_up": "latest",
     "anchor": NOW,
+    "created_at": NOW,
     "updated_at": NOW,
 }
 
@@ -106,16 +107,24 @@ async def test_table_rejects_a_duplicate_id(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("values", "constraint"),
     [
-        ({"cron": None, "timezone": None}, "one_kind"),
-        ({"every": SECOND}, "one_kind"),
-        ({"every": NOW - NOW, "cron": None, "timezone": None}, "interval_positive"),
-        ({"timezone": None}, "zone_goes_with_cron"),
-        ({"priority": 2}, "priority_known"),
-        ({"max_retries": -1}, "max_retries_not_negative"),
+        ({"schedule_id": "x" * 201}, "sizes"),
+        ({"owner": "x"}, "owner_known"),
+        ({"overlap": "x"}, "overlap_known"),
+        ({"catch_up": "x"}, "catch_up_known"),
+        ({"catch_up": "all"}, "catch_up_known"),
+        ({"catch_up_limit": 1}, "catch_up_known"),
+        ({"catch_up": "all", "catch_up_limit": 0}, "catch_up_known"),
+        ({"catch_up": "all", "catch_up_limit": 1, "overlap": "skip"}, "catch_up_known"),
+        ({"jitter_seconds": -1.0}, "intervals_positive"),
+        ({"jitter_seconds": float("nan")}, "intervals_positive"),
+        ({"catch_up_seconds": float("inf")}, "intervals_positive"),
+        ({"max_runs": 0}, "counts"),
+        ({"pause_after_failures": 0}, "counts"),
+        ({"missed": -1}, "counts"),
     ],
 )
 async def test_table_rejects_an_invalid_schedule(pool: Pool, values: dict[str, Any], constraint: str) -> None:
-    await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, "dedup_key": "fine"})
+    await insert(pool, "scheduler_schedules", {**SCHEDULE, "schedule_id": "fine"})
     with pytest.raises(asyncpg.CheckViolationError) as caught:
-        await insert(pool, "scheduler_periodic_jobs", {**SCHEDULE, **values})
-    assert caught.value.constraint_name == f"scheduler_periodic_jobs_{constraint}"
+        await insert(pool, "scheduler_schedules", {**SCHEDULE, **values})
+    assert caught.value.constraint_name == f"scheduler_schedules_{constraint}"

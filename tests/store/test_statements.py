@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,12 +26,12 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
-from pg_scheduler.schedules.model import PeriodicJobConfig
-from pg_scheduler.schedules.sync import plan_sync
 from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
+from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
 from tests.support.store import (
@@ -44,6 +44,7 @@ from tests.support.store import (
     due_in,
     methods_of,
     new_job,
+    new_schedule,
     row,
     worker,
 )
@@ -76,7 +77,7 @@ def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: st
     text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
-    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_periodic_jobs|scheduler_after"
+    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_schedules|scheduler_after"
     # In "scheduled_jobs.ctid" the table is an alias.
     assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
     assert "{" not in code
@@ -196,23 +197,45 @@ async def use_vacuum(store: Store) -> object:
     return day.deleted_completed
 
 
-async def use_periodic(store: Store) -> object:
-    async def sweep() -> None: ...
-
-    config = PeriodicJobConfig(sweep, timedelta(hours=1), dedup_key="key")
-    async with store.schedules.periodic_locked() as connection:
+async def use_schedules(store: Store) -> object:
+    """Call every method of the repository, and return what is left of the schedules."""
+    kinds, anyone = ["every"], Plannable(["declared"], [NAME], ["every"])
+    row, declared = new_schedule(paused_at=NOW), new_schedule("declared", owner="code")
+    async with store.schedules.declaring() as connection:
         now = await store.schedules.now(on=connection)
-        chained = await store.schedules.chained_runs(["key"], on=connection)
-        await store.schedules.write_periodic(
-            plan_sync({"key": config}, {}, now=now, chained=chained), on=connection
-        )
-        await store.schedules.due_periodic(["key"], on=connection)
-        await store.schedules.move_periodic("key", None, now, on=connection)
-    await store.schedules.enable_periodic("key", False)
-    rows, seen_at = await store.schedules.periodic_rows_and_now()
-    assert seen_at == now
-    assert await store.schedules.periodic_rows() == rows
-    return rows["key"].enabled
+        assert await store.schedules.chained_runs(["key"], on=connection) == {}
+        assert await store.schedules.insert(row, kinds, on=connection)
+        assert not await store.schedules.insert(row, kinds, on=connection)
+        await store.schedules.insert(declared, kinds, on=connection)
+        assert list(await store.schedules.declared_now([], on=connection)) == ["declared"]
+        assert await store.schedules.lock(["key"], on=connection) == {
+            "key": (replace(row, updated_at=now), now)
+        }
+        await store.schedules.write(replace(row, runs=3), kinds, on=connection)
+    assert await store.schedules.resume("key", from_now=True)
+    assert not await store.schedules.resume("key", from_now=True)
+    rows, seen_at = await store.schedules.declared(["key"])
+    assert (set(rows), seen_at) == ({"declared", "key"}, now)
+    assert await store.schedules.next_fire_in(anyone) == 1
+    async with store.connections.transaction() as connection:
+        assert await store.schedules.lock_due(anyone, 9, on=connection) == ([], None)
+        assert await store.schedules.lock_last_jobs(["gone"], on=connection) == {}
+        assert await store.dependencies.lock_unfinished(["gone"], connection) == set()
+        ended = EndedJob("job", NAME, JobStatus.FAILED, 1, "why", {}, {"schedule_id": "key"})
+        assert (await store.schedules.note_ends([ended], connection)).events == []
+        await store.schedules.note_last_job("key", "job", on=connection)
+        await store.schedules.advance([ScheduleChange("declared", is_finished=True, missed=2)], on=connection)
+    assert await store.schedules.pause("declared", "a note")
+    assert await store.schedules.pause("gone", None) is None
+    assert await store.schedules.pending_jobs("key") == []
+    page = await store.schedules.list_page(
+        after=None, owner=None, paused=None, task=None, metadata="{}", due_before=None, limit=9
+    )
+    assert {row.schedule_id: row for row in page} == await store.schedules.read(["declared", "key"])
+    assert await store.schedules.get("key") == page[1]
+    assert await store.schedules.vacuum(NOW, 9) == 0
+    assert await store.schedules.remove("key")
+    return [(each.runs, each.missed, each.last_job_id) for each in page]
 
 
 async def use_path(store: Store) -> object:
@@ -306,7 +329,8 @@ async def use_path(store: Store) -> object:
 
 
 @pytest.mark.parametrize(
-    ("use", "expected"), [(use_vacuum, 1), (use_periodic, False), (use_path, (("new",), 9, 14))]
+    ("use", "expected"),
+    [(use_vacuum, 1), (use_schedules, [(0, 2, None), (3, 0, "job")]), (use_path, (("new",), 9, 14))],
 )
 @pytest.mark.parametrize("codec", ["text", "binary"])
 async def test_store_works_with_codecs_of_the_pools_owner(

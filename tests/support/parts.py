@@ -13,6 +13,7 @@ from typing import Any, cast
 from pg_scheduler import Scheduler
 from pg_scheduler.enqueue.outbox import Outbox, OutboxOptions
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -248,8 +249,9 @@ class Parts:
 
     def planner(self, *, grace: int | None = 300, store: Store | None = None) -> Planner:
         store = store or self.store
-        book = ScheduleBook(store, periodic_catalogue, self.tasks, misfire_grace_time=grace)
-        return Planner(store, self.bus, book, self.signals)
+        book = ScheduleBook(store, periodic_catalogue)
+        jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
+        return Planner(store, self.bus, book, self.tasks, jobs, self.outbox(), self.signals)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:

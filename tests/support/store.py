@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.rows import Claim, NewJob
+from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections import session
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -54,6 +55,23 @@ def methods_of(store: Store) -> set[str]:
         for name, _ in inspect.getmembers(type(owner), inspect.isfunction)
         if not name.startswith("_")
     }
+
+
+def new_schedule(schedule_id: str = "key", **changes: Any) -> ScheduleRow:
+    """Return a schedule of a caller that is due every hour, next in a second."""
+    values: dict[str, Any] = {
+        "owner": "api",
+        "task": NAME,
+        "trigger": '{"kind": "every", "every": "PT1H"}',
+        "described": "every hour",
+        "overlap": "allow",
+        "catch_up": "latest",
+        "anchor": NOW,
+        "next_fire_at": NOW + SECOND,
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
+    return ScheduleRow(schedule_id=schedule_id, **(values | changes))
 
 
 def new_job(job_id: str = "job", **changes: Any) -> NewJob:

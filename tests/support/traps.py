@@ -34,7 +34,7 @@ WORDS = sorted(set(re.findall(r"[a-z]\w*", TEXT)))
 CALLED = sorted(set(re.findall(r"[a-z]\w*(?=\s?\()", TEXT)))
 OPERATORS = sorted({*re.findall(r"(?<=\s)[-+*/<>=~!@#%^&|]+(?=\s)", TEXT), "~~", "<>", "<=", ">="})
 
-UTILITIES = {"lock_periodic"}
+UTILITIES = {"lock_declarations"}
 """Statements that have no expressions and cannot be prepared."""
 
 _TOOLS = """

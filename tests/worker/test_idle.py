@@ -96,7 +96,9 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     await planner.run_once()
     await log.take()
     await planner.run_once()
-    assert await log.take() == (["periodic_rows"] if size >= 3 else ["periodic_rows", "reset"])
+    assert await log.take() == (
+        ["next_fire", "read_schedules"] if size >= 3 else ["next_fire", "reset", "read_schedules", "reset"]
+    )
     await listener.drain()
 
 

@@ -33,7 +33,7 @@ MOST = JIT_ABOVE_COST / 10
 JOBS = 50
 POLLING = PollingConfig(min_interval=0.02, idle_start_interval=0.02, max_interval=0.05)
 NAMES = {query.text: name for name, query in load_queries("public").items()}
-IDLE = {"exchange_jobs", "periodic_rows", "renew_lease", "scan_deadlines"}
+IDLE = {"exchange_jobs", "next_fire", "read_schedules", "renew_lease", "scan_deadlines"}
 SETTINGS = {
     "session_preload_libraries": "'auto_explain'",
     "auto_explain.log_min_duration": "0",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -13,7 +15,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.schedules.catalogue import periodic_catalogue
-from pg_scheduler.schedules.model import PeriodicRow
+from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.planner import FAST_POLL_INTERVAL_S, POLL_INTERVAL_S
@@ -58,8 +60,12 @@ async def windows(store: Store) -> list[datetime]:
     return [job.execution_time for job in await jobs(store)]
 
 
-async def row(store: Store, key: str = KEY) -> PeriodicRow:
-    return (await store.schedules.periodic_rows())[key]
+async def rows(store: Store) -> dict[str, ScheduleRow]:
+    return (await store.schedules.declared([]))[0]
+
+
+async def row(store: Store, key: str = KEY) -> ScheduleRow:
+    return (await rows(store))[key]
 
 
 async def test_planner_fires_a_new_schedule_one_interval_after_its_first_write(
@@ -191,9 +197,7 @@ async def test_planners_enqueue_each_fire_time_once_when_they_race(
         await planners[0].run_once()
     store = planners[0]._store
     assert len(await jobs(store)) == 100
-    assert all(
-        each.next_fire_at == NOON + 6 * MINUTE for each in (await store.schedules.periodic_rows()).values()
-    )
+    assert all(each.next_fire_at == NOON + 6 * MINUTE for each in (await rows(store)).values())
     for pool in pools:
         await pool.close()
 
@@ -206,18 +210,18 @@ async def test_planner_enqueues_no_fire_time_twice_when_next_fire_at_is_moved_ba
     await planner.run_once()
     clock.advance(MINUTE)
     await planner.run_once()
-    await pool.execute("UPDATE scheduler_periodic_jobs SET next_fire_at = $1", NOON + MINUTE)
+    await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", NOON + MINUTE)
     await planner.run_once()
     assert await windows(parts.store) == [NOON + MINUTE]
 
 
-async def test_planner_computes_a_missing_next_fire_time(
+async def test_planner_computes_the_next_fire_time_of_a_resumed_schedule(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     periodic(cron="30 * * * *", dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
-    await pool.execute("UPDATE scheduler_periodic_jobs SET next_fire_at = NULL")
+    await pool.execute("UPDATE scheduler_schedules SET resume_from = $1, next_fire_at = $1", NOON)
     await planner.run_once()
     assert (await row(parts.store)).next_fire_at == NOON + 30 * MINUTE
     assert await jobs(parts.store) == []
@@ -232,7 +236,7 @@ async def test_planner_skips_a_due_row_that_another_planner_has_locked(
     clock.advance(MINUTE)
     other = await asyncpg.connect(dsn)
     async with other.transaction():
-        await other.execute("SELECT FROM scheduler_periodic_jobs FOR UPDATE")
+        await other.execute("SELECT FROM scheduler_schedules FOR UPDATE")
         await planner.run_once()
         assert await jobs(parts.store) == []
         assert await planner.run_once() > 0  # no reason to ask without a break
@@ -328,14 +332,13 @@ async def test_planner_writes_a_schedule_switched_while_another_switch_was_writt
     periodic(every=MINUTE, dedup_key=KEY)(work)
     planner = parts.planner()
     await planner.run_once()
-    real = parts.store.schedules.enable_periodic
+    real = parts.store.schedules.pause
 
-    async def meanwhile(dedup_key: str, enabled: bool) -> bool:
-        if not enabled:
-            planner.book.enable(dedup_key, True)
-        return await real(dedup_key, enabled)
+    async def meanwhile(dedup_key: str, note: str | None) -> bool | None:
+        planner.book.enable(dedup_key, True)
+        return await real(dedup_key, note)
 
-    monkeypatch.setattr(parts.store.schedules, "enable_periodic", meanwhile)
+    monkeypatch.setattr(parts.store.schedules, "pause", meanwhile)
     planner.book.enable(KEY, False)
     await planner.book.write_switches()
     assert planner.book.configs()[KEY].enabled
@@ -392,7 +395,7 @@ async def test_planner_fires_no_time_twice_when_a_schedule_is_edited(
     await restarted.prepare()
     await restarted.run_once()
     assert await windows(parts.store) == [NOON + 10 * MINUTE]
-    assert len(await parts.store.schedules.periodic_rows()) == 1
+    assert len(await rows(parts.store)) == 1
     clock.advance(5 * MINUTE)
     await restarted.run_once()
     assert await windows(parts.store) == [NOON + 10 * MINUTE, NOON + 15 * MINUTE]
@@ -415,10 +418,10 @@ async def test_planner_fires_no_time_twice_when_the_clock_is_set_back(parts: Par
 async def test_planner_writes_a_schedule_that_was_added_after_the_start(parts: Parts) -> None:
     planner = parts.planner()
     await planner.run_once()
-    assert await parts.store.schedules.periodic_rows() == {}
+    assert await rows(parts.store) == {}
     periodic(every=MINUTE, dedup_key=KEY)(work)
     await planner.run_once()
-    assert set(await parts.store.schedules.periodic_rows()) == {KEY}
+    assert set(await rows(parts.store)) == {KEY}
 
 
 async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clock: FakeClock) -> None:
@@ -430,7 +433,7 @@ async def test_planner_ignores_schedules_of_other_applications(parts: Parts, clo
     planner = parts.planner()
     await planner.run_once()
     assert await jobs(parts.store) == []
-    assert set(await parts.store.schedules.periodic_rows()) == {"theirs", "ours"}
+    assert set(await rows(parts.store)) == {"theirs", "ours"}
     assert set(planner.book.configs()) == {"ours"}
 
 
@@ -456,16 +459,21 @@ async def test_schedule_book_configs_match_the_code(parts: Parts) -> None:
     assert config == PeriodicJobConfig(work, interval=MINUTE)
 
 
-@pytest.mark.parametrize("broken", ["timezone = 'Mars/Olympus'", "cron = 'bogus'"])
+@pytest.mark.parametrize(
+    "broken", [{"timezone": "Mars/Olympus"}, {"expression": "bogus"}, {"kind": "of.another.node"}]
+)
 async def test_planner_enqueues_the_other_schedules_when_one_row_is_invalid(
-    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: str
+    parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool, broken: dict[str, str]
 ) -> None:
     """Changed by hand, or written by a node that knows more than this one."""
     periodic(cron="* * * * *", dedup_key="bad")(work)
     periodic(every=MINUTE, dedup_key="good")(other_work)
     planner = parts.planner()
     await planner.run_once()
-    await pool.execute(f"UPDATE scheduler_periodic_jobs SET {broken} WHERE dedup_key = 'bad'")
+    await pool.execute(
+        "UPDATE scheduler_schedules SET trigger = trigger || $1::text::jsonb WHERE schedule_id = 'bad'",
+        json.dumps(broken),
+    )
     clock.advance(MINUTE)
     assert await planner.run_once() == POLL_INTERVAL_S
     assert [event.dedup_key for event in seen.of(PeriodicJobBroken)] == ["bad"]
@@ -473,8 +481,17 @@ async def test_planner_enqueues_the_other_schedules_when_one_row_is_invalid(
     clock.advance(MINUTE)
     await planner.run_once()
     assert len(seen.of(PeriodicJobBroken)) == 1, "once is enough"
-    await pool.execute(
-        "UPDATE scheduler_periodic_jobs SET timezone = 'UTC', cron = '* * * * *' WHERE dedup_key = 'bad'"
-    )
+    bad = await row(parts.store, "bad")
+    assert (bad.paused_at, bad.is_broken, bad.last_fire_at) == (NOON + MINUTE, True, None)
+    await planner.prepare()  # a start writes the schedule of the code
     await planner.run_once()
-    assert (await row(parts.store, "bad")).last_fire_at == NOON + 2 * MINUTE
+    assert await row(parts.store, "bad") == replace(
+        bad,
+        trigger=(await row(parts.store, "bad")).trigger,
+        paused_at=None,
+        note=None,
+        is_broken=False,
+        next_fire_at=NOON + 3 * MINUTE,
+        updated_at=NOON + 2 * MINUTE,
+        version=2,
+    )

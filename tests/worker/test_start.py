@@ -15,7 +15,7 @@ from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, now
 
 SERVICES = ("claimer", "planner", "rescuer", "expirer", "deadline_scanner", "vacuum", "heartbeat")
-TABLES = "scheduled_jobs, scheduler_workers, scheduler_periodic_jobs, scheduler_migrations, vacuum_stats"
+TABLES = "scheduled_jobs, scheduler_workers, scheduler_schedules, scheduler_migrations, vacuum_stats"
 
 
 async def hourly() -> None: ...
@@ -32,7 +32,7 @@ async def _schedule(pool: asyncpg.Pool) -> None:
     seen = Recorder(scheduler)
     async with scheduler:
         await seen.until(PassFinished, service="planner")
-    assert await pool.fetchval("SELECT count(*) FROM scheduler_periodic_jobs") == 1
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_schedules") == 1
 
 
 async def first_passes(seen: Recorder) -> None:
@@ -49,7 +49,7 @@ async def test_start_runs_few_statements_when_the_schema_is_up_to_date(dsn: str,
         async with scheduler:
             await first_passes(seen)
             sent = await statements.take()
-    assert sent.named["lock_periodic"] == 0
+    assert sent.named["lock_declarations"] == 0
     assert sent.named["upsert_periodic"] == 0
     assert not {name for name in sent.counts if name in {"CREATE", "ALTER", "LOCK", "DROP"}}
     assert sum(sent.named.values()) <= 20  # 17 when this was written
@@ -86,7 +86,7 @@ async def test_start_does_not_wait_for_another_worker_that_starts(dsn: str, pool
         "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
         " last_beat, lease_until) VALUES ('other', 'host', 1, '1', 1, now(), now(), now() + interval '1 h')"
     )
-    await other.execute("SELECT FROM scheduler_periodic_jobs FOR UPDATE")
+    await other.execute("SELECT FROM scheduler_schedules FOR UPDATE")
     seen: list[Recorder] = []
     async with asyncio.timeout(PATIENCE / 2):
         schedulers = [Scheduler(pool) for _ in range(2)]

@@ -199,7 +199,7 @@ async def _disable_schedules(client: Scheduler, dsn: str) -> None:
         assert client.disable_periodic_job(key)
     connection = await asyncpg.connect(dsn)
     try:
-        while await connection.fetchval("SELECT bool_or(enabled) FROM scheduler_periodic_jobs"):  # noqa: ASYNC110
+        while await connection.fetchval("SELECT bool_or(paused_at IS NULL) FROM scheduler_schedules"):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     finally:
         await connection.close()

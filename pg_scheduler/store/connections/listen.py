@@ -23,12 +23,11 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE
+from pg_scheduler.store.types import DUE, PERIODIC
 
 __all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "RESULT", "SUBSCRIPTIONS", "Subscription"]
 
 HEARTBEAT_REQUEST: Final = "check"
-PERIODIC: Final = "periodic"
 SUBSCRIPTIONS: Final = "subscriptions"
 EVENTS: Final = "events"
 RESULT: Final = "result"

@@ -234,14 +234,52 @@ job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash
     CASE WHEN lease_until >= {first_day} AND lease_until <= {last_day} THEN lease_until END AS lease_until
 
 -- fragment: schedule_columns
-dedup_key, derived_key, job_name, function,
-    CASE WHEN every > {longest_interval} THEN {longest_interval} ELSE every END AS every, cron, timezone,
-    use_advisory_lock, priority, max_retries, enabled, enabled_in_code,
+schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock,
+    trigger::text AS trigger, described, task_data::text AS task_data, options::text AS options,
+    metadata::text AS metadata,
+    CASE WHEN start_at >= {first_day} AND start_at <= {last_fire_day} THEN start_at END AS start_at,
+    CASE WHEN end_at >= {first_day} AND end_at <= {last_fire_day} THEN end_at END AS end_at,
+    max_runs, jitter_seconds, overlap, catch_up, catch_up_limit, catch_up_seconds, pause_after_failures,
     least(greatest(anchor, {first_day}), {last_fire_day}) AS anchor,
+    CASE WHEN next_fire_at IS NOT NULL
+        THEN least(greatest(next_fire_at, {first_day}), {last_fire_day}) END AS next_fire_at,
+    CASE WHEN resume_from IS NOT NULL
+        THEN least(greatest(resume_from, {first_day}), {last_fire_day}) END AS resume_from,
     CASE WHEN last_fire_at >= {first_day} AND last_fire_at <= {last_fire_day}
         THEN last_fire_at END AS last_fire_at,
-    CASE WHEN next_fire_at IS NOT NULL
-        THEN least(greatest(next_fire_at, {first_day}), {last_fire_day}) END AS next_fire_at
+    last_job_id,
+    CASE WHEN paused_at IS NOT NULL
+        THEN least(greatest(paused_at, {first_day}), {last_fire_day}) END AS paused_at,
+    note, is_broken, runs, skipped, missed, failures,
+    least(greatest(created_at, {first_day}), {last_fire_day}) AS created_at,
+    least(greatest(updated_at, {first_day}), {last_fire_day}) AS updated_at,
+    CASE WHEN finished_at IS NOT NULL
+        THEN least(greatest(finished_at, {first_day}), {last_fire_day}) END AS finished_at,
+    version
+
+-- The columns that are written as a whole, with their values, in the order of the parameters.
+
+-- fragment: written_schedule_columns
+schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_lock, trigger, kinds,
+    described, task_data, options, metadata, start_at, end_at, max_runs, jitter_seconds, overlap, catch_up,
+    catch_up_limit, catch_up_seconds, pause_after_failures, anchor, next_fire_at, resume_from, last_fire_at,
+    last_job_id, paused_at, note, is_broken, runs, skipped, missed, failures, created_at, finished_at, version,
+    updated_at
+
+-- fragment: written_schedule_values
+$1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9::text[], $10, ($11::text)::jsonb, ($12::text)::jsonb,
+    ($13::text)::jsonb, $14::timestamptz, $15::timestamptz, $16::bigint, $17::double precision, $18, $19,
+    $20::integer, $21::double precision, $22::integer, $23::timestamptz, $24::timestamptz, $25::timestamptz,
+    $26::timestamptz, $27, $28::timestamptz, $29, $30::boolean, $31::bigint, $32::bigint, $33::bigint,
+    $34::bigint, $35::timestamptz, $36::timestamptz, $37::bigint, coalesce($38, now())
+
+-- The schedules that this node can plan: those that it declares ($2), and those of tasks ($3) and kinds of
+-- triggers ($4) that it has registered.
+
+-- fragment: plannable
+paused_at IS NULL AND next_fire_at IS NOT NULL
+    AND CASE WHEN owner = 'code' THEN schedule_id = ANY ($2::text[]) ELSE task = ANY ($3::text[]) END
+    AND kinds <@ $4::text[]
 
 -- fragment: levels
 (VALUES ({critical}), ({high}), ({normal}), ({low})) AS level (priority)
@@ -263,8 +301,8 @@ dedup_key, derived_key, job_name, function,
 -- fragment: last_fire_day
 '9000-01-01'
 
--- fragment: longest_interval
-'4000 days'
+-- fragment: most_counted
+9223372036854000000
 
 -- fragment: longest_extension_s
 1e9::double precision

@@ -3,41 +3,116 @@
 -- Return the clock of the scheduler.
 SELECT coalesce($1, now());
 
--- name: periodic_rows
+-- name: declared_schedules
 -- route: shared, reserved
--- Return every schedule, and the time.
+-- Return the schedules that were declared in code, or have one of these ids ($2), and the time.
 --
 -- Values that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT {schedule_columns},
     coalesce($1, now()) AS now
-FROM {schema}scheduler_periodic_jobs;
+FROM {schema}scheduler_schedules AS schedule
+WHERE owner = 'code' OR schedule_id = ANY ($2::text[])
+ORDER BY schedule.schedule_id;
 
--- name: lock_periodic
+-- name: lock_declarations
 -- route: caller
--- Let one process at a time write its schedules. Readers do not wait.
-LOCK TABLE {schema}scheduler_periodic_jobs IN SHARE ROW EXCLUSIVE MODE;
+-- Let one process at a time write the schedules that its code declares. The planners do not wait.
+LOCK TABLE {schema}scheduler_schedules IN SHARE UPDATE EXCLUSIVE MODE;
 
--- name: upsert_periodic
+-- name: get_schedule
+-- route: pool
+-- Return one schedule.
+SELECT {schedule_columns} FROM {schema}scheduler_schedules WHERE schedule_id = $1;
+
+-- name: read_schedules
+-- route: shared, reserved
+-- Return schedules by id ($1).
+SELECT {schedule_columns} FROM {schema}scheduler_schedules WHERE schedule_id = ANY ($1::text[]);
+
+-- name: lock_schedules
 -- route: caller
--- Write a schedule as the code defines it.
-INSERT INTO {schema}scheduler_periodic_jobs (
-    dedup_key, derived_key, job_name, function, every, cron, timezone, use_advisory_lock, priority,
-    max_retries, enabled, enabled_in_code, anchor, last_fire_at, next_fire_at, updated_at
+-- Return and lock schedules ($1) in the order of their ids, and the time.
+SELECT {schedule_columns},
+    coalesce($2, now()) AS now
+FROM {schema}scheduler_schedules AS schedule
+WHERE schedule_id = ANY ($1::text[])
+ORDER BY schedule.schedule_id
+FOR UPDATE;
+
+-- name: list_schedules
+-- route: pool
+-- Return a page of schedules in the order of their ids.
+SELECT {schedule_columns}
+FROM {schema}scheduler_schedules AS schedule
+WHERE ($1::text IS NULL OR schedule_id > $1 COLLATE "C")
+  AND ($2::text IS NULL OR owner = $2)
+  AND ($3::boolean IS NULL OR (paused_at IS NOT NULL) = $3)
+  AND ($4::text IS NULL OR task = $4)
+  AND ($5::text IS NULL OR metadata @> $5::jsonb)
+  AND ($6::timestamptz IS NULL OR schedule.next_fire_at < $6)
+ORDER BY schedule.schedule_id COLLATE "C"
+LIMIT $7;
+
+-- name: insert_schedule
+-- route: pool
+-- Insert a schedule if its id is free.
+INSERT INTO {schema}scheduler_schedules (
+    {written_schedule_columns}
+) VALUES (
+    {written_schedule_values}
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, coalesce($16, now()))
-ON CONFLICT (dedup_key) DO UPDATE SET
-    derived_key = EXCLUDED.derived_key, job_name = EXCLUDED.job_name, function = EXCLUDED.function,
-    every = EXCLUDED.every, cron = EXCLUDED.cron, timezone = EXCLUDED.timezone,
-    use_advisory_lock = EXCLUDED.use_advisory_lock, priority = EXCLUDED.priority,
-    max_retries = EXCLUDED.max_retries, enabled = EXCLUDED.enabled,
-    enabled_in_code = EXCLUDED.enabled_in_code, anchor = EXCLUDED.anchor,
-    last_fire_at = EXCLUDED.last_fire_at, next_fire_at = EXCLUDED.next_fire_at,
-    updated_at = EXCLUDED.updated_at;
+ON CONFLICT (schedule_id) DO NOTHING
+RETURNING schedule_id;
 
--- name: delete_periodic
+-- name: write_schedule
 -- route: caller
--- Delete a schedule that moved to another key.
-DELETE FROM {schema}scheduler_periodic_jobs WHERE dedup_key = $1;
+-- Overwrite a schedule that this transaction has locked.
+UPDATE {schema}scheduler_schedules SET (
+    {written_schedule_columns}
+) = (
+    SELECT {written_schedule_values}
+)
+WHERE schedule_id = $1;
+
+-- name: remove_schedule
+-- route: pool
+-- Delete a schedule.
+DELETE FROM {schema}scheduler_schedules WHERE schedule_id = $1 RETURNING schedule_id;
+
+-- name: pause_schedule
+-- route: reserved
+-- Pause a schedule unless it is paused; return a row if it exists, and whether it was changed.
+WITH changed AS (
+    UPDATE {schema}scheduler_schedules SET
+        paused_at = coalesce($3, now()), note = $2, is_broken = FALSE, updated_at = coalesce($3, now())
+    WHERE schedule_id = $1 AND paused_at IS NULL
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
+
+-- name: resume_schedule
+-- route: reserved
+-- Resume a schedule unless it is not paused; return a row if it exists, and whether it was changed.
+--
+-- $2 discards the fire times of the pause; $3 makes those after that instant missed; with neither, all are. The
+-- planner computes the next fire time, since it knows the trigger.
+WITH changed AS (
+    UPDATE {schema}scheduler_schedules AS schedule SET
+        paused_at = NULL, note = NULL, is_broken = FALSE, failures = 0, updated_at = coalesce($4, now()),
+        resume_from = CASE
+            WHEN schedule.next_fire_at IS NULL THEN NULL
+            WHEN $3::timestamptz IS NOT NULL THEN $3
+            WHEN $2::boolean AND schedule.next_fire_at <= coalesce($4, now()) THEN coalesce($4, now())
+            ELSE schedule.resume_from
+        END,
+        next_fire_at = CASE
+            WHEN $3::timestamptz IS NOT NULL THEN least(schedule.next_fire_at, coalesce($4, now()))
+            ELSE schedule.next_fire_at
+        END
+    WHERE schedule_id = $1 AND paused_at IS NOT NULL
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
 -- name: last_chained_run
 -- route: caller
@@ -52,32 +127,143 @@ WHERE finished_at IS NULL
   AND starts_with(job_id, 'periodic:' || $1 || ':')
   AND substr(job_id, length('periodic:' || $1 || ':') + 1) ~ '^[0-9]+$';
 
--- name: due_periodic
+-- name: due_schedules
 -- route: caller
--- Return and lock schedules ($1) whose fire time has come or is not computed yet.
+-- Return and lock due schedules that this node can plan, the longest due first, and the time.
 --
 -- SKIP LOCKED: another process may be planning the same schedules.
-SELECT {schedule_columns}
-FROM {schema}scheduler_periodic_jobs AS schedule
-WHERE enabled
-  AND dedup_key = ANY ($1)
-  AND (schedule.next_fire_at IS NULL OR schedule.next_fire_at <= coalesce($2, now()))
+SELECT {schedule_columns},
+    coalesce($1, now()) AS now
+FROM {schema}scheduler_schedules AS schedule
+WHERE {plannable}
+  AND schedule.next_fire_at <= coalesce($1, now())
 ORDER BY schedule.next_fire_at
-LIMIT 100
+LIMIT $5
 FOR UPDATE SKIP LOCKED;
 
--- name: move_periodic
--- route: caller
--- Advance a schedule to its next fire time.
-UPDATE {schema}scheduler_periodic_jobs SET
-    last_fire_at = coalesce($2, last_fire_at), next_fire_at = $3, updated_at = coalesce($4, now())
-WHERE dedup_key = $1;
+-- name: next_fire
+-- route: shared, reserved
+-- Return the seconds until the next fire time of a schedule that this node can plan.
+SELECT extract(epoch FROM least(greatest(schedule.next_fire_at, {first_day}), {last_fire_day})
+    - coalesce($1, now()))::double precision AS seconds
+FROM {schema}scheduler_schedules AS schedule
+WHERE {plannable}
+ORDER BY schedule.next_fire_at
+LIMIT 1;
 
--- name: enable_periodic
--- route: reserved
--- Enable or disable a schedule. An enabled one continues with its first fire time from now.
-UPDATE {schema}scheduler_periodic_jobs SET
-    enabled = $2, next_fire_at = CASE WHEN $2 AND NOT enabled THEN NULL ELSE next_fire_at END,
-    updated_at = coalesce($3, now())
-WHERE dedup_key = $1
-RETURNING dedup_key;
+-- name: advance_schedules
+-- route: caller
+-- Advance locked schedules ($1) to their next fire times ($2), after those that were planned ($3).
+--
+-- $4 are the jobs enqueued last; $5 to $7 are added to runs, skipped and missed fire times; $8 marks those that
+-- finished. An error in $9 pauses a schedule and leaves its timing. Each row looks up its place in the arrays in
+-- an object that is built once, since a join could become a scan under a plan made for an empty table.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduler_schedules AS schedule SET (
+    next_fire_at, resume_from, last_fire_at, last_job_id, runs, skipped, missed, finished_at, paused_at, note,
+    is_broken, updated_at
+) = (
+    SELECT
+        CASE WHEN change.error IS NULL THEN change.next_fire_at ELSE schedule.next_fire_at END,
+        CASE WHEN change.error IS NOT NULL THEN schedule.resume_from END,
+        coalesce(change.last_fire_at, schedule.last_fire_at),
+        coalesce(change.last_job_id, schedule.last_job_id),
+        least(schedule.runs, {most_counted}) + change.runs,
+        least(schedule.skipped, {most_counted}) + change.skipped,
+        least(schedule.missed, {most_counted}) + change.missed,
+        CASE WHEN change.is_finished THEN coalesce($10, now()) END,
+        CASE WHEN change.error IS NOT NULL THEN coalesce($10, now()) END,
+        change.error,
+        change.error IS NOT NULL,
+        coalesce($10, now())
+    FROM (
+        SELECT
+            ($2::timestamptz[])[at.n] AS next_fire_at, ($3::timestamptz[])[at.n] AS last_fire_at,
+            ($4::text[])[at.n] AS last_job_id, ($5::bigint[])[at.n] AS runs, ($6::bigint[])[at.n] AS skipped,
+            ($7::bigint[])[at.n] AS missed, ($8::boolean[])[at.n] AS is_finished, ($9::text[])[at.n] AS error
+        FROM (SELECT (place.of ->> schedule.schedule_id)::integer AS n OFFSET 0) AS at
+        OFFSET 0
+    ) AS change
+)
+FROM place
+WHERE schedule_id = ANY ($1::text[])
+RETURNING schedule_id;
+
+-- name: note_last_job
+-- route: caller
+-- Record the job that a schedule enqueued last, beside its fire times.
+UPDATE {schema}scheduler_schedules SET last_job_id = $2, updated_at = coalesce($3, now()) WHERE schedule_id = $1
+RETURNING schedule_id;
+
+-- name: lock_last_jobs
+-- route: caller
+-- Lock those of these jobs ($1) that are unfinished, and return them: whether each waits for its first start, and
+-- whether it is locked now.
+--
+-- SKIP LOCKED: the transaction that ends a job locks the job before its schedule.
+WITH locked AS (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL
+    ORDER BY job_id COLLATE "C"
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT job_id, status = 'pending' AND attempt = 0 AND retry_count = 0 AS waits,
+    EXISTS (SELECT FROM locked WHERE locked.job_id = job.job_id) AS is_locked
+FROM {schema}scheduled_jobs AS job
+WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL;
+
+-- name: note_job_end
+-- route: caller
+-- Tell a schedule ($1) that a job of it ($2) ended with a status ($3) and an error ($4); return whether that paused
+-- it.
+--
+-- Under a fixed delay the planner computes the next fire time from now. A failure counts unless the schedule is
+-- paused; a completion resets the count.
+WITH ended AS (
+    SELECT schedule_id,
+        paused_at IS NULL AND $3::text = 'failed' AND pause_after_failures IS NOT NULL AS fails,
+        paused_at IS NULL AND $3::text = 'failed' AND failures + 1 >= pause_after_failures AS pauses,
+        next_fire_at IS NULL AND schedule.finished_at IS NULL AND last_job_id = $2 AS continues
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE schedule_id = $1
+    FOR UPDATE
+)
+UPDATE {schema}scheduler_schedules AS schedule SET
+    failures     = CASE
+        WHEN $3::text = 'completed' THEN 0
+        WHEN ended.fails THEN least(schedule.failures, {most_counted}) + 1
+        ELSE schedule.failures
+    END,
+    paused_at    = CASE WHEN ended.pauses THEN coalesce($5, now()) ELSE schedule.paused_at END,
+    note         = CASE WHEN ended.pauses THEN $4 ELSE schedule.note END,
+    next_fire_at = CASE WHEN ended.continues THEN coalesce($5, now()) ELSE schedule.next_fire_at END,
+    resume_from  = CASE WHEN ended.continues THEN coalesce($5, now()) ELSE schedule.resume_from END,
+    updated_at   = coalesce($5, now())
+FROM ended
+WHERE schedule.schedule_id = ended.schedule_id
+RETURNING ended.pauses IS TRUE AS paused, ended.continues IS TRUE AS continues;
+
+-- name: pending_schedule_jobs
+-- route: pool
+-- Return the ids of at most $2 pending jobs of a schedule, also of blocked ones.
+SELECT job_id
+FROM {schema}scheduled_jobs
+WHERE finished_at IS NULL AND status = 'pending' AND (options ->> 'schedule_id') = $1
+LIMIT $2;
+
+-- name: vacuum_schedules
+-- route: pool
+-- Delete at most $2 schedules of callers that finished before an instant, and count them.
+WITH gone AS (
+    DELETE FROM {schema}scheduler_schedules
+    WHERE schedule_id = ANY (ARRAY (
+        SELECT schedule_id
+        FROM {schema}scheduler_schedules
+        WHERE owner = 'api' AND finished_at <= $1
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;

@@ -1,22 +1,47 @@
-"""Write the schedules declared in code to the database, and enqueue jobs at their fire times.
+"""Write the schedules declared in code to the database, and enqueue jobs at the fire times of all schedules.
 
-Every node runs a planner. One transaction locks a due row, inserts the job of its fire time and sets the next
-fire time; rows that another planner has locked are skipped. The fire time is part of the job's id, so even a
-row that was set back by hand cannot enqueue a fire time twice while its job exists.
+Every node runs a planner, and plans the schedules whose task and trigger it has registered. One transaction
+locks due rows, inserts the jobs of their fire times and advances the rows; rows that another planner has
+locked are skipped. The fire time is part of the job's id, so even a row that was set back by hand cannot
+enqueue a fire time twice while its job exists. An error of one trigger pauses its own schedule only.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
+from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
-from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
-from pg_scheduler.schedules.advance import advance
-from pg_scheduler.schedules.model import PeriodicRow
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
+from pg_scheduler.events import (
+    Event,
+    EventBus,
+    JobCancelled,
+    PeriodicJobBroken,
+    PeriodicJobPlanned,
+    ScheduleBroken,
+    ScheduleFinished,
+    ScheduleFired,
+    ScheduleMissed,
+    ScheduleSkipped,
+)
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.schedules.advance import advance, first_allowed, jitter_of
+from pg_scheduler.schedules.policies import Overlap
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.schedule import catch_up_of
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.combine import first_fire_time
+from pg_scheduler.triggers.base import INSTANT, Trigger
+from pg_scheduler.triggers.kinds import registered_kinds
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -28,11 +53,30 @@ POLL_INTERVAL_S: Final = 30.0
 FAST_POLL_INTERVAL_S: Final = 0.5
 """Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""
 
+SLOW_POLL_INTERVAL_S: Final = 2.0
+"""The same while there are no schedules: one that is added elsewhere is found within 2 seconds."""
+
 LOCKED_RETRY_S: Final = 0.05
 """Seconds until the next pass if all due rows are locked: another node is planning them."""
 
-UNUSABLE: Final = (ValueError, TypeError, LookupError, ArithmeticError)
-"""Errors of a schedule whose row was changed by hand, or by a newer version."""
+MAX_ROWS: Final = 500
+"""Schedules that one transaction plans."""
+
+TIME_LIMIT_S: Final = 0.5
+"""Seconds of computing in one transaction; the remaining schedules wait for the next one."""
+
+BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
+"""The reason of a JobCancelled under Overlap.CANCEL."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """What one transaction writes, and the events that follow its commit."""
+
+    jobs: list[ExtendedJob] = field(default_factory=list)
+    changes: list[ScheduleChange] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
 
 
 class Planner(Service):
@@ -40,18 +84,23 @@ class Planner(Service):
 
     name: ClassVar[str] = "planner"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         store: Store,
         events: EventBus,
         book: ScheduleBook,
+        tasks: TaskRegistry,
+        jobs: ScheduleJobs,
+        outbox: Outbox,
         signals: Signals,
     ) -> None:
         super().__init__(events)
         self._store = store
         self.book = book
+        self._tasks = tasks
+        self._jobs = jobs
+        self._outbox = outbox
         self._signals = signals
-        self._broken: dict[str, PeriodicRow] = {}
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -62,62 +111,156 @@ class Planner(Service):
         await self.book.sync()
         if await self.book.write_switches():
             self._signals.switches_written()
-        rows, now = await self.book.refresh()
-        if now is None:
+        plannable = Plannable(self.book.keys(), self._tasks.names(), sorted(registered_kinds()))
+        if not plannable.declared and not plannable.tasks:
             return POLL_INTERVAL_S
+        next_in = await self._store.schedules.next_fire_in(plannable)
         soonest = 0.0
-        if due := [row.dedup_key for row in rows.values() if self._is_due(row, now)]:
-            soonest = 0.0 if await self._plan(due) else LOCKED_RETRY_S
-            rows, _ = await self.book.refresh()
-        poll = POLL_INTERVAL_S if self._signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
-        next_fire = min(
-            (row.next_fire_at for row in rows.values() if row.next_fire_at and self._is_live(row)),
-            default=None,
-        )
-        if next_fire is None:
-            return poll
-        return max(min((next_fire - now).total_seconds(), poll), soonest)
+        if next_in is not None and next_in <= 0:
+            count = await self._plan(plannable)
+            if count == MAX_ROWS:
+                return 0.0
+            soonest = 0.0 if count else LOCKED_RETRY_S
+            next_in = await self._store.schedules.next_fire_in(plannable)
+        await self.book.refresh()
+        poll = self._poll_interval(has_schedules=next_in is not None or bool(plannable.declared))
+        return poll if next_in is None else max(min(next_in, poll), soonest)
+
+    def _poll_interval(self, *, has_schedules: bool) -> float:
+        if self._signals.notifications_up.is_set:
+            return POLL_INTERVAL_S
+        return FAST_POLL_INTERVAL_S if has_schedules else SLOW_POLL_INTERVAL_S
 
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
         if await self.book.write_switches():
             self._signals.switches_written()
 
-    async def _plan(self, dedup_keys: list[str]) -> bool:
+    async def _plan(self, plannable: Plannable) -> int:
+        """Plan due schedules in one transaction; return how many were locked for it."""
+        schedules = self._store.schedules
         async with self._store.connections.transaction(reserved=True) as connection:
-            now = await self._store.schedules.now(on=connection)
-            rows = await self._store.schedules.due_periodic(dedup_keys, on=connection)
-            planned = [await self._plan_row(row, now, connection) for row in rows]
-        for event in planned:
-            if event is not None:
-                self._events.publish(event)
-        if any(isinstance(event, PeriodicJobPlanned) for event in planned):
+            rows, now = await schedules.lock_due(plannable, MAX_ROWS, on=connection)
+            if now is None:
+                return 0
+            unfinished = await self._unfinished(rows, connection)
+            planned = await self._plan_rows(rows, now, unfinished)
+            if planned.jobs:
+                inserted = await self._store.jobs.insert_extended(planned.jobs, connection=connection)
+                blocked = [job for job in planned.jobs if job.after and job.job_id in inserted]
+                if blocked:
+                    await self._store.dependencies.block(blocked, connection)
+            if planned.changes:
+                await schedules.advance(planned.changes, on=connection)
+        for event in planned.events:
+            self._events.publish(event)
+        if planned.jobs:
             self._signals.jobs_planned()
-        return bool(planned)
+        for job_id in planned.cancelled:
+            await self._cancel(job_id)
+        return len(rows) if planned.changes else 0
 
-    async def _plan_row(
-        self, row: PeriodicRow, now: datetime, connection: Connection
-    ) -> PeriodicJobPlanned | PeriodicJobBroken | None:
-        try:
-            trigger = row.trigger()
-            if row.next_fire_at is None:
-                fire_time, following = None, first_fire_time(trigger, after=now, anchor=row.anchor)
-            else:
-                due = advance(trigger, anchor=row.anchor, first=row.next_fire_at, now=now)
-                fire_time, following = due.fire_time, due.next_fire_at
-        except UNUSABLE as error:
-            self._broken[row.dedup_key] = row
-            return PeriodicJobBroken(row.dedup_key, error)
-        planned = None
-        if fire_time is not None:
-            job = self.book.fire_time_job(row, fire_time, now)
-            await self._store.jobs.insert([job], connection=connection)
-            planned = PeriodicJobPlanned(row.dedup_key, job.job_id, following)
-        await self._store.schedules.move_periodic(row.dedup_key, fire_time, following, on=connection)
+    async def _cancel(self, job_id: str) -> None:
+        """Cancel the job that a new one replaces. If the planner dies before, the new one waits for it."""
+        change = await self._store.jobs.cancel(job_id)
+        if change.worker_id is not None:  # it publishes the event
+            await self._outbox.notify_worker(change.worker_id)
+        elif change.changed:
+            self._events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE))
+
+    async def _unfinished(self, rows: Sequence[ScheduleRow], connection: Connection) -> Mapping[str, LastJob]:
+        """Lock the last jobs that are unfinished, of schedules whose policy depends on them."""
+        last = [row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW]
+        return await self._store.schedules.lock_last_jobs(last, on=connection) if last else {}
+
+    async def _plan_rows(
+        self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob]
+    ) -> Planned:
+        planned = Planned()
+        began = time.monotonic()
+        for row in rows:
+            try:
+                self._plan_row(row, now, unfinished, planned)
+            except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
+                planned.changes.append(
+                    ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
+                )
+                kind = PeriodicJobBroken if row.is_declared else ScheduleBroken
+                planned.events.append(kind(row.schedule_id, error))
+            await asyncio.sleep(0)
+            if time.monotonic() > began + TIME_LIMIT_S:
+                break
         return planned
 
-    def _is_live(self, row: PeriodicRow) -> bool:
-        return row.enabled and self._broken.get(row.dedup_key) != row  # unless its row has changed since
+    def _plan_row(
+        self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], planned: Planned
+    ) -> None:
+        last = unfinished.get(row.last_job_id or "") if row.overlap != Overlap.ALLOW else None
+        is_busy = last is not None and (
+            row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
+        )
+        if last is not None and not is_busy and not last.is_locked:
+            return  # it is about to end: the next pass decides
+        builder = self._jobs.builder(row)
+        trigger = read_trigger(row.trigger)
+        due = advance(
+            trigger,
+            anchor=row.anchor,
+            first=_first(row, trigger),
+            now=now,
+            end=row.end_at,
+            catch_up=catch_up_of(row),
+            grace_s=builder.grace,
+            runs_left=None if row.max_runs is None else max(row.max_runs - row.runs, 0),
+            is_busy=is_busy,
+        )
+        about = row.schedule_id
+        jobs = [
+            builder.fire_time_job(each, each + _jitter(row, trigger, each), now) for each in due.fire_times
+        ]
+        if row.overlap != Overlap.ALLOW:
+            jobs = in_order(jobs, None if last is None else row.last_job_id)
+        if row.overlap == Overlap.CANCEL and jobs and last is not None and row.last_job_id is not None:
+            planned.cancelled.append(row.last_job_id)
+        kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
+        events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
+        if due.skipped:
+            events.append(ScheduleSkipped(about, due.skipped, row.last_job_id or ""))
+        if due.missed:
+            events.append(ScheduleMissed(about, due.missed, due.is_exact))
+        if due.is_finished:
+            events.append(ScheduleFinished(about))
+        planned.jobs += jobs
+        planned.events += events
+        planned.changes.append(
+            ScheduleChange(
+                about,
+                next_fire_at=due.next_fire_at,
+                last_fire_at=due.last_fire_at,
+                last_job_id=jobs[-1].job_id if jobs else None,
+                runs=len(jobs),
+                skipped=due.skipped,
+                missed=due.missed,
+                is_finished=due.is_finished,
+            )
+        )
 
-    def _is_due(self, row: PeriodicRow, now: datetime) -> bool:
-        return self._is_live(row) and (row.next_fire_at is None or row.next_fire_at <= now)
+
+def _first(row: ScheduleRow, trigger: Trigger) -> datetime | None:
+    """Return the first fire time to plan: never at or before the last one that was planned."""
+    last = row.last_fire_at
+    if row.resume_from is not None:
+        after = row.resume_from if row.start_at is None else max(row.resume_from, row.start_at - INSTANT)
+        after = after if last is None else max(after, last)
+        return first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
+    first = row.next_fire_at
+    if first is not None and last is not None and first <= last:
+        return first_allowed(trigger, after=last, anchor=row.anchor, end=row.end_at)
+    return first
+
+
+def _jitter(row: ScheduleRow, trigger: Trigger, fire_time: datetime) -> timedelta:
+    if not row.jitter_seconds:
+        return timedelta(0)
+    following = first_allowed(trigger, after=fire_time, anchor=row.anchor, end=None)
+    return jitter_of(row.schedule_id, fire_time, row.jitter_seconds, following)

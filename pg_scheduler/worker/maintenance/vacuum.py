@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
@@ -18,6 +18,8 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
+
+SCHEDULES_BATCH_SIZE: Final = 1000
 
 __all__ = ["Vacuum", "VacuumOptions"]
 
@@ -104,6 +106,7 @@ class Vacuum(Service):
             step = self._options.step_blocks
             for first in range(0, await self._store.retention.table_blocks(), step):
                 yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
+        await self._delete_schedules()
         batch_size = self._options.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()
@@ -112,6 +115,15 @@ class Vacuum(Service):
             while policy.keep_count is not None and count == batch_size:
                 count = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
                 yield Counter({status: count})
+
+    async def _delete_schedules(self) -> None:
+        """Delete schedules that have finished."""
+        age = _age(self._config.schedules)
+        if age is None:
+            return
+        before = await self._store.schedules.now() - age
+        while await self._store.schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+            pass
 
     async def _report(self, deleted: Counter[JobStatus]) -> None:
         if not deleted.total():

@@ -188,7 +188,42 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (
         events.PeriodicJobBroken("nightly", ValueError("no cron")),
         "ERROR",
-        "schedule nightly has an invalid row, skipped until the row changes: ValueError: no cron",
+        "schedule nightly cannot be planned and is paused, correct and resume it: ValueError: no cron",
+        {},
+    ),
+    (
+        events.ScheduleBroken("nightly", ValueError("no cron")),
+        "ERROR",
+        "schedule nightly cannot be planned and is paused, correct and resume it: ValueError: no cron",
+        {},
+    ),
+    (
+        events.ScheduleFired("nightly", "7f3a", next_fire_at=None),
+        "DEBUG",
+        "schedule nightly: job 7f3a enqueued, next fire time None",
+        {"job_id": "7f3a"},
+    ),
+    (events.ScheduleAdded("nightly"), "INFO", "schedule nightly added", {}),
+    (events.ScheduleUpdated("nightly"), "INFO", "schedule nightly updated", {}),
+    (events.ScheduleRemoved("nightly"), "INFO", "schedule nightly removed", {}),
+    (events.SchedulePaused("nightly", "holidays"), "INFO", "schedule nightly paused: holidays", {}),
+    (events.ScheduleResumed("nightly"), "INFO", "schedule nightly resumed", {}),
+    (
+        events.ScheduleSkipped("nightly", 2, "7f3a"),
+        "INFO",
+        "schedule nightly: 2 fire times dropped, job 7f3a is unfinished",
+        {},
+    ),
+    (
+        events.ScheduleMissed("nightly", 3, is_exact=True),
+        "WARNING",
+        "schedule nightly missed 3 fire times",
+        {},
+    ),
+    (
+        events.ScheduleFinished("nightly"),
+        "INFO",
+        "schedule nightly finished: no further fire time",
         {},
     ),
     (events.ListenerConnected("jobs"), "DEBUG", "listener connected, channel jobs", {}),
@@ -242,7 +277,7 @@ def test_every_public_event_has_a_level_and_a_tested_message() -> None:
     public = {getattr(events, name) for name in events.__all__}
     concrete = {
         kind
-        for kind in public - {Event, events.JobEvent}
+        for kind in public - {Event, events.JobEvent, events.ScheduleEvent}
         if isinstance(kind, type) and issubclass(kind, Event)
     }
     assert set(LEVELS) == concrete == {type(event) for event, *_ in RECORDS}

@@ -87,16 +87,18 @@ def test_parse_timezone_returns_utc_when_the_machine_has_no_time_zone_data(
 def test_advance_returns_the_due_fire_time_and_the_next_one() -> None:
     trigger = Every(MINUTE)
     first = ANCHOR + MINUTE
-    assert advance(trigger, anchor=ANCHOR, first=first, now=first) == Advance(first, first + MINUTE)
+    assert advance(trigger, anchor=ANCHOR, first=first, now=first) == Advance((first,), first, first + MINUTE)
 
 
 def test_advance_returns_the_latest_fire_time_when_several_were_missed() -> None:
     late = advance(Every(MINUTE), anchor=ANCHOR, first=ANCHOR + MINUTE, now=ANCHOR + 10.5 * MINUTE)
-    assert late == Advance(ANCHOR + 10 * MINUTE, ANCHOR + 11 * MINUTE)
+    latest = ANCHOR + 10 * MINUTE
+    assert late == Advance((latest,), latest, ANCHOR + 11 * MINUTE, missed=9)
     cron = Cron("0 12 * * *", ZoneInfo("UTC"))
     noon = ANCHOR + timedelta(hours=12)
-    assert advance(cron, anchor=ANCHOR, first=noon, now=noon + timedelta(days=400, hours=1)) == Advance(
-        noon + timedelta(days=400), noon + timedelta(days=401)
+    latest = noon + timedelta(days=400)
+    assert advance(cron, anchor=ANCHOR, first=noon, now=latest + timedelta(hours=1)) == Advance(
+        (latest,), latest, noon + timedelta(days=401), missed=400
     )
 
 
@@ -106,14 +108,18 @@ def test_advance_never_fires_early_and_always_moves_forward(every: int, later: i
     first = fire_after(trigger, ANCHOR, ANCHOR)
     now = first + timedelta(microseconds=later)
     due = advance(trigger, anchor=ANCHOR, first=first, now=now)
-    assert first <= due.fire_time <= now < due.next_fire_at
-    assert due.next_fire_at - due.fire_time == trigger.every
-    assert (due.fire_time - ANCHOR) % trigger.every == timedelta(0)
+    (fire_time,) = due.fire_times
+    assert due.next_fire_at is not None
+    assert first <= fire_time <= now < due.next_fire_at
+    assert due.next_fire_at - fire_time == trigger.every
+    assert (fire_time - ANCHOR) % trigger.every == timedelta(0)
+    assert due.missed == (fire_time - first) // trigger.every
 
 
 def test_job_id_of_a_fire_time_is_the_same_on_every_node() -> None:
     fire_time = datetime(2030, 6, 1, 14, tzinfo=ZoneInfo("Europe/Berlin"))
-    assert fire_time_job_id("key", fire_time) == "periodic:key:2030-06-01T12:00:00+00:00"
+    assert fire_time_job_id("key", fire_time) == "schedule:key:2030-06-01T12:00:00+00:00"
+    assert fire_time_job_id("key", fire_time, prefix="periodic").startswith("periodic:key:2030")
     assert fire_time_job_id("key", fire_time.astimezone(UTC)) == fire_time_job_id("key", fire_time)
     assert fire_time_job_id("key", fire_time + timedelta(microseconds=1)) != fire_time_job_id(
         "key", fire_time

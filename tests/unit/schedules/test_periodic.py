@@ -19,6 +19,8 @@ from pg_scheduler.schedules import decorator
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.model import PeriodicJobConfig, advisory_lock_key
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every
 
 HOUR = timedelta(hours=1)
 
@@ -76,7 +78,7 @@ def test_periodic_fills_in_the_defaults(schedules: PeriodicCatalogue) -> None:
     assert (config.use_advisory_lock, config.enabled, config.max_retries) == (False, True, 0)
     assert config.priority is JobPriority.NORMAL
     assert (config.job_name, config.function) == ("periodic_sweep", "app.jobs.sweep")
-    assert config.schedule == (HOUR, None, None)
+    assert config.trigger == Every(HOUR)
     assert config.derived_key
     assert not config.named
 
@@ -96,7 +98,7 @@ def test_periodic_keeps_every_given_value(schedules: PeriodicCatalogue, tasks: T
         dedup_key="key",
         enabled=False,
     )
-    assert config.schedule == (None, "0 3 * * *", "Asia/Kathmandu")
+    assert config.trigger == Cron("0 3 * * *", "Asia/Kathmandu")
     assert config.named
     assert not config.derived_key
     assert tasks.resolve("nightly")
@@ -105,7 +107,7 @@ def test_periodic_keeps_every_given_value(schedules: PeriodicCatalogue, tasks: T
 def test_cron_uses_utc_when_no_time_zone_is_given(schedules: PeriodicCatalogue) -> None:
     periodic(cron="0 3 * * *")(make())
     assert only(schedules).timezone is UTC
-    assert only(schedules).schedule == (None, "0 3 * * *", "UTC")
+    assert only(schedules).trigger == Cron("0 3 * * *")
 
 
 def test_periodic_config_is_frozen(schedules: PeriodicCatalogue) -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.schedules.model import PeriodicJobConfig, PeriodicRow
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.sync import SyncPlan, plan_sync
 from pg_scheduler.triggers.cron import Cron
-from pg_scheduler.triggers.interval import Every
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -31,14 +31,14 @@ def by_key(*configs: PeriodicJobConfig) -> dict[str, PeriodicJobConfig]:
 
 def write(
     *configs: PeriodicJobConfig,
-    rows: tuple[PeriodicRow, ...] = (),
+    rows: tuple[ScheduleRow, ...] = (),
     now: datetime = NOW,
     chained: dict[str, datetime] | None = None,
 ) -> SyncPlan:
-    return plan_sync(by_key(*configs), {row.dedup_key: row for row in rows}, now=now, chained=chained or {})
+    return plan_sync(by_key(*configs), {row.schedule_id: row for row in rows}, now=now, chained=chained or {})
 
 
-def stored(config: PeriodicJobConfig, now: datetime = NOW) -> PeriodicRow:
+def stored(config: PeriodicJobConfig, now: datetime = NOW) -> ScheduleRow:
     """The row of a schedule that was new at ``now``."""
     (row,) = write(config, now=now).write
     return row
@@ -46,32 +46,30 @@ def stored(config: PeriodicJobConfig, now: datetime = NOW) -> PeriodicRow:
 
 def test_new_schedule_is_anchored_at_the_current_time() -> None:
     config = PeriodicJobConfig(make(), HOUR, priority=JobPriority.LOW, max_retries=2, use_advisory_lock=True)
-    assert stored(config) == PeriodicRow(
-        dedup_key=config.dedup_key,
-        derived_key=True,
+    assert stored(config) == ScheduleRow(
+        schedule_id=config.dedup_key,
+        owner="code",
+        task="app.sweep",
         job_name="periodic_sweep",
-        function="app.sweep",
-        every=HOUR,
-        cron=None,
-        timezone=None,
-        use_advisory_lock=True,
-        priority=8,
-        max_retries=2,
-        enabled=True,
+        derived_key=True,
         enabled_in_code=True,
+        use_advisory_lock=True,
+        trigger='{"kind": "every", "every": "PT1H"}',
+        described="every hour",
+        options='{"priority": 8, "max_retries": 2}',
+        overlap="allow",
+        catch_up="latest",
         anchor=NOW,
-        last_fire_at=None,
         next_fire_at=NOW + HOUR,
+        created_at=NOW,
+        updated_at=NOW,
     )
-    assert stored(config).trigger() == Every(HOUR)
 
 
 def test_new_cron_schedule_fires_at_its_first_time() -> None:
     row = stored(PeriodicJobConfig(make(), cron="30 2 * * *", timezone="Asia/Kathmandu"))
-    assert (row.every, row.cron, row.timezone) == (None, "30 2 * * *", "Asia/Kathmandu")
     assert row.next_fire_at == datetime(2030, 1, 1, 20, 45, tzinfo=UTC)
-    trigger = row.trigger()
-    assert isinstance(trigger, Cron)
+    assert read_trigger(row.trigger) == Cron("30 2 * * *", "Asia/Kathmandu")
 
 
 def test_unchanged_schedule_is_not_written() -> None:
@@ -92,7 +90,14 @@ def test_changed_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
         make("renamed"), HOUR, dedup_key="key", job_name="named", priority=JobPriority.HIGH, max_retries=1
     )
     (row,) = write(config, rows=(old,), now=NOW + 5 * HOUR).write
-    assert row == replace(old, function="app.renamed", job_name="named", priority=3, max_retries=1)
+    assert row == replace(
+        old,
+        task="app.renamed",
+        job_name="named",
+        options='{"priority": 3, "max_retries": 1}',
+        version=2,
+        updated_at=NOW + 5 * HOUR,
+    )
 
 
 def test_edited_schedule_with_an_explicit_key_fires_at_its_new_next_time() -> None:
@@ -116,17 +121,17 @@ def test_edited_schedule_repeats_no_fire_time_when_the_clock_went_back() -> None
 def test_schedule_changes_from_interval_to_cron() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
     (row,) = write(PeriodicJobConfig(make(), cron="15 * * * *", dedup_key="key"), rows=(old,)).write
-    assert row.schedule == (None, "15 * * * *", "UTC")
+    assert read_trigger(row.trigger) == Cron("15 * * * *")
     assert row.next_fire_at == NOW + 15 * MINUTE
 
 
 def test_edited_schedule_with_a_derived_key_moves_its_row_to_the_new_key() -> None:
-    old = replace(stored(PeriodicJobConfig(make(), HOUR)), last_fire_at=NOW + HOUR, enabled=False)
+    old = replace(stored(PeriodicJobConfig(make(), HOUR)), last_fire_at=NOW + HOUR, paused_at=NOW)
     edited = PeriodicJobConfig(make(), 25 * MINUTE)
     changed = write(edited, rows=(old,), now=NOW + 70 * MINUTE)
-    assert changed.delete == (old.dedup_key,)
+    assert changed.delete == (old.schedule_id,)
     (row,) = changed.write
-    assert row.dedup_key == edited.dedup_key != old.dedup_key
+    assert row.schedule_id == edited.dedup_key != old.schedule_id
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (NOW, NOW + HOUR, NOW + 75 * MINUTE)
     assert not row.enabled, "a disabled schedule stays disabled"
 
@@ -143,15 +148,15 @@ def test_schedule_with_an_explicit_key_takes_over_no_other_row() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     changed = write(PeriodicJobConfig(make(), HOUR, dedup_key="key"), rows=(old,), now=NOW + HOUR)
     assert changed.delete == ()
-    assert [row.dedup_key for row in changed.write] == ["key"]
+    assert [row.schedule_id for row in changed.write] == ["key"]
 
 
 def test_only_the_edited_schedule_moves_when_a_function_has_two() -> None:
     kept, edited = PeriodicJobConfig(make(), HOUR), PeriodicJobConfig(make(), 5 * MINUTE)
     rows = (stored(kept), stored(PeriodicJobConfig(make(), 10 * MINUTE)))
     changed = write(kept, edited, rows=rows, now=NOW + MINUTE)
-    assert changed.delete == (rows[1].dedup_key,)
-    assert [(row.dedup_key, row.anchor) for row in changed.write] == [(edited.dedup_key, NOW)]
+    assert changed.delete == (rows[1].schedule_id,)
+    assert [(row.schedule_id, row.anchor) for row in changed.write] == [(edited.dedup_key, NOW)]
 
 
 def test_two_edited_schedules_of_one_function_get_new_rows() -> None:
@@ -166,7 +171,7 @@ def test_schedule_row_moves_to_one_key_only() -> None:
     old = stored(PeriodicJobConfig(make(), HOUR))
     edited = tuple(PeriodicJobConfig(make(), n * MINUTE) for n in (1, 2))
     changed = write(*edited, rows=(old,), now=NOW + MINUTE)
-    assert changed.delete == (old.dedup_key,)
+    assert changed.delete == (old.schedule_id,)
     assert sorted(row.anchor for row in changed.write) == [NOW, NOW + MINUTE]
 
 
@@ -176,13 +181,13 @@ def test_schedule_row_without_a_function_in_this_process_is_not_changed() -> Non
 
 def test_enabled_is_set_by_the_latest_change_in_code_or_by_a_call() -> None:
     on, off = (PeriodicJobConfig(make(), HOUR, enabled=enabled) for enabled in (True, False))
-    switched_off = replace(stored(on), enabled=False)
-    switched_on = replace(stored(off), enabled=True)
+    switched_off = replace(stored(on), paused_at=NOW)
+    switched_on = replace(stored(off), paused_at=None)
     assert write(on, rows=(switched_off,)) == SyncPlan((), ()), "the call came after the code"
     assert write(off, rows=(switched_on,)) == SyncPlan((), ())
     (row,) = write(off, rows=(stored(on),)).write
     assert (row.enabled, row.enabled_in_code) == (False, False), "the code came last"
-    (row,) = write(on, rows=(replace(stored(off), enabled=False),)).write
+    (row,) = write(on, rows=(replace(stored(off), paused_at=NOW),)).write
     assert (row.enabled, row.enabled_in_code) == (True, True)
     (row,) = write(off, rows=(switched_off,)).write
     assert (row.enabled, row.enabled_in_code) == (False, False), "both agree"

@@ -1,0 +1,114 @@
+"""Inspect, enable, disable and trigger periodic functions."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Final
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.schedules import Schedules
+from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import NewJob
+from pg_scheduler.schedules.model import PeriodicJobConfig
+from pg_scheduler.worker.lifecycle import log_failure
+
+__all__ = ["PeriodicMethods"]
+
+NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
+
+
+class PeriodicMethods(SchedulerParts):
+    """The methods of `Scheduler` for periodic jobs."""
+
+    _switch_tasks: set[asyncio.Task[None]]
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Schedules that are added, changed and read at run time."""
+        return Schedules(self)
+
+    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the periodic functions of this process by dedup key."""
+        return self._periodic.configs()
+
+    def enable_periodic_job(self, dedup_key: str) -> bool:
+        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._switch(dedup_key, True)
+
+    def disable_periodic_job(self, dedup_key: str) -> bool:
+        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
+        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._switch(dedup_key, False)
+
+    async def trigger_periodic_job(self, dedup_key: str) -> str | None:
+        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Returns:
+            The id of the job, or None if the key is unknown in this process.
+        """
+        if dedup_key not in self._periodic.configs():
+            return None
+        with suppress(SchemaForbiddenError):  # a role that may only insert jobs
+            job_id = await self.schedules.trigger(dedup_key)
+            if job_id is not None:
+                return job_id
+        row = self._periodic.declared_row(dedup_key, await self._store.schedules.now())
+        if row is None:
+            return None
+        # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
+        job = self._schedule_jobs.builder(row).manual_job(row.created_at)
+        return await self._enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)
+
+    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process.
+
+        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
+        function_module``; ``interval`` (seconds) or ``cron`` and ``timezone``; ``next_fire_at`` and
+        ``last_fire_at`` as the running Scheduler last read them from the database.
+        """
+        return self._periodic.status(dedup_key)
+
+    def _switch(self, dedup_key: str, enabled: bool) -> bool:
+        self._store.connections.check_thread()
+        if not self._periodic.enable(dedup_key, enabled):
+            return False
+        runtime = self._runtime
+        if self._life.is_running and runtime is not None and runtime.config.plans:
+            runtime.signals.schedules_changed()
+            return True
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # without a loop, the next start writes it
+            return True
+        task = loop.create_task(self._write_switches(), name="pg_scheduler switch")
+        self._switch_tasks.add(task)
+        task.add_done_callback(log_failure)
+        task.add_done_callback(self._switch_tasks.discard)
+        return True
+
+    async def _write_switches(self) -> None:
+        try:
+            written = await self._periodic.write_switches()
+            if self._periodic.has_unwritten_switches:  # no node has stored the schedule yet
+                await self._periodic.sync()
+                written = await self._periodic.write_switches() or written
+            await self._periodic.refresh()
+        except SchemaMissingError as error:
+            logger.warning(NO_TABLES, error, extra=record_fields())
+            return
+        if written:
+            await self._outbox.notify_schedules()

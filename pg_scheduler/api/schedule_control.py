@@ -1,0 +1,224 @@
+"""Read, pause, resume, remove and trigger schedules."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.enqueue.schedule_writer import ScheduleWriter
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events import Event, SchedulePaused, ScheduleRemoved, ScheduleResumed
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
+from pg_scheduler.schedules.definition import check_schedule_id
+from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
+from pg_scheduler.store.connections.listen import PERIODIC
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.triggers.base import INSTANT
+
+__all__ = ["ScheduleControl"]
+
+MAX_PAGE_LENGTH: Final = 10_000
+MAX_BACKFILL: Final = 100_000
+
+
+class ScheduleControl:
+    """The methods of ``scheduler.schedules`` that do not change a definition.
+
+    Args:
+        parts: The Scheduler.
+    """
+
+    def __init__(self, parts: SchedulerParts) -> None:
+        self._parts = parts
+        self._store = parts._store  # noqa: SLF001 - a facet of this object
+        self._writer = ScheduleWriter(
+            self._store,
+            parts._schedule_jobs,  # noqa: SLF001
+            max_payload_bytes=parts._config.max_payload_bytes,  # noqa: SLF001
+        )
+
+    async def get(self, schedule_id: str) -> Schedule | None:
+        """Return the schedule, or None if it does not exist."""
+        row = await self._store.schedules.get(check_schedule_id(schedule_id))
+        return None if row is None else schedule_from_row(row)
+
+    async def list(
+        self,
+        *,
+        owner: Literal["code", "api"] | None = None,
+        paused: bool | None = None,
+        task: JobFunction | str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        due_before: datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Schedule]:
+        """Return a page of schedules, ordered by id.
+
+        Args:
+            owner: Only those that ``@periodic`` declares ("code") or that calls added ("api").
+            paused: Only those that are paused, or only the others.
+            task: Only those of this function or task name.
+            metadata: Only those whose metadata contains this object.
+            due_before: Only those whose next fire time is before this timezone-aware time.
+            after: ``next`` of the previous page; None for the first page.
+            limit: Schedules per page, 1 to 10,000.
+
+        Raises:
+            ValueError: A time is naive, or another value is out of range.
+        """
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        if owner not in {None, "code", "api"}:
+            raise ConfigurationError(f"owner must be 'code', 'api' or None, not {owner!r}")
+        rows = await self._store.schedules.list_page(
+            after=None if after is None else check_text("after", after),
+            owner=owner,
+            paused=None if paused is None else check_kind("paused", paused, bool),
+            task=None if task is None else self._task_name(task),
+            metadata=None if metadata is None else json.dumps(check_kind("metadata", metadata, dict)),
+            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
+            limit=limit + 1,
+        )
+        page = rows[:limit]
+        following = page[-1].schedule_id if len(rows) > limit else None
+        return Page(map(schedule_from_row, page), next=following)
+
+    async def pause(self, schedule_id: str, *, note: str | None = None) -> bool:
+        """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
+
+        Args:
+            schedule_id: The schedule.
+            note: The reason, for people.
+
+        Returns:
+            False if the id is unknown. Pausing a paused schedule changes nothing.
+        """
+        text = None if note is None else check_text("note", note)
+        changed = await self._store.schedules.pause(check_schedule_id(schedule_id), text)
+        if changed:
+            await self._announce(SchedulePaused(schedule_id, text))
+        return changed is not None
+
+    async def resume(
+        self, schedule_id: str, *, resume_from: datetime | Literal["now", "pause"] = "now"
+    ) -> bool:
+        """Resume a paused schedule.
+
+        Args:
+            schedule_id: The schedule.
+            resume_from: ``"now"`` discards the fire times of the pause, ``"pause"`` makes all of them missed,
+                and a timezone-aware datetime those since then. ``catch_up`` decides what missed ones become.
+
+        Returns:
+            False if the id is unknown. Resuming a schedule that is not paused changes nothing.
+
+        Raises:
+            ValueError: ``resume_from`` is naive or another text.
+        """
+        since = None
+        if isinstance(resume_from, str):
+            if resume_from not in {"now", "pause"}:
+                raise ConfigurationError(
+                    f"resume_from must be 'now', 'pause' or a datetime, not {resume_from!r}"
+                )
+        else:
+            since = check_execution_time(resume_from, name="resume_from") - INSTANT
+        changed = await self._store.schedules.resume(
+            check_schedule_id(schedule_id), from_now=resume_from == "now", since=since
+        )
+        if changed:
+            await self._announce(ScheduleResumed(schedule_id))
+        return changed is not None
+
+    async def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
+        """Delete a schedule. The next start writes one declared in code again: pause it instead.
+
+        Args:
+            schedule_id: The schedule.
+            cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run.
+
+        Returns:
+            False if the id is unknown.
+        """
+        check_kind("cancel_jobs", cancel_jobs, bool)
+        removed = await self._store.schedules.remove(check_schedule_id(schedule_id))
+        if cancel_jobs:
+            while job_ids := await self._store.schedules.pending_jobs(schedule_id):
+                for job_id in job_ids:
+                    await self._parts.cancel_job(job_id)  # type: ignore[attr-defined] # a method of Scheduler
+        if removed:
+            await self._announce(ScheduleRemoved(schedule_id))
+        return removed
+
+    async def trigger(self, schedule_id: str) -> str | None:
+        """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
+
+        Returns:
+            The id of the job, or None if the id of the schedule is unknown.
+        """
+        job = await self._writer.trigger(check_schedule_id(schedule_id))
+        if job is None:
+            return None
+        await self._parts._outbox.notify_due(job.execution_time)  # noqa: SLF001
+        return job.job_id
+
+    async def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, *, limit: int = 1000
+    ) -> builtins.list[str]:
+        """Enqueue one job for each fire time in a span, in order, unless its row still exists.
+
+        Args:
+            schedule_id: The schedule.
+            start: The first instant of the span, timezone-aware.
+            end: The end of the span, which is excluded.
+            limit: The number of fire times at most, up to 100,000.
+
+        Returns:
+            The ids of the enqueued jobs.
+
+        Raises:
+            ValueError: A time is naive, or the span has more than ``limit`` fire times.
+            ScheduleNotFoundError: The id is unknown; a LookupError.
+        """
+        jobs = await self._writer.backfill(
+            check_schedule_id(schedule_id),
+            check_execution_time(start, name="start"),
+            check_execution_time(end, name="end"),
+            check_count("limit", limit, least=1, most=MAX_BACKFILL),
+        )
+        if jobs:
+            await self._parts._outbox.notify_due(min(job.execution_time for job in jobs))  # noqa: SLF001
+        return [job.job_id for job in jobs]
+
+    def _task_name(self, func: JobFunction | str) -> str:
+        if isinstance(func, str):
+            return check_name(func)
+        return self._parts._tasks.adopt(func).name  # noqa: SLF001
+
+    def _json_arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments as JSON carries them; a task that is registered here validates them."""
+        task = self._parts._tasks.resolve(name)  # noqa: SLF001
+        return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
+
+    async def _announce(
+        self, event: Event, *, connection: Connection | None = None, due: datetime | None = None
+    ) -> None:
+        """Publish an event, and wake the planners of all nodes."""
+        if connection is not None:  # sent by the caller's commit, or never
+            await self._store.locks.notify([PERIODIC], connection=connection)
+            return
+        parts = self._parts
+        parts._events.publish(event)  # noqa: SLF001
+        if due is not None:
+            await parts._outbox.notify_due(due)  # noqa: SLF001
+        if parts._runtime is not None:  # noqa: SLF001
+            parts._runtime.signals.schedules_changed()  # noqa: SLF001
+        await parts._outbox.notify_schedules()  # noqa: SLF001

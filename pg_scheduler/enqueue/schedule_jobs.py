@@ -1,0 +1,161 @@
+"""Build the jobs of schedules: options that a schedule does not set take the values of its task."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
+from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, NewJob
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.unset import Unset
+from pg_scheduler.jobs.validation import MAX_INTEGER, check_count, check_grace, check_timeout
+from pg_scheduler.schedules.advance import fire_time_job_id
+from pg_scheduler.schedules.definition import to_seconds
+from pg_scheduler.schedules.model import advisory_lock_key
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.triggers.combine import is_fixed_delay
+
+__all__ = ["JobBuilder", "ScheduleJobs", "in_order"]
+
+TELL_SCHEDULE: Final = json.dumps({"schedule": True})
+"""The consequence of the end of a job of which its schedule wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBuilder:
+    """Builds the jobs of one schedule."""
+
+    row: ScheduleRow
+    task_data: str
+    priority: int
+    max_retries: int
+    grace: int | None
+    timeout_s: float | None
+    keep_result_s: float | None
+    on_end: str | None
+
+    def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
+        """Return the job of a fire time.
+
+        Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
+        """
+        job_id = fire_time_job_id(self.row.schedule_id, fire_time, prefix=self._prefix)
+        return self._job(job_id, due, now, fire_time)
+
+    def manual_job(self, now: datetime) -> ExtendedJob:
+        """Return a job beside the fire times that is due now."""
+        return self._job(f"{self._prefix}:{self.row.schedule_id}:manual:{new_job_id()}", now, now, None)
+
+    @property
+    def _prefix(self) -> str:
+        return "periodic" if self.row.is_declared else "schedule"
+
+    def _job(self, job_id: str, due: datetime, now: datetime, fire_time: datetime | None) -> ExtendedJob:
+        row = self.row
+        late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
+        job = NewJob(
+            job_id=job_id,
+            job_name=row.task if row.job_name is None else row.job_name,
+            execution_time=due,
+            task_data=self.task_data,
+            priority=self.priority,
+            max_retries=self.max_retries,
+            misfire_grace_time=None if self.grace is None else min(self.grace + late_s, MAX_INTEGER),
+            timeout_seconds=self.timeout_s,
+            function=None if row.job_name is None else row.task,
+            lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
+        )
+        options: dict[str, Any] = {"schedule_id": row.schedule_id}
+        if fire_time is not None:
+            options["fire_time"] = fire_time.isoformat()
+        if self.keep_result_s is not None:
+            options["keep_result"] = self.keep_result_s
+        return ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
+
+
+class ScheduleJobs:
+    """Resolves the options of the jobs of schedules when they are enqueued.
+
+    Args:
+        tasks: The registered functions.
+        misfire_grace_time: The Scheduler's misfire grace time in seconds; None for no limit.
+    """
+
+    def __init__(self, tasks: TaskRegistry, *, misfire_grace_time: int | None) -> None:
+        self._tasks = tasks
+        self._grace = misfire_grace_time
+
+    def builder(self, row: ScheduleRow) -> JobBuilder:
+        """Return the builder of a schedule's jobs.
+
+        Raises:
+            ValueError: The row contains an invalid option; a TypeError if it has another type.
+        """
+        task = self._tasks.resolve(row.task)
+        options = json.loads(row.options)
+        if not isinstance(options, dict):
+            raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
+        priority = options.get("priority", (task.priority if task else JobPriority.NORMAL).db_value)
+        if priority not in {each.db_value for each in JobPriority}:
+            raise ValueError(f"options.priority must be 1, 3, 5 or 8, not {priority!r}")
+        grace: int | Unset | None = task.misfire_grace_time if task else self._grace
+        if isinstance(grace, Unset):
+            grace = self._grace
+        if "misfire_grace_time" in options:
+            grace = check_grace(options["misfire_grace_time"])
+        timeout = task.timeout if task else DEFAULT_TIMEOUT.total_seconds()
+        if "timeout" in options:
+            timeout = check_timeout(options["timeout"])
+        keep = options.get("keep_result", task.keep_result if task else None)
+        return JobBuilder(
+            row,
+            task_data=_task_data(row, task),
+            priority=priority,
+            max_retries=check_count(
+                "max_retries", options.get("max_retries", task.max_retries if task else 0)
+            ),
+            grace=grace,
+            timeout_s=timeout,
+            keep_result_s=None if keep is None else to_seconds("keep_result", keep),
+            on_end=TELL_SCHEDULE if _wants_ends(row) else None,
+        )
+
+
+def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[ExtendedJob]:
+    """Return the jobs, each blocked until the one before has ended."""
+    found: list[ExtendedJob] = []
+    for job in jobs:
+        found.append(job if last_job_id is None else _queued(job, last_job_id))
+        last_job_id = job.job_id
+    return found
+
+
+def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
+    """Return the job, blocked until another one has ended."""
+    return ExtendedJob.of(
+        job, job.extras._replace(blocked_on="after"), after=(parent,), after_outcome="ended"
+    )
+
+
+def _wants_ends(row: ScheduleRow) -> bool:
+    return row.pause_after_failures is not None or is_fixed_delay(read_trigger(row.trigger))
+
+
+def _task_data(row: ScheduleRow, task: Task | None) -> str:
+    """Return the arguments of the jobs, which must still fit the task, with all metadata."""
+    metadata = json.loads(row.metadata)
+    if not isinstance(metadata, dict):
+        raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
+    args, kwargs = decode(row.task_data)
+    if task is None:
+        return with_metadata(encode(args, kwargs), NO_METADATA, metadata)
+    return with_metadata(task.encode(args, kwargs), task.metadata, metadata)

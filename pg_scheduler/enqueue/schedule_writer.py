@@ -1,0 +1,305 @@
+"""Add, change and trigger schedules. Each call is one transaction with what follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+    ScheduleOwnedByCodeError,
+)
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.schedules.definition import Definition, restarted, retimed
+from pg_scheduler.schedules.policies import Overlap
+from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.store import Store
+from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
+from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.serialization import kinds_of
+
+__all__ = ["ScheduleWriter"]
+
+MAX_ATTEMPTS = 5
+"""Attempts to add a schedule that others remove at the same moment."""
+
+TIMING = frozenset({"trigger", "start", "end", "max_runs"})
+"""Fields that decide when a schedule fires."""
+
+
+class ScheduleWriter:
+    """Writes the schedules of callers.
+
+    Args:
+        jobs: Builds the jobs of schedules.
+        max_payload_bytes: The maximum size of the arguments; None for no limit.
+    """
+
+    def __init__(self, store: Store, jobs: ScheduleJobs, *, max_payload_bytes: int | None) -> None:
+        self._store = store
+        self._jobs = jobs
+        self._max_bytes = max_payload_bytes
+
+    async def add(
+        self,
+        schedule_id: str,
+        definition: Definition,
+        *,
+        run_now: bool,
+        paused: bool,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+    ) -> tuple[ScheduleRow, str]:
+        """Store a schedule; return its row and whether it was "added", "updated" or "kept".
+
+        Raises:
+            ValueError: A value is invalid, or there is no fire time.
+            ScheduleConflictError: The id exists and the resolution is RAISE.
+            ScheduleOwnedByCodeError: The id is declared in code.
+        """
+        async with self._store.jobs.all_or_nothing(connection) as transaction:
+            now = await self._store.jobs.clock(connection=transaction)
+            new = definition.applied_to(_blank(schedule_id, now), max_bytes=self._max_bytes)
+            for _ in range(MAX_ATTEMPTS):
+                row, change = await self._insert_or_replace(
+                    new, now, paused=paused, conflict_resolution=conflict_resolution, on=transaction
+                )
+                if row is not None:
+                    break
+            else:
+                raise ScheduleConflictError(schedule_id, 1)
+            if run_now and change != "kept":
+                job = self._jobs.builder(row).manual_job(now)
+                row = await self._enqueue(row, [job], transaction)
+        return row, change
+
+    async def _insert_or_replace(
+        self,
+        new: ScheduleRow,
+        now: datetime,
+        *,
+        paused: bool,
+        conflict_resolution: ConflictResolution,
+        on: Connection,
+    ) -> tuple[ScheduleRow | None, str]:
+        schedules = self._store.schedules
+        locked = await schedules.lock([new.schedule_id], on=on)
+        if new.schedule_id not in locked:
+            row = restarted(replace(new, paused_at=now if paused else None), now=now)
+            inserted = await schedules.insert(row, _kinds(row), on=on)
+            return (row, "added") if inserted else (None, "")
+        old, _ = locked[new.schedule_id]
+        if old.is_declared:
+            raise ScheduleOwnedByCodeError(old.schedule_id)
+        if old.finished_at is not None:
+            row = replace(
+                new,
+                created_at=old.created_at,
+                version=next_version(old),
+                last_fire_at=old.last_fire_at,
+                last_job_id=old.last_job_id,
+                paused_at=now if paused else None,
+            )
+            row = restarted(row, now=now)
+            await schedules.write(row, _kinds(row), on=on)
+            return row, "added"
+        if conflict_resolution is ConflictResolution.RAISE:
+            raise ScheduleConflictError(old.schedule_id, old.version)
+        if conflict_resolution is ConflictResolution.IGNORE:
+            return old, "kept"
+        row = _with_definition_of(new, old)
+        if not _has_same_timing(row, old):
+            row = retimed(row, now=now)
+        if row == old:
+            return old, "kept"
+        row = replace(row, version=next_version(old), updated_at=now)
+        await schedules.write(row, _kinds(row), on=on)
+        return row, "updated"
+
+    async def update(self, schedule_id: str, definition: Definition, if_version: int | None) -> ScheduleRow:
+        """Change the given fields of a schedule, and return its row.
+
+        Raises:
+            ValueError: A value is invalid, or there is no fire time.
+            ScheduleNotFoundError: The id is unknown.
+            ScheduleConflictError: The version differs.
+            ScheduleOwnedByCodeError: The schedule is declared in code.
+        """
+        schedules = self._store.schedules
+        async with self._store.jobs.all_or_nothing() as transaction:
+            locked = await schedules.lock([schedule_id], on=transaction)
+            if schedule_id not in locked:
+                raise ScheduleNotFoundError(schedule_id)
+            old, now = locked[schedule_id]
+            if old.is_declared:
+                raise ScheduleOwnedByCodeError(schedule_id)
+            if if_version is not None and if_version != old.version:
+                raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
+            row = definition.applied_to(old, max_bytes=self._max_bytes)
+            if definition.given() & TIMING:
+                row = _retimed_after_edit(row, old, now)
+            row = replace(row, version=next_version(old), updated_at=now)
+            await schedules.write(row, _kinds(row), on=transaction)
+        return row
+
+    async def trigger(self, schedule_id: str) -> ExtendedJob | None:
+        """Enqueue one job of a schedule now; return None for an unknown id."""
+
+        async def enqueue(transaction: Connection) -> list[ExtendedJob] | None:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction)
+            if schedule_id not in locked:
+                return None
+            row, now = locked[schedule_id]
+            job = self._jobs.builder(row).manual_job(now)
+            await self._enqueue(row, [job], transaction)
+            return [job]
+
+        jobs = await self._store.statements.run_retrying(enqueue)
+        return None if jobs is None else jobs[0]
+
+    async def backfill(
+        self, schedule_id: str, start: datetime, end: datetime, limit: int
+    ) -> list[ExtendedJob]:
+        """Enqueue a job for each fire time in ``start <= t < end`` whose row does not exist; return those.
+
+        Raises:
+            ValueError: There are more than ``limit`` fire times.
+            ScheduleNotFoundError: The id is unknown.
+        """
+
+        async def enqueue(transaction: Connection) -> list[ExtendedJob]:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction)
+            if schedule_id not in locked:
+                raise ScheduleNotFoundError(schedule_id)
+            row, now = locked[schedule_id]
+            fires = _fire_times(row, start, end, limit)
+            builder = self._jobs.builder(row)
+            jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
+            existing = await self._store.jobs.statuses_of(
+                [job.job_id for job in jobs], connection=transaction
+            )
+            jobs = [job for job in jobs if job.job_id not in existing]
+            if jobs:
+                await self._enqueue(row, jobs, transaction)
+            return jobs
+
+        return await self._store.statements.run_retrying(enqueue)
+
+    async def _enqueue(
+        self, row: ScheduleRow, jobs: Sequence[ExtendedJob], transaction: Connection
+    ) -> ScheduleRow:
+        """Insert jobs beside the fire times of a locked schedule. Unless jobs may overlap, each one waits."""
+        if row.overlap != Overlap.ALLOW:
+            last = row.last_job_id
+            if last is not None and not await self._store.dependencies.lock_unfinished([last], transaction):
+                last = None
+            jobs = in_order(jobs, last)
+        await self._store.jobs.insert_extended(jobs, connection=transaction)
+        if blocked := [job for job in jobs if job.after]:
+            await self._store.dependencies.block(blocked, transaction)
+        last_job_id = jobs[-1].job_id
+        await self._store.schedules.note_last_job(row.schedule_id, last_job_id, on=transaction)
+        return replace(row, last_job_id=last_job_id)
+
+
+def _blank(schedule_id: str, now: datetime) -> ScheduleRow:
+    return ScheduleRow(
+        schedule_id=schedule_id,
+        owner="api",
+        task="",
+        trigger="",
+        described="",
+        overlap="allow",
+        catch_up="latest",
+        anchor=now,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _with_definition_of(new: ScheduleRow, old: ScheduleRow) -> ScheduleRow:
+    """Return the stored schedule with the definition of another one."""
+    return replace(
+        old,
+        task=new.task,
+        trigger=old.trigger if read_trigger(new.trigger) == _trigger_or_none(old) else new.trigger,
+        described=new.described,
+        task_data=_unless_equal(new.task_data, old.task_data),
+        options=_unless_equal(new.options, old.options),
+        metadata=_unless_equal(new.metadata, old.metadata),
+        start_at=new.start_at,
+        end_at=new.end_at,
+        max_runs=new.max_runs,
+        jitter_seconds=new.jitter_seconds,
+        overlap=new.overlap,
+        catch_up=new.catch_up,
+        catch_up_limit=new.catch_up_limit,
+        catch_up_seconds=new.catch_up_seconds,
+        pause_after_failures=new.pause_after_failures,
+    )
+
+
+def _unless_equal(new: str, old: str) -> str:
+    """Return the new JSON, or the old one if it has the same value: the database writes it in its own way."""
+    return old if json.loads(new) == json.loads(old) else new
+
+
+def _trigger_or_none(row: ScheduleRow) -> object:
+    try:
+        return read_trigger(row.trigger)
+    except ValueError:
+        return None
+
+
+def _has_same_timing(row: ScheduleRow, old: ScheduleRow) -> bool:
+    if row.trigger != old.trigger or row.start_at != old.start_at:
+        return False
+    return row.end_at is None or old.next_fire_at is None or old.next_fire_at <= row.end_at
+
+
+def _retimed_after_edit(row: ScheduleRow, old: ScheduleRow, now: datetime) -> ScheduleRow:
+    """Return an edited row with the next fire time that its trigger and bounds now have."""
+    if row.max_runs is not None and row.runs >= row.max_runs:
+        return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
+    if old.finished_at is None and _has_same_timing(row, old):
+        return row
+    trigger = read_trigger(row.trigger)
+    waits = old.next_fire_at is None and old.finished_at is None
+    if waits and is_fixed_delay(trigger) and is_fixed_delay(read_trigger(old.trigger)):
+        return row  # the end of its last job sets the next fire time
+    return retimed(row, now=now)
+
+
+def _fire_times(row: ScheduleRow, start: datetime, end: datetime, limit: int) -> list[datetime]:
+    trigger = read_trigger(row.trigger)
+    if is_fixed_delay(trigger):
+        raise ConfigurationError(f"'{trigger}' has no fire times in the past; use trigger() instead")
+    after = start - INSTANT if row.start_at is None else max(start, row.start_at) - INSTANT
+    last = end if row.end_at is None else min(end, row.end_at + INSTANT)
+    search = Search()
+    search.left += 100 * limit
+    found: list[datetime] = []
+    number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
+    while fire is not None and fire < last and number < 100 * limit:
+        number += 1
+        if number <= limit:
+            found.append(fire)
+        fire = next_fire_time(trigger, fire, row.anchor, search)
+    if number > limit:
+        more = " at least" if number == 100 * limit else ""
+        raise ConfigurationError(
+            f"schedule {row.schedule_id!r} has{more} {number} fire times from {start} to {end}, more than "
+            f"limit = {limit}; pass a larger limit= or a shorter span"
+        )
+    return found
+
+
+def _kinds(row: ScheduleRow) -> list[str]:
+    return sorted(kinds_of(read_trigger(row.trigger)))

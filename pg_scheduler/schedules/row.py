@@ -1,0 +1,97 @@
+"""A schedule as its row stores it, and the trigger that the row contains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Final, Literal
+
+from pg_scheduler.triggers.base import Trigger
+
+__all__ = ["NO_ARGUMENTS", "Owner", "ScheduleRow", "next_version", "read_trigger"]
+
+Owner = Literal["code", "api"]
+
+MAX_VERSION: Final = 2**62
+"""More edits than there can be; a row written by hand may have more."""
+
+NO_ARGUMENTS: Final = '{"args": [], "kwargs": {}}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A schedule as stored in ``scheduler_schedules``. JSON is text, since not every node can interpret it.
+
+    Attributes:
+        task: The name of the function.
+        job_name: The name of its jobs; None for that of the task.
+        derived_key: Whether the id was derived from the function and the trigger, by ``@periodic``.
+        enabled_in_code: Whether ``@periodic`` enables it.
+        resume_from: The next fire time is to be computed: the first one after this instant.
+        is_broken: Whether the planner paused it because of an error.
+    """
+
+    schedule_id: str
+    owner: str
+    task: str
+    job_name: str | None = None
+    derived_key: bool = False
+    enabled_in_code: bool = True
+    use_advisory_lock: bool = False
+    trigger: str
+    described: str
+    task_data: str = NO_ARGUMENTS
+    options: str = "{}"
+    metadata: str = "{}"
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    max_runs: int | None = None
+    jitter_seconds: float = 0.0
+    overlap: str
+    catch_up: str
+    catch_up_limit: int | None = None
+    catch_up_seconds: float | None = None
+    pause_after_failures: int | None = None
+    anchor: datetime
+    next_fire_at: datetime | None = None
+    resume_from: datetime | None = None
+    last_fire_at: datetime | None = None
+    last_job_id: str | None = None
+    paused_at: datetime | None = None
+    note: str | None = None
+    is_broken: bool = False
+    runs: int = 0
+    skipped: int = 0
+    missed: int = 0
+    failures: int = 0
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None = None
+    version: int = 1
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it is not paused."""
+        return self.paused_at is None
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether it is declared in code."""
+        return self.owner == "code"
+
+
+def next_version(row: ScheduleRow) -> int:
+    """Return the version after an edit."""
+    return min(row.version, MAX_VERSION) + 1
+
+
+@lru_cache(maxsize=1024)
+def read_trigger(text: str) -> Trigger:
+    """Return the trigger of a row.
+
+    Raises:
+        UnknownKindError: This process has not registered a kind in it.
+        ValueError: It is invalid.
+    """
+    return Trigger.from_json(text)

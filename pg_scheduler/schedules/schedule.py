@@ -1,0 +1,209 @@
+"""The public value of a schedule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.unset import UNSET, Unset
+from pg_scheduler.schedules.policies import CatchUp, Overlap
+from pg_scheduler.schedules.row import Owner, ScheduleRow, read_trigger
+from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time, to_utc
+
+__all__ = ["Schedule", "schedule_from_row"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A schedule as read from its row."""
+
+    schedule_id: str
+    """The id; of a function decorated with ``@periodic``, the dedup key."""
+    owner: Owner
+    """``"code"`` if ``@periodic`` declares it, ``"api"`` if a call added it."""
+    task: str
+    """The name of the function."""
+    trigger: Trigger | None
+    """Computes the fire times; None if this process has not registered its kind, or the row is invalid."""
+    described: str
+    """The trigger in words."""
+    args: tuple[Any, ...]
+    """The positional arguments of its jobs."""
+    kwargs: Mapping[str, Any]
+    """The keyword arguments of its jobs."""
+    start: datetime | None
+    """No fire time precedes it; None for no bound."""
+    end: datetime | None
+    """No fire time follows it; None for no bound."""
+    max_runs: int | None
+    """The number of fire times that become jobs at most; None for no limit."""
+    jitter: timedelta
+    """Each job is due up to this much later than its fire time."""
+    overlap: Overlap
+    """The behaviour at a fire time while the last job is unfinished."""
+    catch_up: CatchUp
+    """The jobs for missed fire times."""
+    pause_after_failures: int | None
+    """The number of final failures in a row that pauses it; None for never."""
+    priority: JobPriority | Unset
+    """The priority of its jobs; UNSET for that of the task."""
+    max_retries: int | Unset
+    """Retries of its jobs; UNSET for those of the task."""
+    timeout: timedelta | Unset | None
+    """The time limit of an attempt, None for no limit; UNSET for that of the task."""
+    misfire_grace_time: int | Unset | None
+    """Seconds of grace, None for no limit; UNSET for those of the task."""
+    keep_result: timedelta | Unset | None
+    """How long results are kept, None for not at all; UNSET for the task's value."""
+    metadata: Mapping[str, Any]
+    """Labels for people and filters; merged into those of its jobs."""
+    anchor: datetime
+    """The instant from which intervals are counted."""
+    next_fire_at: datetime | None
+    """The next fire time; None if it has finished, or until the last job has ended under a `FixedDelay`."""
+    last_fire_at: datetime | None
+    """The latest fire time that was planned, with or without a job; None before the first."""
+    last_job_id: str | None
+    """The job that was enqueued last; None before the first."""
+    paused_at: datetime | None
+    """When it was paused; None unless it is paused."""
+    note: str | None
+    """The note of ``pause()``, or the error that paused it."""
+    runs: int
+    """Fire times that became jobs."""
+    skipped: int
+    """Fire times that were dropped because of ``overlap``."""
+    missed: int
+    """Missed fire times without a job; a lower bound beyond 1,000 at once, except for `Every`."""
+    failures: int | None
+    """Final failures in a row; None without ``pause_after_failures``."""
+    created_at: datetime
+    """When it was added first."""
+    updated_at: datetime
+    """When its row changed last."""
+    finished_at: datetime | None
+    """When its last fire time was planned; None before."""
+    version: int
+    """Grows with each edit; for ``update(if_version=)``."""
+
+    def upcoming(self, n: int = 10, *, after: datetime | None = None) -> list[datetime]:
+        """Return the next fire times within ``start`` and ``end``, as if the schedule were not paused.
+
+        Args:
+            n: How many.
+            after: The first one is strictly after this timezone-aware instant; None for the schedule's next
+                fire times.
+
+        Raises:
+            ValueError: ``after`` is naive, or this process cannot interpret the trigger.
+        """
+        if self.trigger is None:
+            raise ValueError(
+                f"schedule {self.schedule_id!r} has a trigger that this process cannot interpret: "
+                f"{self.described}; import the module that registers its kind"
+            )
+        if after is None:
+            if self.next_fire_at is None:
+                return []
+            after = self.next_fire_at - INSTANT
+        if self.start is not None:
+            after = max(to_utc(after), self.start - INSTANT)
+        left = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
+        fires = self.trigger.upcoming(left, after=after, anchor=self.anchor)
+        return fires if self.end is None else [fire for fire in fires if fire <= self.end]
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.described}"
+
+
+def schedule_from_row(row: ScheduleRow) -> Schedule:
+    """Return the public value of a row. Values that cannot be read are omitted."""
+    try:
+        trigger = read_trigger(row.trigger)
+    except ValueError:
+        trigger = None
+    try:
+        args, kwargs = decode(row.task_data)
+    except PayloadError:
+        args, kwargs = (), {}
+    options = _object(row.options)
+    priority, retries, grace = (options.get(key) for key in ("priority", "max_retries", "misfire_grace_time"))
+    return Schedule(
+        schedule_id=row.schedule_id,
+        owner="code" if row.is_declared else "api",
+        task=row.task,
+        trigger=trigger,
+        described=row.described,
+        args=args,
+        kwargs=kwargs,
+        start=row.start_at,
+        end=row.end_at,
+        max_runs=row.max_runs,
+        jitter=timedelta(seconds=row.jitter_seconds),
+        overlap=Overlap(row.overlap),
+        catch_up=catch_up_of(row),
+        pause_after_failures=row.pause_after_failures,
+        priority=JobPriority.from_db_value(priority) if isinstance(priority, int) else UNSET,
+        max_retries=retries if isinstance(retries, int) else UNSET,
+        timeout=_span(options, "timeout"),
+        misfire_grace_time=grace if "misfire_grace_time" in options and _is_grace(grace) else UNSET,
+        keep_result=_span(options, "keep_result"),
+        metadata=_object(row.metadata),
+        anchor=row.anchor,
+        next_fire_at=_next_fire_at(row, trigger),
+        last_fire_at=row.last_fire_at,
+        last_job_id=row.last_job_id,
+        paused_at=row.paused_at,
+        note=row.note,
+        runs=row.runs,
+        skipped=row.skipped,
+        missed=row.missed,
+        failures=None if row.pause_after_failures is None else row.failures,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        finished_at=row.finished_at,
+        version=row.version,
+    )
+
+
+def catch_up_of(row: ScheduleRow) -> CatchUp:
+    """Return the policy of a row, whose values the table has checked."""
+    within = None if row.catch_up_seconds is None else timedelta(seconds=row.catch_up_seconds)
+    limit = None if row.catch_up_limit is None else min(row.catch_up_limit, 10_000)
+    return CatchUp(row.catch_up, limit, within)  # type: ignore[arg-type] # a constraint checks it
+
+
+def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
+    """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
+    if row.resume_from is None or trigger is None:
+        return row.next_fire_at
+    after = max(row.resume_from, row.last_fire_at or row.resume_from)
+    try:
+        fire = next_fire_time(trigger, after, row.anchor, Search())
+    except ValueError:
+        return row.next_fire_at
+    return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
+
+
+def _is_grace(value: object) -> bool:
+    return value is None or isinstance(value, int)
+
+
+def _span(options: Mapping[str, Any], name: str) -> timedelta | Unset | None:
+    value = options.get(name, UNSET)
+    if value is None:
+        return None
+    if isinstance(value, int | float) and 0 <= value <= timedelta.max.total_seconds() / 2:
+        return timedelta(seconds=value)
+    return UNSET

@@ -1,0 +1,903 @@
+"""Schedules of callers: the facet writes them, and the planner enqueues their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    UNSET,
+    CatchUp,
+    ConflictResolution,
+    Job,
+    JobPriority,
+    JobStatus,
+    Overlap,
+    PayloadError,
+    Schedule,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+    ScheduleOwnedByCodeError,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    periodic,
+)
+from pg_scheduler.api.schedules import Schedules
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import (
+    EventBus,
+    JobCancelled,
+    ScheduleAdded,
+    ScheduleBroken,
+    ScheduleFinished,
+    ScheduleFired,
+    ScheduleMissed,
+    SchedulePaused,
+    ScheduleRemoved,
+    ScheduleResumed,
+    ScheduleSkipped,
+    ScheduleUpdated,
+)
+from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome, Outcome, RetryOutcome, SkipOutcome
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.store.store import Store
+from pg_scheduler.triggers import (
+    At,
+    CalendarInterval,
+    Cron,
+    During,
+    Every,
+    FixedDelay,
+    SearchLimitError,
+    Trigger,
+    trigger_kind,
+)
+from tests.support.parts import Parts
+from tests.support.worker import LEASE, Recorder, new_worker
+
+NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+KEY = "the id"
+REPLACE = ConflictResolution.REPLACE
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+async def work(*args: object, **kwargs: object) -> None: ...
+
+
+@trigger_kind("tests.raising")
+@dataclass(frozen=True)
+class Raising(Trigger):
+    """Fires once, and raises when it is asked again."""
+
+    until: datetime = NOON + MINUTE
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        if instant >= self.until:
+            raise RuntimeError("a bug of the application")
+        return self.until
+
+
+class Bench:
+    """A Scheduler that is not started, and a planner that runs by hand on the same tables and clock."""
+
+    def __init__(self, scheduler: Scheduler, parts: Parts, clock: FakeClock) -> None:
+        self.scheduler = scheduler
+        self.schedules: Schedules = scheduler.schedules
+        self.parts = parts
+        self.clock = clock
+        self.seen = Recorder(scheduler)
+        self.planner = parts.planner()
+        self.is_registered = False
+
+    async def add(self, trigger: Trigger, **options: Any) -> Schedule:
+        options = {"schedule_id": KEY, "overlap": Overlap.ALLOW} | options
+        return await self.schedules.add("work", trigger, **options)
+
+    async def get(self) -> Schedule:
+        schedule = await self.schedules.get(KEY)
+        assert schedule is not None
+        return schedule
+
+    async def plan(self, after: timedelta = timedelta(0)) -> None:
+        self.clock.advance(after)
+        while await self.planner.run_once() == 0:
+            pass
+
+    async def jobs(self) -> list[Job]:
+        return sorted(
+            await self.scheduler.list_jobs(limit=1000), key=lambda job: (job.execution_time, job.job_id)
+        )
+
+    async def claim(self) -> list[Claim]:
+        if not self.is_registered:
+            await self.parts.store.workers.register(new_worker(), LEASE)
+            self.is_registered = True
+        await self.parts.store.workers.renew("me", {}, LEASE)
+        await self.parts.store.workers.renew("me", {}, LEASE)  # the first one after the lease expired is late
+        return (await self.parts.store.claims.exchange("me", ["work"], 10)).jobs
+
+    async def settle(self, claim: Claim, outcome: Outcome) -> None:
+        assert await self.parts.store.results.settle("me", [(claim, outcome)]) == {claim.job_id}
+
+    async def minutes(self) -> list[float]:
+        """The fire times that became jobs, in minutes after noon."""
+        return [(job.execution_time - NOON) / MINUTE for job in await self.jobs()]
+
+
+@pytest.fixture
+def bench(clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock) -> Bench:
+    parts = Parts(clocked, bus)
+    parts.tasks.register(work, name="work")
+    return Bench(Scheduler(pool, clock=clock), parts, clock)
+
+
+# -- adding --------------------------------------------------------------------------------------------
+
+
+async def test_add_returns_the_schedule_as_it_is_stored(bench: Bench) -> None:
+    added = await bench.add(
+        Every(HOUR),
+        args=(1, "a"),
+        kwargs={"b": None},
+        end=NOON + timedelta(days=1),
+        max_runs=5,
+        jitter=1.5,
+        overlap=Overlap.QUEUE_ALL,
+        catch_up=CatchUp.all(limit=3, within=HOUR),
+        pause_after_failures=2,
+        priority=JobPriority.HIGH,
+        max_retries=3,
+        timeout=timedelta(seconds=30),
+        misfire_grace_time=None,
+        keep_result=MINUTE,
+        metadata={"tenant": 7},
+    )
+    assert added == await bench.get()
+    assert (added.owner, added.task, added.args, added.kwargs) == ("api", "work", (1, "a"), {"b": None})
+    assert (added.anchor, added.next_fire_at, added.version) == (NOON, NOON + HOUR, 1)
+    assert (added.jitter, added.overlap) == (timedelta(seconds=1.5), Overlap.QUEUE_ALL)
+    assert added.catch_up == CatchUp.all(limit=3, within=HOUR)
+    assert (added.priority, added.max_retries, added.timeout) == (JobPriority.HIGH, 3, timedelta(seconds=30))
+    assert (added.misfire_grace_time, added.keep_result) == (None, timedelta(minutes=1))
+    assert (added.runs, added.skipped, added.missed, added.failures) == (0, 0, 0, 0)
+    assert str(added) == "work: every hour"
+    assert added.upcoming(9) == [NOON + n * HOUR for n in range(1, 6)], "at most max_runs"
+    assert added.upcoming(2, after=NOON + 23 * HOUR) == [NOON + 24 * HOUR], "not after the end"
+    assert bench.seen.of(ScheduleAdded, schedule_id=KEY)
+
+
+async def test_unset_options_are_those_of_the_task_at_each_fire_time(bench: Bench) -> None:
+    added = await bench.add(Every(MINUTE), metadata={"tenant": 7})
+    assert (added.priority, added.timeout, added.misfire_grace_time) == (UNSET, UNSET, UNSET)
+    bench.parts.tasks.register(
+        work, name="work", options=TaskOptions(timeout=5, max_retries=2, misfire_grace_time=9)
+    )
+    await bench.plan(MINUTE)
+    (job,) = await bench.jobs()
+    assert job.job_id == f"schedule:{KEY}:2026-03-10T12:01:00+00:00"
+    assert (job.job_name, job.max_retries, job.timeout, job.misfire_grace_time) == (
+        "work",
+        2,
+        timedelta(seconds=5),
+        9,
+    )
+
+
+async def test_job_of_a_schedule_knows_its_schedule_and_fire_time(bench: Bench, pool: asyncpg.Pool) -> None:
+    await bench.add(Every(MINUTE), jitter=30, keep_result=MINUTE, metadata={"tenant": 7})
+    await bench.plan(MINUTE)
+    row = await pool.fetchrow("SELECT options, task_data FROM scheduled_jobs")
+    assert row is not None
+    fire_time = (NOON + MINUTE).isoformat()
+    assert json.loads(row["options"]) == {"schedule_id": KEY, "fire_time": fire_time, "keep_result": 60}
+    assert json.loads(row["task_data"])["metadata"] == {"tenant": 7}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "start", "anchor", "first"),
+    [
+        (Every(HOUR), None, NOON, NOON + HOUR),
+        (Every(HOUR), NOON + 7 * MINUTE, NOON + 7 * MINUTE, NOON + 7 * MINUTE),
+        (Every(HOUR), NOON - MINUTE, NOON - MINUTE, NOON - MINUTE),
+        (CalendarInterval(days=1, at=NOON.time()), None, NOON, NOON + 24 * HOUR),
+        (CalendarInterval(days=1), None, NOON, NOON + 36 * HOUR - 24 * HOUR),
+        (
+            CalendarInterval(days=2, at=NOON.time()),
+            NOON - 12 * HOUR,
+            NOON,
+            NOON,
+        ),
+        (Cron("30 * * * *"), NOON + HOUR, NOON + HOUR, NOON + HOUR + 30 * MINUTE),
+        (FixedDelay(HOUR), None, NOON, NOON + HOUR),
+    ],
+)
+async def test_first_fire_time_follows_the_start(
+    bench: Bench, trigger: Trigger, start: datetime | None, anchor: datetime, first: datetime
+) -> None:
+    added = await bench.add(trigger, start=start)
+    if trigger != CalendarInterval(days=1, at=NOON.time()):
+        assert (added.anchor, added.next_fire_at) == (anchor, first)
+    assert added.next_fire_at is not None
+    assert added.next_fire_at > NOON or start is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"trigger": "daily"}, TypeError, "trigger must be a Trigger, such as"),
+        ({"trigger": At(NOON - HOUR)}, ValueError, "it has ended"),
+        ({"start": NOON.replace(tzinfo=None)}, ValueError, "has no time zone"),
+        ({"start": NOON, "end": NOON - SECOND}, ValueError, "is before start"),
+        ({"end": NOON + MINUTE}, ValueError, "has no fire time between"),
+        ({"catch_up": CatchUp.all(), "overlap": Overlap.SKIP}, ValueError, "requires Overlap.ALLOW"),
+        ({"max_runs": 0}, ValueError, "max_runs must be between 1"),
+        ({"jitter": -1}, ValueError, "jitter must be between 0"),
+        ({"jitter": "1"}, TypeError, "jitter must be seconds or a timedelta"),
+        ({"overlap": "skip"}, TypeError, "overlap must be a Overlap"),
+        ({"catch_up": "latest"}, TypeError, "catch_up must be a CatchUp"),
+        ({"schedule_id": ""}, ValueError, "1 to 200 characters"),
+        ({"schedule_id": "x" * 201}, ValueError, "1 to 200 characters"),
+        ({"args": (object(),)}, PayloadError, r"args\[0\]"),
+        ({"metadata": 7}, TypeError, "metadata must be"),
+        ({"run_now": 1}, TypeError, "run_now must be a bool"),
+        ({"conflict_resolution": "x"}, TypeError, "ConflictResolution"),
+    ],
+)
+async def test_add_rejects_an_invalid_schedule_and_stores_nothing(
+    bench: Bench, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    trigger = options.pop("trigger", Every(HOUR))
+    with pytest.raises(error, match=message):
+        await bench.add(trigger, **options)
+    assert await bench.schedules.list() == []
+
+
+async def test_add_rejects_triggers_that_never_coincide(bench: Bench) -> None:
+    with pytest.raises(ValueError, match=r"never coincide|too many steps"):
+        await bench.add(Cron("0 * * * *") & Cron("30 * * * *"))
+    assert issubclass(SearchLimitError, ValueError)
+    weekends = await bench.add(Every(hours=2) & During(weekdays="sat,sun"))
+    assert weekends.next_fire_at == datetime(2026, 3, 14, tzinfo=UTC)
+
+
+async def test_add_raises_ignores_or_replaces_when_the_id_exists(bench: Bench) -> None:
+    first = await bench.add(Every(HOUR), kwargs={"a": 1})
+    with pytest.raises(ScheduleConflictError, match="already exists") as caught:
+        await bench.add(Every(MINUTE))
+    assert (caught.value.schedule_id, caught.value.version) == (KEY, 1)
+    ignored = await bench.add(Every(MINUTE), conflict_resolution=ConflictResolution.IGNORE)
+    assert ignored == first == await bench.get()
+    replaced = await bench.add(Every(MINUTE), conflict_resolution=REPLACE)
+    assert (replaced.trigger, replaced.kwargs, replaced.version) == (Every(MINUTE), {}, 2)
+    assert replaced == await bench.get()
+    assert len(bench.seen.of(ScheduleAdded)) == len(bench.seen.of(ScheduleUpdated)) == 1
+
+
+async def test_replace_with_an_equal_trigger_keeps_timing_counters_and_pause(bench: Bench) -> None:
+    await bench.add(Every(HOUR))
+    await bench.plan(HOUR)
+    await bench.schedules.pause(KEY, note="holidays")
+    before = await bench.get()
+    bench.clock.advance(10 * MINUTE)
+    assert await bench.add(Every(HOUR), conflict_resolution=REPLACE) == before, "at every start"
+    after = await bench.add(Every(HOUR), kwargs={"new": 1}, conflict_resolution=REPLACE)
+    same = (
+        "anchor",
+        "next_fire_at",
+        "last_fire_at",
+        "last_job_id",
+        "runs",
+        "paused_at",
+        "note",
+        "created_at",
+    )
+    assert {name: getattr(after, name) for name in same} == {name: getattr(before, name) for name in same}
+    assert (after.kwargs, after.version) == ({"new": 1}, 2)
+
+
+async def test_replace_with_another_trigger_fires_next_after_the_last_fire_time(bench: Bench) -> None:
+    await bench.add(Every(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    bench.clock.advance(-5 * MINUTE)  # the clock steps back
+    replaced = await bench.add(Every(2 * MINUTE), conflict_resolution=REPLACE)
+    assert replaced.next_fire_at == NOON + 12 * MINUTE
+
+
+async def test_add_in_a_transaction_follows_the_transaction(bench: Bench, pool: asyncpg.Pool) -> None:
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await bench.add(Every(MINUTE), run_now=True, connection=connection)
+        await transaction.rollback()
+        assert await bench.schedules.get(KEY) is None
+        async with connection.transaction():
+            await bench.add(Every(MINUTE), run_now=True, connection=connection)
+    assert (await bench.get()).last_job_id == (await bench.jobs())[0].job_id
+
+
+async def test_run_now_enqueues_a_job_beside_the_fire_times(bench: Bench) -> None:
+    added = await bench.add(Every(MINUTE), run_now=True, max_runs=1)
+    (job,) = await bench.jobs()
+    assert job.job_id.startswith(f"schedule:{KEY}:manual:")
+    assert (added.last_job_id, added.runs, added.next_fire_at) == (job.job_id, 0, NOON + MINUTE)
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+async def test_planner_fires_until_max_runs_and_finishes(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE), max_runs=2)
+    for _ in range(4):
+        await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 2]
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.next_fire_at, schedule.finished_at) == (2, None, NOON + 2 * MINUTE)
+    assert schedule.upcoming() == []
+    assert len(seen.of(ScheduleFinished)) == 1
+    again = await bench.add(Every(MINUTE), max_runs=2)
+    assert (again.runs, again.finished_at, again.next_fire_at) == (0, None, NOON + 5 * MINUTE)
+
+
+async def test_planner_fires_until_the_end(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), end=NOON + 2 * MINUTE)
+    for _ in range(4):
+        await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 2]
+    assert (await bench.get()).finished_at == NOON + 2 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "minutes", "missed"),
+    [
+        (CatchUp.latest(), [10], 9),
+        (CatchUp.earliest(), [1], 9),
+        (CatchUp.earliest(within=3 * MINUTE), [8], 9),
+        (CatchUp.all(), [*range(1, 11)], 0),
+        (CatchUp.all(limit=3), [8, 9, 10], 7),
+        (CatchUp.all(within=4 * MINUTE), [7, 8, 9, 10], 6),
+        (CatchUp.none(), [10], 9),
+    ],
+)
+async def test_missed_fire_times_are_caught_up_and_counted(
+    bench: Bench, seen: Recorder, catch_up: CatchUp, minutes: list[int], missed: int
+) -> None:
+    await bench.add(Every(MINUTE), catch_up=catch_up)
+    await bench.plan(10.5 * MINUTE)
+    assert await bench.minutes() == minutes
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.missed) == (len(minutes), missed)
+    assert (schedule.last_fire_at, schedule.next_fire_at) == (NOON + 10 * MINUTE, NOON + 11 * MINUTE)
+    assert [event.fire_times for event in seen.of(ScheduleMissed)] == ([missed] if missed else [])
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "minutes"),
+    [
+        (CatchUp.latest(), [60]),
+        (CatchUp.latest(within=MINUTE), []),
+        (CatchUp.earliest(within=MINUTE), []),
+        (CatchUp.none(), []),
+    ],
+)
+async def test_fire_time_after_its_grace_time_is_missed(
+    bench: Bench, catch_up: CatchUp, minutes: list[int]
+) -> None:
+    await bench.add(Cron("0 * * * *"), catch_up=catch_up, misfire_grace_time=30)
+    await bench.plan(62 * MINUTE)
+    assert await bench.minutes() == minutes
+    assert (await bench.get()).missed == 1 - len(minutes)
+
+
+async def test_schedule_of_seconds_resumes_after_a_year_with_one_job(bench: Bench) -> None:
+    await bench.add(Every(SECOND))
+    await bench.schedules.pause(KEY)
+    bench.clock.advance(timedelta(days=365))
+    await bench.schedules.resume(KEY, resume_from="pause")
+    await bench.plan()
+    assert len(await bench.jobs()) == 1
+    assert (await bench.get()).missed == 365 * 86_400 - 1
+
+
+async def test_jitter_of_caught_up_fire_times_spans_the_whole_range(bench: Bench) -> None:
+    await bench.add(Every(10 * SECOND), jitter=10, catch_up=CatchUp.all(limit=1000))
+    await bench.plan(timedelta(hours=2))
+    jobs = await bench.jobs()
+    delays = [(job.execution_time - datetime.fromisoformat(job.job_id.split(":", 2)[2])) for job in jobs]
+    assert len(delays) == 720
+    assert all(timedelta(0) <= delay <= 10 * SECOND for delay in delays)
+    for third in (delays[::3], delays[1::3], delays[2::3]):
+        assert min(third) < SECOND < 9 * SECOND < max(third)
+
+
+async def test_trigger_that_raises_pauses_its_own_schedule_only(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.add(Raising(), schedule_id="raising")
+    await bench.add(Every(2 * MINUTE), schedule_id="other")
+    await bench.plan(2 * MINUTE)
+    broken = await bench.schedules.get("raising")
+    assert broken is not None
+    assert (broken.paused_at, broken.note) == (NOON + 2 * MINUTE, "RuntimeError: a bug of the application")
+    assert [event.schedule_id for event in seen.of(ScheduleBroken)] == ["raising"]
+    next_fires = {row.schedule_id: row.next_fire_at for row in await bench.schedules.list(paused=False)}
+    assert next_fires == {KEY: NOON + 3 * MINUTE, "other": NOON + 4 * MINUTE}
+
+
+async def test_planner_leaves_unknown_tasks_and_kinds_to_other_nodes(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.schedules.add("unknown.task", Every(MINUTE), schedule_id="task")
+    await bench.add(Every(MINUTE))
+    await pool.execute(
+        "UPDATE scheduler_schedules SET kinds = '{lunar}', trigger = '{\"kind\": \"lunar\"}'"
+        " WHERE schedule_id = $1",
+        KEY,
+    )
+    await bench.plan(MINUTE)
+    assert await bench.jobs() == []
+    (theirs, other) = await bench.schedules.list()
+    assert (theirs.paused_at, other.paused_at, theirs.missed) == (None, None, 0)
+    assert (await bench.get()).trigger is None
+    with pytest.raises(ValueError, match="cannot interpret"):
+        (await bench.get()).upcoming()
+
+
+async def test_planner_plans_more_schedules_than_one_transaction_takes(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.add(Every(HOUR))
+    columns = await pool.fetchval(
+        "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'scheduler_schedules'::regclass "
+        "AND attnum > 0 AND attname <> 'schedule_id'"
+    )
+    await pool.execute(
+        f"INSERT INTO scheduler_schedules (schedule_id, {columns}) "
+        f"SELECT n::text, {columns} FROM scheduler_schedules, generate_series(1, 1100) AS n"
+    )
+    await bench.plan(HOUR)
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 1101
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_schedules WHERE runs = 1") == 1101
+
+
+async def test_planner_rolls_back_jobs_and_schedules_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner dies between its two writes."""
+    await bench.add(Every(MINUTE))
+    schedules = bench.parts.store.schedules
+
+    async def die(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schedules, "advance", die)
+        with pytest.raises(asyncio.CancelledError):
+            await bench.plan(MINUTE)
+    assert await bench.jobs() == []
+    await bench.plan()
+    assert await bench.minutes() == [1]
+
+
+async def test_schedule_locked_by_another_node_is_planned_when_the_lock_is_gone(
+    bench: Bench, dsn: str
+) -> None:
+    await bench.add(Every(MINUTE))
+    dead = await asyncpg.connect(dsn)
+    await dead.execute("BEGIN; SELECT FROM scheduler_schedules FOR UPDATE")
+    bench.clock.advance(MINUTE)
+    assert 0 < await bench.planner.run_once() < 1
+    dead.terminate()
+    async with asyncio.timeout(10):
+        while not await bench.jobs():
+            await bench.planner.run_once()
+    assert await bench.minutes() == [1]
+
+
+async def test_clock_that_steps_back_repeats_no_fire_time(bench: Bench, pool: asyncpg.Pool) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.plan(2 * MINUTE)
+    await pool.execute("UPDATE scheduler_schedules SET next_fire_at = $1", NOON + MINUTE)
+    await pool.execute("DELETE FROM scheduled_jobs")
+    await bench.plan()
+    assert await bench.jobs() == []
+    assert (await bench.get()).next_fire_at == NOON + 3 * MINUTE
+
+
+# -- overlap -------------------------------------------------------------------------------------------
+
+
+async def test_skip_drops_and_counts_fire_times_while_the_last_job_is_unfinished(
+    bench: Bench, seen: Recorder
+) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.SKIP)
+    for _ in range(3):
+        await bench.plan(MINUTE)
+    assert await bench.minutes() == [1]
+    (job,) = await bench.jobs()
+    assert (await bench.get()).skipped == 2
+    assert [event.last_job_id for event in seen.of(ScheduleSkipped)] == [job.job_id] * 2
+    await bench.parts.store.jobs.set_status(job.job_id, JobStatus.COMPLETED, 60)
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 4]
+
+
+async def test_queue_one_runs_a_job_after_every_fire_time_and_never_two_at_once(
+    bench: Bench, seen: Recorder
+) -> None:
+    """Jobs take one and a half intervals, for an hour."""
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ONE)
+    running: Claim | None = None
+    ends_at, started = NOON, []
+    for step in range(120):
+        await bench.plan(MINUTE / 2)
+        now = NOON + (step + 1) * MINUTE / 2
+        if running is not None and now >= ends_at:
+            await bench.settle(running, CompleteOutcome())
+            running = None
+        claims = await bench.claim()
+        if claims:
+            assert running is None, "two jobs of the schedule run at once"
+            (running,) = claims
+            started.append(now)
+            ends_at = now + 1.5 * MINUTE
+    schedule = await bench.get()
+    assert schedule.runs + schedule.skipped == 60
+    assert schedule.skipped > 0
+    assert len(seen.of(ScheduleSkipped)) == schedule.skipped
+    for number in range(1, 59):
+        fire = NOON + number * MINUTE
+        assert any(fire <= start <= fire + 2.5 * MINUTE for start in started), fire
+
+
+async def test_queue_all_runs_the_newest_missed_fire_times_one_by_one(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, catch_up=CatchUp.all(limit=100))
+    await bench.plan(timedelta(days=30))
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.missed) == (100, 30 * 24 * 60 - 100)
+    order = []
+    for _ in range(100):
+        (claim,) = await bench.claim()
+        order.append(claim.execution_time)
+        await bench.settle(claim, CompleteOutcome())
+    newest = NOON + timedelta(days=30)
+    assert order == [newest - n * MINUTE for n in reversed(range(100))]
+    assert [event.fire_times for event in seen.of(ScheduleMissed)] == [30 * 24 * 60 - 100]
+
+
+async def test_queued_job_waits_for_the_retries_of_the_last_one(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, max_retries=1)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.plan(MINUTE)
+    await bench.settle(claim, RetryOutcome(timedelta(seconds=10), "why"))
+    assert await bench.claim() == []
+    bench.clock.advance(10 * SECOND)
+    (claim,) = await bench.claim()
+    assert (claim.execution_time, claim.attempt) == (NOON + 2 * MINUTE + 10 * SECOND, 2)
+    await bench.settle(claim, FailOutcome("why"))
+    (claim,) = await bench.claim()
+    assert claim.execution_time == NOON + 2 * MINUTE
+
+
+async def test_grace_time_of_a_queued_job_starts_when_it_is_unblocked(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, misfire_grace_time=30)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.plan(MINUTE)
+    bench.clock.advance(HOUR)
+    await bench.parts.expirer().run_once()
+    await bench.settle(claim, CompleteOutcome())
+    (claim,) = await bench.claim()
+    assert claim.execution_time == NOON + 2 * MINUTE
+
+
+async def test_cancel_replaces_the_unfinished_job(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.CANCEL)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.plan(MINUTE)
+    first, second = await bench.jobs()
+    assert (first.job_id, first.status) == (claim.job_id, JobStatus.CANCELLED)
+    await bench.plan(MINUTE)
+    assert [job.status for job in await bench.jobs()][1] is JobStatus.CANCELLED, "also one that waits"
+    assert [event.job_id for event in seen.of(JobCancelled)] == [second.job_id]
+    (claim,) = await bench.claim()
+    assert claim.execution_time == NOON + 3 * MINUTE
+
+
+async def test_jobs_of_trigger_and_backfill_wait_for_the_last_job(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.SKIP)
+    await bench.plan(MINUTE)
+    (running,) = await bench.claim()
+    triggered = await bench.schedules.trigger(KEY)
+    (filled,) = await bench.schedules.backfill(KEY, NOON, NOON + SECOND)
+    assert await bench.claim() == []
+    await bench.settle(running, CompleteOutcome())
+    (claim,) = await bench.claim()
+    assert claim.job_id == triggered
+    await bench.plan(MINUTE)
+    assert (await bench.get()).skipped == 1
+    await bench.settle(claim, CompleteOutcome())
+    (claim,) = await bench.claim()
+    assert claim.job_id == filled
+
+
+# -- the ends of jobs ----------------------------------------------------------------------------------
+
+
+async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> None:
+    await bench.add(FixedDelay(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    (claim,) = await bench.claim()
+    assert (await bench.get()).next_fire_at is None
+    await bench.plan(HOUR)
+    await bench.settle(claim, FailOutcome("why"))
+    assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
+    await bench.plan(10 * MINUTE)
+    assert await bench.minutes() == [10, 80]
+
+
+async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None:
+    await bench.add(FixedDelay(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    (claim,) = await bench.claim()
+    updated = await bench.schedules.update(KEY, trigger=FixedDelay(MINUTE))
+    assert (updated.next_fire_at, updated.finished_at) == (None, None)
+    await bench.settle(claim, CompleteOutcome())
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 11 * MINUTE
+
+
+async def test_schedule_pauses_after_failures_in_a_row(bench: Bench, pool: asyncpg.Pool) -> None:
+    await bench.add(Every(MINUTE), pause_after_failures=2)
+    outcomes: list[tuple[Outcome, int]] = [
+        (FailOutcome("first"), 1),
+        (CompleteOutcome(), 0),
+        (FailOutcome("second"), 1),
+        (SkipOutcome("cancelled"), 1),
+        (FailOutcome("third"), 2),
+    ]
+    for outcome, failures in outcomes:
+        assert (await bench.get()).paused_at is None
+        await bench.plan(MINUTE)
+        (claim,) = await bench.claim()
+        await bench.settle(claim, outcome)
+        assert (await bench.get()).failures == failures
+    schedule = await bench.get()
+    assert (schedule.paused_at, schedule.note) == (NOON + 5 * MINUTE, "third")
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE on_end IS NOT NULL") == 0
+    await bench.schedules.resume(KEY)
+    assert (await bench.get()).failures == 0
+
+
+async def test_schedule_that_adds_itself_again_in_its_last_job_exists_afterwards(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    assert (await bench.get()).finished_at is not None
+    await bench.add(FixedDelay(MINUTE), max_runs=1)
+    await bench.settle(claim, CompleteOutcome())
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 2]
+
+
+async def test_vacuum_deletes_schedules_that_finished_long_ago(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    for days, exists in ((6, True), (2, False)):
+        bench.clock.advance(timedelta(days=days))
+        await bench.parts.vacuum().run()
+        assert (await bench.schedules.get(KEY) is not None) == exists
+    with pytest.raises(ValueError, match="keep_last"):
+        VacuumConfig(schedules=VacuumPolicy.keep_last(1))
+
+
+# -- changes -------------------------------------------------------------------------------------------
+
+
+async def test_update_changes_only_the_given_fields(bench: Bench) -> None:
+    added = await bench.add(Every(HOUR), kwargs={"a": 1}, max_retries=3, metadata={"tenant": 7})
+    bench.clock.advance(MINUTE)
+    updated = await bench.schedules.update(KEY, args=(1,), priority=JobPriority.LOW, timeout=None)
+    assert (updated.args, updated.kwargs, updated.max_retries) == ((1,), {"a": 1}, 3)
+    assert (updated.priority, updated.timeout, updated.metadata) == (JobPriority.LOW, None, {"tenant": 7})
+    assert (updated.next_fire_at, updated.anchor) == (added.next_fire_at, added.anchor)
+    assert (updated.version, updated.updated_at) == (2, NOON + MINUTE)
+    assert updated == await bench.get()
+    assert bench.seen.of(ScheduleUpdated, schedule_id=KEY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "next_fire_at"),
+    [
+        ({"trigger": Every(25 * MINUTE)}, NOON + 75 * MINUTE),
+        ({"trigger": Cron("15 * * * *")}, NOON + 75 * MINUTE),
+        ({"start": NOON + 3 * HOUR}, NOON + 3 * HOUR),
+        ({"end": NOON + 5 * HOUR}, NOON + 2 * HOUR),
+        ({"max_runs": 9}, NOON + 2 * HOUR),
+        ({"max_runs": 1}, None),
+        ({"overlap": Overlap.SKIP}, NOON + 2 * HOUR),
+    ],
+)
+async def test_update_computes_the_next_fire_time_of_another_trigger(
+    bench: Bench, changes: Mapping[str, Any], next_fire_at: datetime | None
+) -> None:
+    await bench.add(Every(HOUR))
+    await bench.plan(HOUR)
+    updated = await bench.schedules.update(KEY, **changes)
+    assert updated.next_fire_at == next_fire_at
+    assert (updated.finished_at is None) == (next_fire_at is not None)
+
+
+async def test_update_revives_a_finished_schedule_with_more_runs(bench: Bench) -> None:
+    await bench.add(Every(HOUR), max_runs=1)
+    await bench.plan(HOUR)
+    assert (await bench.get()).finished_at is not None
+    updated = await bench.schedules.update(KEY, max_runs=2)
+    assert (updated.finished_at, updated.next_fire_at) == (None, NOON + 2 * HOUR)
+
+
+async def test_update_raises_when_the_schedule_is_unknown_or_has_another_version(bench: Bench) -> None:
+    with pytest.raises(ScheduleNotFoundError, match="does not exist"):
+        await bench.schedules.update(KEY, args=())
+    await bench.add(Every(HOUR))
+    with pytest.raises(ScheduleConflictError, match="has version 1, not 2"):
+        await bench.schedules.update(KEY, args=(1,), if_version=2)
+    assert (await bench.schedules.update(KEY, args=(1,), if_version=1)).version == 2
+
+
+async def test_schedule_declared_in_code_is_changed_by_the_code_only(bench: Bench) -> None:
+    periodic(every=HOUR, dedup_key=KEY)(work)
+    await bench.planner.prepare()
+    await bench.plan()
+    for resolution in ConflictResolution:
+        with pytest.raises(ScheduleOwnedByCodeError, match="declared with @periodic"):
+            await bench.add(Every(HOUR), conflict_resolution=resolution)
+    with pytest.raises(ScheduleOwnedByCodeError):
+        await bench.schedules.update(KEY, args=(1,))
+    schedule = await bench.get()
+    assert (schedule.owner, schedule.overlap, schedule.trigger) == ("code", Overlap.ALLOW, Every(HOUR))
+    assert await bench.schedules.pause(KEY)
+    assert bench.scheduler.get_periodic_jobs()[KEY].enabled  # as this process read it last
+    assert await bench.schedules.trigger(KEY)
+    (job,) = await bench.jobs()
+    assert job.job_id.startswith(f"periodic:{KEY}:manual:")
+
+
+async def test_pause_and_resume_are_reported_once(bench: Bench) -> None:
+    assert not await bench.schedules.pause(KEY)
+    assert not await bench.schedules.resume(KEY)
+    await bench.add(Every(MINUTE), paused=True)
+    assert (await bench.get()).paused_at == NOON
+    assert await bench.schedules.pause(KEY, note="again")
+    assert await bench.schedules.resume(KEY)
+    assert await bench.schedules.resume(KEY)
+    assert await bench.schedules.pause(KEY, note="why")
+    assert (await bench.get()).note == "why"
+    assert [event.note for event in bench.seen.of(SchedulePaused)] == ["why"]
+    assert len(bench.seen.of(ScheduleResumed)) == 1
+    for invalid in ("yesterday", NOON.replace(tzinfo=None)):
+        with pytest.raises(ValueError, match="resume_from"):
+            await bench.schedules.resume(KEY, resume_from=invalid)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "minutes"),
+    [("now", []), ("pause", [*range(1, 11)]), (NOON + 8 * MINUTE, [8, 9, 10]), (NOON + 15 * MINUTE, [])],
+)
+async def test_resume_decides_which_fire_times_of_the_pause_are_missed(
+    bench: Bench, resume_from: Any, minutes: list[int]
+) -> None:
+    await bench.add(Every(MINUTE), catch_up=CatchUp.all())
+    await bench.schedules.pause(KEY)
+    await bench.plan(10.5 * MINUTE)
+    assert await bench.jobs() == []
+    assert await bench.schedules.resume(KEY, resume_from=resume_from)
+    first = (await bench.get()).next_fire_at
+    await bench.plan()
+    assert await bench.minutes() == minutes
+    following = NOON + (15 if resume_from == NOON + 15 * MINUTE else 11) * MINUTE
+    assert (await bench.get()).next_fire_at == following
+    assert first == (NOON + minutes[0] * MINUTE if minutes else following)
+
+
+async def test_remove_cancels_pending_jobs_on_request(bench: Bench) -> None:
+    for cancel_jobs, status in ((False, JobStatus.PENDING), (True, JobStatus.CANCELLED)):
+        await bench.add(Every(MINUTE))
+        await bench.plan(MINUTE)
+        assert await bench.schedules.remove(KEY, cancel_jobs=cancel_jobs)
+        assert (await bench.jobs())[-1].status is status
+        assert await bench.schedules.get(KEY) is None
+    assert not await bench.schedules.remove(KEY)
+    assert len(bench.seen.of(ScheduleRemoved)) == 2
+
+
+async def test_trigger_enqueues_a_job_also_when_paused_or_finished(bench: Bench) -> None:
+    assert await bench.schedules.trigger(KEY) is None
+    await bench.add(Every(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    await bench.schedules.pause(KEY)
+    job_id = await bench.schedules.trigger(KEY)
+    assert job_id is not None
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.last_job_id) == (1, job_id)
+    assert len(await bench.jobs()) == 2
+
+
+async def test_backfill_enqueues_missing_fire_times_in_order(bench: Bench) -> None:
+    with pytest.raises(ScheduleNotFoundError):
+        await bench.schedules.backfill(KEY, NOON, NOON + HOUR)
+    await bench.add(Every(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    ids = await bench.schedules.backfill(KEY, NOON - 20 * MINUTE, NOON + 20 * MINUTE)
+    assert [job_id.rpartition("T")[2] for job_id in ids] == [
+        "11:40:00+00:00",
+        "11:50:00+00:00",
+        "12:00:00+00:00",
+    ]
+    assert await bench.minutes() == [-20, -10, 0, 10]
+    assert (await bench.get()).runs == 1
+    assert await bench.schedules.backfill(KEY, NOON - 20 * MINUTE, NOON) == []
+    with pytest.raises(ValueError, match=r"has 7 fire times .* more than limit = 6"):
+        await bench.schedules.backfill(KEY, NOON, NOON + HOUR + SECOND, limit=6)
+
+
+async def test_backfill_rejects_a_fixed_delay(bench: Bench) -> None:
+    await bench.add(FixedDelay(HOUR))
+    with pytest.raises(ValueError, match="has no fire times in the past"):
+        await bench.schedules.backfill(KEY, NOON, NOON + HOUR)
+
+
+async def test_list_returns_pages_and_filters(bench: Bench) -> None:
+    for number in range(5):
+        await bench.add(Every(HOUR), schedule_id=f"{number}", metadata={"tenant": number % 2, "more": 1})
+    page = await bench.schedules.list(limit=2)
+    assert ([each.schedule_id for each in page], page.next) == (["0", "1"], "1")
+    page = await bench.schedules.list(limit=4, after=page.next)
+    assert ([each.schedule_id for each in page], page.next) == (["2", "3", "4"], None)
+    assert [each.schedule_id for each in await bench.schedules.list(metadata={"tenant": 1})] == ["1", "3"]
+    assert len(await bench.schedules.list(task="work", owner="api", due_before=NOON + 2 * HOUR)) == 5
+    assert await bench.schedules.list(due_before=NOON) == await bench.schedules.list(owner="code") == []
+    with pytest.raises(ValueError, match="owner must be"):
+        await bench.schedules.list(owner="me")  # type: ignore[arg-type]
+
+
+async def test_pauses_resumes_and_updates_lose_nothing_against_a_planner_at_full_speed(
+    bench: Bench, seen: Recorder
+) -> None:
+    await bench.add(Every(SECOND))
+    done = asyncio.Event()
+
+    async def plan() -> None:
+        while not done.is_set():
+            bench.clock.advance(SECOND)
+            await bench.planner.run_once()
+
+    planning = asyncio.create_task(plan())
+    for number in range(100):
+        await bench.schedules.pause(KEY)
+        await bench.schedules.update(KEY, kwargs={"number": number})
+        await bench.schedules.resume(KEY)
+    done.set()
+    await planning
+    schedule = await bench.get()
+    assert (schedule.kwargs, schedule.version, schedule.paused_at) == ({"number": 99}, 101, None)
+    fired = [event.job_id for event in seen.of(ScheduleFired)]
+    assert len(fired) == len(set(fired)) == schedule.runs > 0
