@@ -17,6 +17,7 @@ import pytest
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence, KeptResult, Row
+from tools.chaos.jobs import IN_TURN
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
@@ -186,6 +187,9 @@ def sound() -> Evidence:
         "callback": row("callback", due=10.0, started=30.5),
         "in vain": row("in vain", "cancelled", worker_id=None, attempt=0, started=None),
     }
+    for at in range(3):
+        job_id = f"schedule:queue-all:{at}"
+        rows[job_id] = row(job_id, job_name=IN_TURN, due=10.0, created=10.0, started=10.1)
     ledgers = Ledgers()
     for one in rows.values():
         if one.status == "completed":
@@ -195,6 +199,9 @@ def sound() -> Evidence:
     ledgers.attempts["replaced"].append(
         Attempt("replaced", 2, "worker-1", "a", 1, 2, started=11, ended=11.5, outcome=DONE)
     )
+    for at in range(3):
+        [turn] = ledgers.attempts[f"schedule:queue-all:{at}"]
+        turn.started, turn.ended = 10.1 + at, 11.0 + at
     [callback] = ledgers.attempts["callback"]  # the fenced attempt of "reclaimed" still runs
     callback.started, callback.ended = 27.2, 27.3
     ledgers.attempts["second"] = [
@@ -403,6 +410,18 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "a callback completed twice": (
         "callbacks early or repeated",
         lambda it: [publish(it, "JobCompleted", "a", "callback", 1) for _ in range(2)],
+    ),
+    "two jobs of a schedule overlap": (
+        "schedules overlapping or stopped",
+        lambda it: setattr(it.ledgers.attempts["schedule:queue-all:1"][0], "started", 10.9),
+    ),
+    "a job of a schedule started while another one runs": (
+        "schedules overlapping or stopped",
+        lambda it: setattr(it.ledgers.attempts["schedule:queue-all:1"][0], "ended", 12.2),
+    ),
+    "a schedule stopped": (
+        "schedules overlapping or stopped",
+        lambda it: setattr(it, "stopped_schedules", ["delay enqueued no job"]),
     ),
     "a result is missing": ("results lost or wrong", lambda it: without_result(it, "kept")),
     "an error is missing": ("results lost or wrong", lambda it: without_result(it, "kept error")),

@@ -13,7 +13,7 @@ from typing import Final
 
 from tools.chaos.evidence import Evidence, Verdict, attempt_of
 from tools.chaos.features import callbacks_early_or_repeated, results_lost_or_wrong
-from tools.chaos.jobs import PERIODIC
+from tools.chaos.jobs import IN_TURN, PERIODIC
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED
 from tools.chaos.order import (
@@ -23,6 +23,7 @@ from tools.chaos.order import (
     repeated_or_missing_fire_times,
 )
 from tools.chaos.overlaps import overlaps
+from tools.chaos.schedules import overlapping_or_stopped
 
 __all__ = ["judge"]
 
@@ -53,6 +54,7 @@ def judge(evidence: Evidence) -> Verdict:
         "fire times duplicated or missed": list(repeated_or_missing_fire_times(evidence)),
         "results lost or wrong": list(results_lost_or_wrong(evidence)),
         "callbacks early or repeated": list(callbacks_early_or_repeated(evidence)),
+        "schedules overlapping or stopped": list(overlapping_or_stopped(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -81,7 +83,8 @@ def judge(evidence: Evidence) -> Verdict:
         "leases lost": len(events["LeaseLost"]),
         "jobs reclaimed": sum(len(record.details[0]) for record in events["JobsReclaimed"]),
         "results kept": len(evidence.results),
-        "callbacks": sum(map(evidence.was_blocked, evidence.rows)),
+        "callbacks": sum(bool(request.after) for request in evidence.requests.values()),
+        "jobs of schedules": sum(row.job_name == IN_TURN for row in evidence.rows.values()),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools.chaos.jobs import IN_TURN
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
@@ -46,6 +47,7 @@ class Evidence:
 
     Attributes:
         results: The kept results, by job.
+        stopped_schedules: Schedules that enqueued no job after the faults.
         deaths: When processes ended, by process id.
         quiet: When the last fault ended.
         unexpected_exits: Workers that stopped by themselves.
@@ -64,6 +66,7 @@ class Evidence:
     unhandled: Sequence[str] = ()
     timed: bool = True
     results: Mapping[str, KeptResult] = field(default_factory=dict)
+    stopped_schedules: Sequence[str] = ()
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job was given a new definition, which restarts its attempts."""
@@ -71,7 +74,9 @@ class Evidence:
         return request is not None and request.kind == REPLACED
 
     def was_blocked(self, job_id: str) -> bool:
-        """Return whether the job waited for others, so that it could not start when it was due."""
+        """Return whether the job may have waited for others when it was due."""
+        if self.rows[job_id].job_name == IN_TURN:
+            return True
         request = self.requests.get(job_id)
         return request is not None and bool(request.after)
 

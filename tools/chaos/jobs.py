@@ -17,11 +17,13 @@ from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedg
 
 __all__ = [
     "FUNCTIONS",
+    "IN_TURN",
     "PERIODIC",
     "STEP",
     "broken",
     "broken_value",
     "flaky",
+    "in_turn",
     "process_value",
     "quick",
     "slow",
@@ -33,6 +35,8 @@ __all__ = [
 
 STEP: Final = timedelta(seconds=1)
 PERIODIC: Final = ("chaos.tick", "chaos.tock")
+IN_TURN: Final = "chaos.in_turn"
+"""The job of the schedules that are added at run time."""
 
 _ledgers: list[Ledger] = []
 
@@ -151,6 +155,13 @@ def process_value(*, dies: bool) -> str:
         return own_value()
 
 
+@job(name=IN_TURN)
+async def in_turn() -> None:
+    """Run, at times for longer than the interval of its schedule, while no other job of that runs."""
+    with entry():
+        await asyncio.sleep(random.choice((0.1, 0.2, 0.3, 2.5)))
+
+
 @periodic(every=STEP, job_name=PERIODIC[0], dedup_key=PERIODIC[0])
 async def tick() -> None:
     """Run every second, by interval."""
@@ -165,5 +176,5 @@ async def tock() -> None:
         await asyncio.sleep(0)
 
 
-FUNCTIONS: Final = (quick, slow, flaky, broken, value, broken_value, thread_value, process_value)
+FUNCTIONS: Final = (quick, slow, flaky, broken, value, broken_value, thread_value, process_value, in_turn)
 """All but the periodic ones."""

@@ -21,10 +21,11 @@ from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
 from tools.chaos.evidence import Evidence, KeptResult, Row, Verdict
 from tools.chaos.fleet import Fleet
-from tools.chaos.jobs import PERIODIC
+from tools.chaos.jobs import IN_TURN, PERIODIC
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
+from tools.chaos.schedules import add_schedules, pause_schedules, stopped_schedules
 from tools.chaos.stalls import recorded_stalls
 from tools.chaos.unhandled import report_unhandled_errors
 
@@ -133,6 +134,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         )
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
+        await add_schedules(client)
         await fleet.start()
         load = Load(client, settings.rate, settings.seed)
         load.start()
@@ -151,6 +153,8 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await asyncio.sleep(SOON)
         nemesis.catch_up()
         await _drained(stage.dsn, periodic=False)
+        stopped = await stopped_schedules(client, DRAIN_TIMEOUT_S)
+        await pause_schedules(client)
         await _disable_schedules(client, stage.dsn)
         await _drained(stage.dsn, periodic=True)
         log("all jobs ended")
@@ -160,6 +164,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         requests=load.requests,
         rows=await _rows(stage.dsn, offset),
         results=await _results(stage.dsn),
+        stopped_schedules=stopped,
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
         deaths=fleet.deaths,
@@ -185,7 +190,7 @@ async def _drained(dsn: str, *, periodic: bool) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while await connection.fetchval(UNFINISHED, periodic, list(PERIODIC)):
+        while await connection.fetchval(UNFINISHED, periodic, [*PERIODIC, IN_TURN]):
             if time.monotonic() > deadline:
                 return
             await asyncio.sleep(0.2)

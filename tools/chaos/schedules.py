@@ -1,0 +1,79 @@
+"""Schedules that are added at run time, whose jobs may not overlap, and the checks of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from typing import Final
+
+from pg_scheduler import Overlap, Scheduler
+from pg_scheduler.triggers import Every, FixedDelay
+from tools.chaos import jobs
+from tools.chaos.evidence import Evidence, Row, attempt_of
+
+__all__ = ["add_schedules", "overlapping_or_stopped", "pause_schedules", "stopped_schedules"]
+
+INTERVAL: Final = timedelta(seconds=2)
+SCHEDULES: Final = {
+    "queue-all": (Every(INTERVAL), Overlap.QUEUE_ALL),
+    "queue-one": (Every(INTERVAL), Overlap.QUEUE_ONE),
+    "skip": (Every(INTERVAL), Overlap.SKIP),
+    "delay": (FixedDelay(INTERVAL), Overlap.QUEUE_ONE),
+}
+
+
+async def add_schedules(client: Scheduler) -> None:
+    """Add a schedule for each policy under which jobs may not overlap."""
+    for schedule_id, (trigger, overlap) in SCHEDULES.items():
+        await client.schedules.add(jobs.in_turn, trigger, schedule_id=schedule_id, overlap=overlap)
+
+
+async def stopped_schedules(client: Scheduler, timeout: float) -> list[str]:
+    """Return the schedules that enqueue no further job although no fault is in progress."""
+    runs = {schedule_id: await _runs(client, schedule_id) for schedule_id in SCHEDULES}
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        runs = {each: count for each, count in runs.items() if await _runs(client, each) == count}
+        if not runs:
+            break
+        await asyncio.sleep(0.2)
+    return [f"{each} enqueued no job within {timeout:g} s after the faults" for each in runs]
+
+
+async def _runs(client: Scheduler, schedule_id: str) -> int:
+    found = await client.schedules.get(schedule_id)
+    assert found is not None
+    return found.runs
+
+
+async def pause_schedules(client: Scheduler) -> None:
+    """Pause the schedules; jobs that wait still run."""
+    for schedule_id in SCHEDULES:
+        await client.schedules.pause(schedule_id)
+
+
+def overlapping_or_stopped(evidence: Evidence) -> Iterator[str]:
+    """Yield jobs of a schedule that started before the previous one had ended, and schedules that stopped.
+
+    A job has ended when the attempt that its row names has ended. Earlier attempts were fenced, and may
+    run on.
+    """
+    yield from evidence.stopped_schedules
+    jobs_of: dict[str, list[tuple[float, Row]]] = defaultdict(list)
+    for row in evidence.rows.values():
+        attempts = evidence.ledgers.attempts.get(row.job_id)
+        if row.job_name == jobs.IN_TURN and attempts:
+            schedule_id = row.job_id.split(":")[1]  # schedule:<id>:<fire time>
+            jobs_of[schedule_id].append((min(one.started for one in attempts), row))
+    for in_order in jobs_of.values():
+        in_order.sort(key=lambda one: one[0])
+        for (_, row), (started, other) in pairwise(in_order):
+            last = attempt_of(evidence, row)
+            if last is None or last.ended is None:
+                yield f"{other.job_id} started, but {row.job_id} has not ended"
+            elif started < last.ended:
+                yield f"{other.job_id} started {last.ended - started:.3f} s before the end of {row.job_id}"
