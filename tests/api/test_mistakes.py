@@ -390,6 +390,7 @@ CALLS: dict[str, Callable[[Scheduler], Coroutine[Any, Any, object]]] = {
     "cancel_jobs": lambda it: it.cancel_jobs(job_name="a"),
     "retry_job": lambda it: it.retry_job("a"),
     "update_job_status": lambda it: it.update_job_status("a", "pending"),
+    "next_event": lambda it: it.next_event(),
     "get_job": lambda it: it.get_job("a"),
     "list_jobs": lambda it: it.list_jobs(),
     "count_jobs": lambda it: it.count_jobs(),
