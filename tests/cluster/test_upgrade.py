@@ -190,7 +190,8 @@ async def test_new_code_migrates_the_old_schema_or_raises_with_the_remedy(
         await migrate(connection, target=head(previous / "migrations"))
     # Enqueueing works before the migration.
     await client.schedule_job("x", datetime.now(UTC), NO_ARGUMENTS, job_id="x")
-    with pytest.raises(SchemaMissingError, match=r'column "\w+" .*does not exist.* call await scheduler.initialize_db\(\)'):
+    remedy = r'column "\w+" .*does not exist.* call await scheduler.initialize_db\(\)'
+    with pytest.raises(SchemaMissingError, match=remedy):
         await client.cancel_job("x")
     async with client:
         assert await schema_version(pool) == HEAD
