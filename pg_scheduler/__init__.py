@@ -1,7 +1,7 @@
 """A job scheduler for asyncio services on PostgreSQL.
 
 Start with ``Scheduler``. The public modules beside this one are clock, embedded, errors, events, migrate,
-sync and triggers.
+sync, testing and triggers.
 """
 
 import logging

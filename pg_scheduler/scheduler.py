@@ -127,6 +127,8 @@ class Scheduler(
     WORKER_ID_LENGTH: ClassVar[int] = 8
     """Number of characters of ``worker_id``."""
 
+    _runtime_class: ClassVar[type[Runtime]] = Runtime
+
     def __init__(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
         db_pool: asyncpg.Pool,
@@ -319,7 +321,7 @@ class Scheduler(
         )
         self._check_locks_can_be_held()
         await self._store.migrate()
-        return Runtime(
+        return self._runtime_class(
             self,
             self._store,
             self._events,

@@ -23,6 +23,7 @@ __all__ = [
     "ExpiredJob",
     "HeadPosition",
     "JobFilters",
+    "NextInstants",
     "OverdueName",
     "Quarantined",
     "RenewResult",
@@ -145,6 +146,15 @@ class RenewResult:
     lost: list[str]
     late: bool = False
     subscriptions: Sequence[str | None] = ()
+
+
+class NextInstants(NamedTuple):
+    """Seconds until the next instant at which something happens; None if nothing will."""
+
+    due_in: float | None
+    """Until the next pending job is due."""
+    expiry_in: float | None
+    """Until the next pending job, or the lease of another worker, expires."""
 
 
 @dataclass(frozen=True, slots=True)

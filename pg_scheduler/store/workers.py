@@ -14,7 +14,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import Deadlines, Quarantined, RenewResult, RescueResult
+from pg_scheduler.store.types import Deadlines, NextInstants, Quarantined, RenewResult, RescueResult
 
 __all__ = ["SERVER_START_GRACE_S", "WorkerRepository"]
 
@@ -143,6 +143,11 @@ class WorkerRepository:
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
         return Deadlines(row["lapse_in"], row["expiry_in"], row["overdue"], row["ended"], row["waiting"])
+
+    async def next_instants(self, worker_id: str) -> NextInstants:
+        """Return when the next pending job is due, and when the next expiry follows, for the test kit."""
+        (row,) = await self._statements.fetch("next_instants", self._statements.now, worker_id)
+        return NextInstants(row["due_in"], row["expiry_in"])
 
     async def rescue(
         self,

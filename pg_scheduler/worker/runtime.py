@@ -191,7 +191,7 @@ class Runtime:
         )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted, options=tuning.vacuum)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
-        parts: list[Part] = [
+        self.parts: list[Part] = [
             self.heartbeat,
             relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
@@ -206,10 +206,10 @@ class Runtime:
             *([self.planner] if config.plans else []),
             *([self.claimer] if config.runs_jobs else []),
         ]
-        for part in parts:
+        for part in self.parts:
             if isinstance(part, Service):
                 part.backoff = tuning.backoff
-        self._supervisor = Supervisor(parts)
+        self._supervisor = Supervisor(self.parts)
         self.receivers = Receivers(
             claimer=self.claimer,
             completer=self.completer,

@@ -264,6 +264,7 @@ STORE_CALLS: dict[str, Call] = {
     "rescue": lambda it, _: it.workers.rescue(120),
     "release_unacknowledged": lambda it, _: it.claims.release_unacknowledged("w1", {}),
     "scan_deadlines": lambda it, _: it.workers.scan_deadlines(30, 120),
+    "next_instants": lambda it, _: it.workers.next_instants("w1"),
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),

@@ -42,6 +42,9 @@ TESTED = {
 
 
 README_DSN = "postgresql://localhost/app"
+PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
+"""The plugin by its module: the installed entry point may be that of another checkout."""
+
 RECIPES = "docs/how-do-i/"
 """The folder of the files that test_recipes.py runs."""
 
@@ -160,16 +163,19 @@ async def test_shutdown_guide_worker_exits_with_status_0_on_signals(
         assert await process.wait() == 0
 
 
-async def test_testing_guide_example_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
+async def test_testing_guide_example_passes_under_pytest(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
     snippet = FILES["docs/guides/testing.md test_reminders.py"]
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
-    arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
+    arguments = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
     async with program(snippet, tmp_path, dsn, *arguments) as process, asyncio.timeout(50):
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()
-        assert b"1 passed" in output
+        assert b"2 passed" in output
 
 
 async def test_sync_guide_script_schedules_a_job(empty_dsn: str, tmp_path: Path) -> None:

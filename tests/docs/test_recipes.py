@@ -28,7 +28,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobStarted, PassFinished
 from tests.docs import asgi
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
-from tests.docs.test_files import FILES, RECIPES, program
+from tests.docs.test_files import FILES, PLUGIN, RECIPES, program
 from tests.support.worker import Gate, Recorder
 
 T = TypeVar("T")
@@ -379,11 +379,14 @@ async def test_alert_recipe_reports_the_failures_of_another_node(
 
 
 @recipe("jobs.md test_reminders.py")
-async def test_fake_clock_recipe_passes_under_pytest(dsn: str, tmp_path: Path) -> None:
+async def test_time_travel_recipe_passes_under_pytest(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", dsn)
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", encoding="utf-8"
     )
-    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", "-q"]
+    words = ["-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *PLUGIN, "-q"]
     snippet = FILES[RECIPES + "jobs.md test_reminders.py"]
     async with program(snippet, tmp_path, dsn, *words) as process, asyncio.timeout(50):
         output, _ = await process.communicate()

@@ -21,6 +21,7 @@ import pytest
 from pg_scheduler import Scheduler, call
 from pg_scheduler.migrate import migrate
 from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import PAGES, Snippet, page_id, run_python
 from tools.reference import __main__ as command
 from tools.reference.docstrings import parse_docstring
@@ -90,6 +91,7 @@ async def test_reference_example_without_a_prompt_runs(
             "asyncpg": asyncpg,
             "Scheduler": Scheduler,
             "SyncScheduler": SyncScheduler,
+            "TestScheduler": TestScheduler,
             "datetime": datetime,
             "UTC": UTC,
             "call": call,

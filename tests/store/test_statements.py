@@ -297,6 +297,7 @@ async def use_path(store: Store) -> object:
     await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")
     assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # depends on the age of the server
     await store.workers.scan_deadlines(30, 120)
+    await store.workers.next_instants("w1")
     await store.workers.restart_leases()
     await store.workers.rescue(120)
     assert await store.claims.release_unacknowledged("w1", {}) == []

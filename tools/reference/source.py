@@ -36,6 +36,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.events",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
+    "pg_scheduler.testing",
     "pg_scheduler.triggers",
 )
 SIGNATURE_LENGTH = 90

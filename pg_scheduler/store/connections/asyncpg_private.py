@@ -15,6 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 __all__ = [
     "connect_as_pool",
     "connect_to",
+    "copy_of",
     "file_number",
     "is_initialized",
     "local_port",
@@ -66,6 +67,18 @@ async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     opened: Any = pool
     connection: asyncpg.Connection = await opened._get_new_connection()  # noqa: SLF001 - it calls init
     return await _run(connection, opened._setup)  # noqa: SLF001
+
+
+def copy_of(pool: asyncpg.Pool) -> asyncpg.Pool:
+    """Return a pool of at most two connections like those of the pool, for the event loop of the caller."""
+    opened: Any = pool
+    settings = dict(opened._connect_kwargs) | _classes(pool)  # noqa: SLF001
+    settings |= {"init": opened._init, "setup": opened._setup}  # noqa: SLF001
+    if hasattr(opened, "_connect"):  # asyncpg 0.30 lets a pool bring its own
+        settings["connect"] = opened._connect  # noqa: SLF001
+    create_pool: Any = asyncpg.create_pool
+    copy: asyncpg.Pool = create_pool(*opened._connect_args, min_size=0, max_size=2, **settings)  # noqa: SLF001
+    return copy
 
 
 async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:

@@ -284,3 +284,39 @@ SELECT
     EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on = 'after')
         OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting
 FROM unfinished;
+
+-- name: next_instants
+-- route: sticky
+-- Return the seconds until the next pending job is due, and until the next expiry of a job or of another's lease.
+--
+-- For the test kit, which moves its clock from one to the next. Only instants after now count, so that a job that
+-- no function claims does not stop the clock. Jobs expire and leases end a microsecond after the instant in the row.
+-- extract(epoch), because infinite instants cannot be subtracted. NULL for none.
+SELECT
+    (extract(epoch FROM (
+        SELECT min(execution_time)
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND status = 'pending'
+          AND execution_time > coalesce($1, now())
+    )) - extract(epoch FROM coalesce($1, now())))::double precision AS due_in,
+    (extract(epoch FROM least(
+        (SELECT min(expires_at)
+         FROM {schema}scheduled_jobs
+         WHERE finished_at IS NULL
+           AND blocked_on IS NULL
+           AND status = 'pending'
+           AND expires_at >= coalesce($1, now())),
+        (SELECT min(lease_until)
+         FROM {schema}scheduled_jobs
+         WHERE finished_at IS NULL
+           AND blocked_on IS NULL
+           AND status = 'running'
+           AND worker_id <> $2
+           AND lease_until >= coalesce($1, now())),
+        (SELECT min(lease_until)
+         FROM {schema}scheduler_workers
+         WHERE worker_id <> $2
+           AND lease_until >= coalesce($1, now()))
+    )) - extract(epoch FROM coalesce($1, now())) + 0.000001)::double precision AS expiry_in;

@@ -101,6 +101,8 @@ class Planner(Service):
         self._jobs = jobs
         self._outbox = outbox
         self._signals = signals
+        self.next_fire_in: float | None = None
+        """Seconds from the last pass to the next fire time, for the test kit; None for none."""
 
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
@@ -112,6 +114,7 @@ class Planner(Service):
         if await self.book.write_switches():
             self._signals.switches_written()
         plannable = Plannable(self.book.keys(), self._tasks.names(), sorted(registered_kinds()))
+        self.next_fire_in = None
         if not plannable.declared and not plannable.tasks:
             return POLL_INTERVAL_S
         next_in = await self._store.schedules.next_fire_in(plannable)
@@ -123,6 +126,7 @@ class Planner(Service):
             soonest = 0.0 if count else LOCKED_RETRY_S
             next_in = await self._store.schedules.next_fire_in(plannable)
         await self.book.refresh()
+        self.next_fire_in = next_in
         poll = self._poll_interval(has_schedules=next_in is not None or bool(plannable.declared))
         return poll if next_in is None else max(min(next_in, poll), soonest)
 

@@ -1,0 +1,11 @@
+"""Tests with the real Scheduler, the real SQL and a virtual clock: see `TestScheduler`.
+
+The pytest plugin ``pg_scheduler.testing.plugin`` is active wherever the library is installed. It has the
+fixtures ``scheduler_dsn`` and ``test_scheduler``.
+"""
+
+from pg_scheduler.testing.scheduler import TestScheduler
+
+__all__ = ["TestScheduler"]
+
+TestScheduler.__module__ = __name__  # tracebacks and docs name the module that users import from

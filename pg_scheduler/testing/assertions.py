@@ -1,0 +1,152 @@
+"""The methods of `TestScheduler` that look at jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.jobs.model import Job, JobFunction, JobStatus
+from pg_scheduler.jobs.payload import decode, encode
+from pg_scheduler.jobs.validation import check_delay, check_execution_time
+from pg_scheduler.testing.inspector import Inspector
+from pg_scheduler.testing.worker import ManualScheduler
+
+__all__ = ["JobAssertions"]
+
+
+class JobAssertions:
+    """The methods of `TestScheduler` that look at jobs. None of them is a coroutine."""
+
+    _clock: FakeClock
+    _runs: Counter[str]
+    _scheduler: ManualScheduler | None
+    _inspector: Inspector | None
+
+    @property
+    def now(self) -> datetime:
+        """The current time of the clock."""
+        return self._clock.now
+
+    def ran(self, func: JobFunction | str) -> int:
+        """Return the number of attempts of a function so far, failed ones included.
+
+        Args:
+            func: The function, or the name of its jobs.
+        """
+        return self._runs[self._entered().name_of(func)]
+
+    def jobs(
+        self,
+        func: JobFunction | str | None = None,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+    ) -> list[Job]:
+        """Return the jobs that are in the table, in the order of their due time.
+
+        It waits for the database and reads what is committed.
+
+        Args:
+            func: Only jobs of this function, or with this name; None for all.
+            status: One status or several; None for all.
+        """
+        scheduler = self._entered()
+        jobs = [] if self._inspector is None else self._inspector.jobs(status=status)
+        if func is not None:
+            names = scheduler.job_names_of(func)
+            jobs = [job for job in jobs if job.job_name in names]
+        return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
+
+    def assert_scheduled(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        after: timedelta | float | None = None,
+        at: datetime | None = None,
+    ) -> Job:
+        """Assert that a job is pending, and return it; if there are several, the one that is due first.
+
+        Args:
+            func: The function, or the name of its jobs.
+            args: The positional arguments; None for any.
+            kwargs: The keyword arguments; None for any.
+            after: The time from now to the due time, a timedelta or seconds; None for any.
+            at: The due time; None for any.
+
+        Raises:
+            AssertionError: There is none; the message lists the pending jobs of the function.
+        """
+        jobs, found = self._find(func, args, kwargs, after, at)
+        if not found:
+            raise AssertionError(
+                f"no such job of {self._entered().name_of(func)} is pending at {self.now}; "
+                f"pending are {_listed(jobs)}"
+            )
+        return found[0]
+
+    def assert_not_scheduled(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        after: timedelta | float | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """Assert that no such job is pending; see ``assert_scheduled()``.
+
+        Args:
+            func: The function, or the name of its jobs.
+            args: The positional arguments; None for any.
+            kwargs: The keyword arguments; None for any.
+            after: The time from now to the due time, a timedelta or seconds; None for any.
+            at: The due time; None for any.
+
+        Raises:
+            AssertionError: There is one; the message lists them.
+        """
+        _, found = self._find(func, args, kwargs, after, at)
+        if found:
+            raise AssertionError(
+                f"jobs of {self._entered().name_of(func)} are pending at {self.now}: {_listed(found)}"
+            )
+
+    def _entered(self) -> ManualScheduler:
+        if self._scheduler is None:
+            raise NotRunningError("TestScheduler has not started: use async with TestScheduler(pool) as t")
+        return self._scheduler
+
+    def _find(
+        self,
+        func: JobFunction | str,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        after: timedelta | float | None,
+        at: datetime | None,
+    ) -> tuple[list[Job], list[Job]]:
+        """Return the pending jobs of a function, and those of them that match."""
+        due = None if at is None else check_execution_time(at, name="at")
+        if after is not None:
+            if due is not None:
+                raise TypeError("after= and at= exclude each other; pass one of them")
+            due = self.now + timedelta(seconds=check_delay("after", after))
+        stored_args, stored_kwargs = decode(encode(args or (), kwargs or {}))
+        jobs = self.jobs(func, status=JobStatus.PENDING)
+        found = [
+            job
+            for job in jobs
+            if (args is None or job.args == stored_args)
+            and (kwargs is None or job.kwargs == stored_kwargs)
+            and (due is None or job.execution_time == due)
+        ]
+        return jobs, found
+
+
+def _listed(jobs: Sequence[Job]) -> str:
+    lines = [f"\n  {job.job_id} due at {job.execution_time}, {job.args}, {job.kwargs}" for job in jobs]
+    return "".join(lines) or "none"

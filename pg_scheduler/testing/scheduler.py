@@ -1,0 +1,297 @@
+"""The real Scheduler with the real SQL and a virtual clock, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import asyncpg
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY
+from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.testing.assertions import JobAssertions
+from pg_scheduler.testing.inspector import Inspector
+from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
+from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
+
+__all__ = ["TestScheduler"]
+
+OWN_SETTINGS: Final = {
+    "clock": "pass now=",
+    "max_concurrent_jobs": "pass concurrency=",
+    "batch_claim_limit": "jobs are claimed one by one",
+}
+"""Settings of the Scheduler that the test kit sets, and what to do instead."""
+
+VACUUM_INTERVAL: Final = timedelta(days=1)
+"""The time between two passes of the vacuum. Its setting, an hour by default, would slow down tests."""
+
+
+class TestScheduler(JobAssertions):
+    """A Scheduler that runs jobs only when a test asks, by a clock that only the test moves.
+
+    The Scheduler, its SQL and the rows are real, the time is not. ``run_until()`` moves the clock from one
+    due instant to the next, so a year takes seconds. Jobs run one at a time, in the order of priority, due
+    time and id. Inside a job, time is real: ``asyncio.sleep()`` takes as long as ever, the timeout of an
+    attempt counts real seconds, and ``datetime.now()`` returns the real time. The methods that run jobs are
+    coroutines; those that look at jobs are not.
+
+    Args:
+        pool: An asyncpg pool, or a DSN, of which a pool is made for the length of the ``async with`` block.
+            No other Scheduler should run on this database: its clock differs.
+        now: The first time of the clock, timezone-aware; None for the present, by the clock of this machine.
+        concurrency: Jobs that may run at the same time.
+        settings: Settings of the `Scheduler`. The default retry policy has no jitter here.
+
+    Raises:
+        TypeError: A setting is one that the test kit sets itself.
+        ValueError: ``now`` has no time zone, or ``concurrency`` is less than 1.
+
+    Example::
+
+        async with TestScheduler(dsn, now=datetime(2030, 1, 1, tzinfo=UTC)) as t:
+            await t.scheduler.enqueue(send_mail, args=("ada@example.org",), delay=timedelta(days=1))
+            t.assert_scheduled(send_mail, args=("ada@example.org",), after=timedelta(days=1))
+            await t.run_until(timedelta(days=30))
+            assert t.ran(send_mail) == 1
+    """
+
+    __test__: ClassVar[bool] = False
+    """pytest does not collect this class."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool | str,
+        *,
+        now: datetime | None = None,
+        concurrency: int = 1,
+        **settings: Any,
+    ) -> None:
+        for name in settings.keys() & OWN_SETTINGS:
+            raise TypeError(f"TestScheduler sets {name} itself; {OWN_SETTINGS[name]}")
+        check_count("concurrency", concurrency, least=1)
+        start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
+        self._clock = FakeClock(start)
+        self._given = pool
+        self._settings = {
+            "retry_policy": replace(DEFAULT_RETRY_POLICY, jitter=0),
+            **settings,
+            "max_concurrent_jobs": concurrency,
+            "batch_claim_limit": 1,
+        }
+        self._pool: asyncpg.Pool | None = None
+        self._scheduler: ManualScheduler | None = None
+        self._inspector: Inspector | None = None
+        self._runs: Counter[str] = Counter()
+        self._turn = asyncio.Lock()
+        self._vacuumed_at = start
+
+    async def __aenter__(self) -> Self:
+        given = self._given
+        self._pool = await asyncpg.create_pool(given, min_size=1) if isinstance(given, str) else given
+        try:
+            self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
+            scheduler.use_tuning(rescuer=RescuerOptions(answer_timeout_s=0))
+            self._runs = scheduler.count_runs()
+            self._inspector = Inspector(self._pool, self._settings.get("schema"), self._clock)
+            await scheduler.start()
+        except BaseException:  # whatever it was, __aexit__ is not called
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._entered().shutdown()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._inspector is not None:
+            self._inspector.close()
+        if isinstance(self._given, str) and self._pool is not None:
+            await self._pool.close()
+
+    # -- the Scheduler and its clock -------------------------------------------------------------------
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The Scheduler, to pass to the code under test."""
+        return self._entered()
+
+    @property
+    def pool(self) -> asyncpg.Pool:
+        """The pool of the Scheduler."""
+        return self._entered().db_pool
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock forward and do nothing else, as if no worker had run meanwhile.
+
+        Jobs that became due are late then: they may be past their misfire grace time.
+
+        Args:
+            by: A timedelta, or seconds.
+
+        Raises:
+            ValueError: The duration is negative.
+        """
+        self._clock.advance(timedelta(seconds=check_delay("by", by)))
+
+    # -- running jobs ----------------------------------------------------------------------------------
+
+    async def run_until(self, until: datetime | timedelta) -> int:
+        """Move the clock to a time, and on the way to every instant at which something is due, and do it.
+
+        Jobs run, schedules fire, retries follow their delays, jobs and leases expire, the vacuum deletes.
+
+        Args:
+            until: The last instant, or the time from now to it. What is due at it runs too.
+
+        Returns:
+            The number of attempts that ran.
+
+        Raises:
+            ValueError: The time has passed.
+            RuntimeError: The caller is a job.
+        """
+        target = self._instant(until)
+        if target < self.now:
+            raise ValueError(f"until={target} has passed: the clock is at {self.now}; pass a later time")
+        async with self._running():
+            count = await self._run_all(maintains=True)
+            while (step := await self._next_step(target)) is not None:
+                self._clock.now, maintains = step
+                count += await self._run_all(maintains=maintains)
+            if self._clock.now < target:
+                self._clock.now = target
+                count += await self._run_all(maintains=True)
+        return count
+
+    async def drain(self) -> int:
+        """Run all jobs that are due now, and those that they make due; the clock stands still.
+
+        Returns:
+            The number of attempts that ran.
+
+        Raises:
+            RuntimeError: The caller is a job.
+        """
+        async with self._running():
+            return await self._run_all(maintains=True)
+
+    async def run_one(self) -> Job | None:
+        """Run the next job that is due now.
+
+        Returns:
+            The job as it is after the attempt; None if none is due, or if its row is deleted.
+
+        Raises:
+            RuntimeError: The caller is a job.
+        """
+        async with self._running():
+            worker = await self._worker(maintains=True)
+            await worker.plan()
+            if not await worker.run_due(most=1) or worker.last_claim is None:
+                return None
+            return await self.scheduler.get_job(worker.last_claim)
+
+    # -- faults ----------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """Let the worker die, as SIGKILL would: the rows of its jobs stay running.
+
+        The next call that runs jobs starts another worker, which reclaims them when the lease has expired.
+        Running attempts are cancelled. In a job, this call raises ``asyncio.CancelledError``.
+
+        Raises:
+            CancelledError: The caller is a job.
+        """
+        self._entered().crash()
+
+    async def block(self, seconds: timedelta | float) -> None:
+        """Move the clock as if the event loop had been blocked for so long.
+
+        Up to ``max_loop_block``, the lease keeper's thread keeps the jobs of the worker. After that, another
+        worker reclaims those that run: their results are refused, and they run again.
+
+        Args:
+            seconds: Seconds, or a timedelta.
+
+        Raises:
+            ValueError: The duration is negative.
+        """
+        scheduler = self._entered()
+        blocked_s = check_delay("seconds", seconds)
+        self._clock.advance(timedelta(seconds=blocked_s))
+        runtime = await scheduler.manual()
+        runtime.renewed_at = None
+        if blocked_s > scheduler.max_loop_block:
+            await scheduler.reclaim_blocked()
+        else:
+            await runtime.renew(self.now)
+
+    def lose_connection(self) -> None:
+        """Close every connection of the pool, as a failover of the server would.
+
+        Statements that run fail, and open transactions roll back. The Scheduler reconnects.
+        """
+        self._entered().close_connections()
+
+    # -- the parts -------------------------------------------------------------------------------------
+
+    def _running(self) -> asyncio.Lock:
+        if self._entered().is_called_by_job:
+            raise RuntimeError(
+                "a job cannot run jobs, because it would wait for itself; call this in the test"
+            )
+        return self._turn
+
+    def _instant(self, until: datetime | timedelta) -> datetime:
+        if isinstance(until, timedelta):
+            return self.now + until
+        return check_execution_time(until, name="until")
+
+    async def _worker(self, *, maintains: bool) -> ManualRuntime:
+        scheduler = self._entered()
+        worker = await scheduler.manual()
+        await worker.renew(self.now)
+        if maintains:
+            await worker.maintain()
+        if scheduler.vacuums and self.now >= self._vacuumed_at + VACUUM_INTERVAL:
+            self._vacuumed_at = self.now
+            await scheduler.run_vacuum()
+        return worker
+
+    async def _run_all(self, *, maintains: bool) -> int:
+        count = 0
+        while True:
+            worker = await self._worker(maintains=maintains)
+            await worker.plan()
+            count += await worker.run_due()
+            if not worker.is_dead and not await worker.plan():  # jobs may add schedules
+                return count
+
+    async def _next_step(self, target: datetime) -> tuple[datetime, bool] | None:
+        """Return the next instant up to the target, and whether maintenance is due at it."""
+        worker = await self._entered().manual()
+        due_in, expiry_in = await self._entered().next_instants()
+        waits = [
+            (wait, maintains)
+            for wait, maintains in ((due_in, False), (worker.planner.next_fire_in, False), (expiry_in, True))
+            if wait is not None and wait > 0
+        ]
+        if not waits:
+            return None
+        wait, maintains = min(waits)
+        if wait > (target - self.now).total_seconds():
+            return None
+        return self.now + timedelta(seconds=wait), maintains

@@ -1,0 +1,283 @@
+"""A worker whose services make passes only when a test asks: none of them has a loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.events import Event, JobStarted
+from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.store.types import NextInstants
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.lease.keeper import LeaseKeeper
+from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
+from pg_scheduler.worker.maintenance.planner import Planner
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.pipeline.claimer import Claimer
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.worker.service import Service
+
+__all__ = ["ManualRuntime", "ManualScheduler"]
+
+POLL_INTERVAL_S: Final = 0.2
+"""Seconds of real time between two looks for cancellations and new jobs while attempts run."""
+
+MAX_FAILED_PASSES: Final = 10
+"""Passes in succession that may fail because the database is unavailable."""
+
+
+class ManualRuntime(Runtime):
+    """The parts of one worker, without their loops."""
+
+    jobs_claimed = 0
+    """How many jobs were claimed."""
+    last_claim: str | None = None
+    """The id of the job that was claimed last."""
+    is_dead = False
+    """Whether the worker has crashed: nothing of it is written any more."""
+
+    _plans = 0
+    renewed_at: datetime | None = None
+    """When the lease was renewed last, by the virtual clock."""
+
+    async def start(self) -> None:
+        """Set up every part. The lease keeper stays off: its thread works in real time."""
+        self.signals.jobs_claimed.connect(self._count_claim)
+        self.signals.jobs_planned.connect(self._count_plan)
+        for part in self.parts:
+            if isinstance(part, Service):
+                await part.prepare()
+        await self.pass_of(self.listener)
+
+    async def stop(self) -> None:
+        """Stop the parts in reverse order: release what runs, write every result, deregister the worker."""
+        try:
+            for part in reversed(self.parts):
+                if isinstance(part, Service):
+                    await part.drain()
+                elif not isinstance(part, LeaseKeeper):
+                    await part.stop()
+        finally:
+            await self._store.connections.release_held()
+
+    async def pass_of(self, service: Service) -> float:
+        """Make one pass; make it again if the database was unavailable."""
+        for failed in range(1, MAX_FAILED_PASSES + 1):
+            try:
+                return await service.run_once()
+            except PoolClosedError:
+                raise
+            except DatabaseUnavailableError:
+                if failed == MAX_FAILED_PASSES:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def maintain(self) -> None:
+        """Make a pass of every service that does maintenance, and two of the one that reclaims jobs.
+
+        Its first pass requests heartbeats from suspect workers. The second reclaims the jobs of those that
+        made none.
+        """
+        idle = (Claimer, Completer, Heartbeat, Planner, Vacuum)
+        for part in (*self.parts, self.rescuer):
+            if isinstance(part, Service) and not isinstance(part, idle):
+                await self.pass_of(part)
+
+    async def renew(self, now: datetime) -> None:
+        """Renew the lease, unless that is not necessary yet."""
+        if self.renewed_at is None or now >= self.renewed_at + timedelta(seconds=self.renewal_interval_s):
+            await self.pass_of(self.heartbeat)
+            self.renewed_at = now
+
+    @property
+    def renewal_interval_s(self) -> float:
+        """Seconds between two renewals of the lease."""
+        return self.config.lease_seconds / RENEWALS_PER_LEASE
+
+    async def plan(self) -> bool:
+        """Enqueue the jobs of all due fire times; return whether there were any."""
+        before = self._plans
+        if self.config.plans:
+            while await self.pass_of(self.planner) <= 0:
+                pass
+        return self._plans > before
+
+    async def run_due(self, *, most: int | None = None) -> int:
+        """Run due jobs until none is left, or so many; return how many were claimed."""
+        before = self.jobs_claimed
+        self.claimer.rescan()
+        while True:
+            await self._claim(None if most is None else most - (self.jobs_claimed - before))
+            if await self._wait_for_an_end():
+                continue
+            if not await self._write_results():
+                return self.jobs_claimed - before
+            self.claimer.rescan()
+
+    async def _claim(self, most: int | None) -> None:
+        """Claim jobs for the free slots, one by one."""
+        claimed = self.jobs_claimed
+        while self.config.runs_jobs and self.executor.free and not self.is_dead:
+            if most is not None and self.jobs_claimed - claimed >= most:
+                return
+            found = self.jobs_claimed
+            delay = await self.pass_of(self.claimer)
+            if self.jobs_claimed > found:
+                await asyncio.sleep(0)  # the job starts
+                self.claimer.rescan()
+            elif delay > 0:
+                return
+
+    async def _wait_for_an_end(self) -> bool:
+        """Wait until an attempt has ended, or for the poll interval; return whether attempts ran."""
+        tasks = [each.task for each in self.in_flight.attempts.values() if each.task]
+        if not tasks:
+            return False
+        done, _ = await asyncio.wait(tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
+        if not done and not self.is_dead:
+            await self.pass_of(self.heartbeat)
+            await self.plan()
+            self.claimer.rescan()
+        return True
+
+    async def _write_results(self) -> bool:
+        """Write all results; return whether there were any."""
+        if self.is_dead or not self.in_flight.unwritten():
+            return False
+        while await self.pass_of(self.completer) <= 0:
+            pass
+        return True
+
+    def die(self) -> None:
+        """End every attempt without a result."""
+        self.is_dead = True
+        self.in_flight.revoke_all(Revocation.SHUTDOWN)
+
+    async def bury(self) -> None:
+        """Close what a dead worker leaves open, without writing anything."""
+        await self.executor.stop()
+        await self.receivers.relay.drain()
+        await self.listener.drain()
+
+    def _count_plan(self) -> None:
+        self._plans += 1
+
+    def _count_claim(self) -> None:
+        self.jobs_claimed += 1
+        self.last_claim = next(reversed(self.in_flight.attempts))
+
+
+class ManualScheduler(Scheduler):
+    """A Scheduler whose ``start()`` starts no loops. `TestScheduler` makes the passes."""
+
+    _runtime_class = ManualRuntime
+
+    _dead: ManualRuntime | None = None
+
+    def use_tuning(self, **options: Any) -> None:
+        """Have the next start use these options; see ``Tuning``."""
+        self._tuning = replace(self._tuning, **options)
+
+    def count_runs(self) -> Counter[str]:
+        """Return a counter of attempts by name, which the attempts from now on update."""
+        runs: Counter[str] = Counter()
+
+        def count(event: Event) -> None:
+            if isinstance(event, JobStarted):
+                runtime = self._runtime
+                attempt = None if runtime is None else runtime.in_flight.attempts.get(event.job_id)
+                names = {event.job_name} if attempt is None else {event.job_name, attempt.claim.function}
+                runs.update(names)
+
+        self.subscribe(count, JobStarted)
+        return runs
+
+    async def manual(self) -> ManualRuntime:
+        """Return the parts of the worker, of a new one if it has stopped or crashed."""
+        await self._bury()
+        if not self.is_running:
+            await self.start()
+        runtime = self._runtime
+        assert isinstance(runtime, ManualRuntime)  # noqa: S101 - _runtime_class
+        return runtime
+
+    async def shutdown(self) -> None:
+        """Stop the worker; see `Scheduler`."""
+        try:
+            await self._bury()
+            await super().shutdown()
+        finally:
+            await self._store.connections.release_held()
+
+    async def _bury(self) -> None:
+        dead, self._dead = self._dead, None
+        if dead is not None:
+            await dead.bury()
+
+    @property
+    def is_called_by_job(self) -> bool:
+        """Whether the caller is a job that this worker runs."""
+        return self._runtime is not None and self._runtime.runs_the_caller()
+
+    def crash(self) -> None:
+        """Let the worker die; the next one has another id.
+
+        Raises:
+            CancelledError: The caller is a job of this worker.
+        """
+        runtime, is_own = self._runtime, self.is_called_by_job
+        if not isinstance(runtime, ManualRuntime):
+            return
+        self._life.runtime, self._life.is_running = None, False
+        self._life.worker_id = self._new_worker_id()
+        runtime.die()
+        self._dead = runtime
+        self._outbox.detach()
+        if is_own:
+            raise asyncio.CancelledError("the worker has crashed")
+
+    async def reclaim_blocked(self) -> None:
+        """Reclaim the jobs of this worker as another one does when its lease has expired."""
+        await self._store.workers.rescue(
+            self._config.heartbeat_threshold, suspects=[self.worker_id], max_crashes=self._config.max_crashes
+        )
+
+    @property
+    def max_loop_block(self) -> float:
+        """Seconds for which the lease keeper renews the lease while the event loop is blocked."""
+        return max(self._config.max_loop_block, self._config.lease_seconds)
+
+    @property
+    def vacuums(self) -> bool:
+        """Whether finished jobs are deleted."""
+        return self._config.vacuum_enabled
+
+    async def next_instants(self) -> NextInstants:
+        """Return the seconds until jobs are due, and until leases and jobs expire."""
+        return await self._store.workers.next_instants(self.worker_id)
+
+    def close_connections(self) -> int:
+        """Close every connection of the pool from this side; return their number."""
+        connections = self._store.connections.open_connections()
+        for connection in connections:
+            connection.terminate()
+        return len(connections)
+
+    def name_of(self, func: JobFunction | str) -> str:
+        """Return the name of the jobs of a function."""
+        if isinstance(func, str):
+            return func
+        return self._tasks.adopt(func).name
+
+    def job_names_of(self, func: JobFunction | str) -> set[str]:
+        """Return the names that jobs of a function may have: those of its schedules have the schedule's."""
+        name = self.name_of(func)
+        periodic = self.get_periodic_jobs().values()
+        return {name, *(each.job_name for each in periodic if each.function == name)}

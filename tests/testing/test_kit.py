@@ -1,0 +1,364 @@
+"""The test kit runs jobs by a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    JobStatus,
+    NotRunningError,
+    RetryPolicy,
+    VacuumConfig,
+    VacuumPolicy,
+    VacuumTrigger,
+    current_job,
+    job,
+    periodic,
+)
+from pg_scheduler.testing import TestScheduler
+
+Pool = asyncpg.Pool
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+class Log(list[Any]):
+    """What the job ``note`` was called with."""
+
+    async def note(self, *args: Any) -> None:
+        self.append(args[0] if len(args) == 1 else args)
+
+
+def at_start(pool: Pool, **settings: Any) -> TestScheduler:
+    return TestScheduler(pool, now=START, **settings)
+
+
+async def fail() -> None:
+    raise ValueError("no")
+
+
+async def test_run_until_runs_each_job_at_its_due_time(pool: Pool) -> None:
+    seen: list[tuple[datetime, datetime]] = []
+
+    async def look() -> None:
+        seen.append((t.now, current_job().execution_time))
+
+    async with at_start(pool) as t:
+        for days in (3, 1, 40):
+            await t.scheduler.enqueue(look, delay=days * DAY)
+        assert await t.run_until(30 * DAY) == 2
+        assert seen == [(START + DAY, START + DAY), (START + 3 * DAY, START + 3 * DAY)]
+        assert t.now == START + 30 * DAY
+        assert t.ran(look) == 2
+        assert await t.run_until(START + 40 * DAY) == 1, "the last instant counts"
+
+
+async def test_jobs_run_one_at_a_time_by_priority_time_and_id(pool: Pool) -> None:
+    from pg_scheduler import JobPriority
+
+    log = Log()
+    inside = 0
+
+    async def step(name: str) -> None:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        await asyncio.sleep(0)
+        log.append(name)
+        inside -= 1
+
+    async with at_start(pool) as t:
+        for name in ("b", "a"):
+            await t.scheduler.enqueue(step, args=(name,), job_id=name)
+        await t.scheduler.enqueue(step, args=("late",), delay=HOUR)
+        await t.scheduler.enqueue(step, args=("first",), priority=JobPriority.HIGH)
+        await t.run_until(HOUR)
+    assert log == ["first", "a", "b", "late"]
+
+
+async def test_concurrency_lets_jobs_wait_for_each_other(pool: Pool) -> None:
+    meeting = asyncio.Barrier(2)
+
+    async def meet() -> None:
+        await meeting.wait()
+
+    async with at_start(pool, concurrency=2) as t:
+        for _ in range(2):
+            await t.scheduler.enqueue(meet)
+        assert await t.drain() == 2
+
+
+async def test_job_can_wait_for_a_job_that_it_enqueues_in_another_slot(pool: Pool) -> None:
+    done = asyncio.Event()
+
+    async def inner() -> None:
+        done.set()
+
+    async def outer() -> None:
+        await current_job().scheduler.enqueue(inner)
+        await done.wait()
+
+    async with at_start(pool, concurrency=2) as t:
+        await t.scheduler.enqueue(outer)
+        assert await t.drain() == 2
+
+
+async def test_drain_runs_what_jobs_make_due_and_leaves_the_clock(pool: Pool) -> None:
+    async def again(left: int) -> None:
+        if left:
+            await current_job().scheduler.enqueue(again, args=(left - 1,))
+        else:
+            await current_job().scheduler.enqueue(again, args=(0,), delay=1)
+
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(again, args=(3,))
+        assert await t.drain() == 4
+        assert t.now == START
+        assert len(t.jobs(again, status="pending")) == 1
+
+
+async def test_run_one_returns_the_job_after_its_attempt(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        assert await t.run_one() is None
+        for number in range(2):
+            await t.scheduler.enqueue(log.note, args=(number,))
+        await t.scheduler.enqueue(fail)
+        first = await t.run_one()
+        assert first is not None
+        assert (first.status, log) == (JobStatus.COMPLETED, [0])
+        second = await t.run_one()
+        assert second is not None
+        assert (second.status, log) == (JobStatus.COMPLETED, [0, 1])
+        failed = await t.run_one()
+        assert failed is not None
+        assert failed.status is JobStatus.FAILED
+        assert failed.error_message == "ValueError: no"
+        assert await t.run_one() is None
+
+
+async def test_retries_follow_their_delays_without_jitter(pool: Pool) -> None:
+    times: list[datetime] = []
+
+    async def flaky() -> None:
+        times.append(t.now)
+        raise ValueError("no")
+
+    async with at_start(pool, misfire_grace_time=None) as t:
+        await t.scheduler.enqueue(flaky, max_retries=3)
+        assert await t.run_until(HOUR) == 4
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert waits == [timedelta(minutes=1), timedelta(minutes=2), timedelta(minutes=4)]
+        assert [each.status for each in t.jobs(flaky)] == [JobStatus.FAILED]
+        assert t.ran(flaky) == 4, "failed attempts count"
+
+
+async def test_own_retry_policy_is_used(pool: Pool) -> None:
+    policy = RetryPolicy(base=timedelta(days=2), maximum=timedelta(days=2), jitter=0)
+    async with at_start(pool, retry_policy=policy) as t:
+        await t.scheduler.enqueue(fail, max_retries=1)
+        await t.run_until(DAY)
+        t.assert_scheduled(fail, at=START + 2 * DAY)
+        await t.run_until(DAY)
+        assert t.ran(fail) == 2
+
+
+async def test_daily_schedule_fires_through_the_nights_of_the_clock_changes(pool: Pool) -> None:
+    fired: list[datetime] = []
+
+    @periodic(cron="30 2 * * *", timezone="Europe/Berlin", dedup_key="nightly")
+    async def nightly() -> None:
+        fired.append(current_job().execution_time)
+
+    async with TestScheduler(pool, now=datetime(2030, 3, 29, 12, tzinfo=UTC)) as t:
+        await t.run_until(timedelta(days=4))
+        assert fired[:3] == [
+            datetime(2030, 3, 30, 1, 30, tzinfo=UTC),
+            datetime(2030, 3, 31, 1, 0, tzinfo=UTC),  # 02:30 does not exist: at the end of the gap
+            datetime(2030, 4, 1, 0, 30, tzinfo=UTC),
+        ]
+        fired.clear()
+        await t.run_until(datetime(2030, 10, 26, 12, tzinfo=UTC))
+        fired.clear()
+        await t.run_until(timedelta(days=2))
+        assert fired == [
+            datetime(2030, 10, 27, 0, 30, tzinfo=UTC),  # the first of the two
+            datetime(2030, 10, 28, 1, 30, tzinfo=UTC),
+        ]
+
+
+async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool: Pool) -> None:
+    fired: list[datetime] = []
+
+    @periodic(every=HOUR, dedup_key="hourly")
+    async def hourly() -> None:
+        fired.append(t.now)
+
+    async with at_start(pool) as t:
+        await t.run_until(2 * HOUR)
+        assert len(fired) == 2
+        t.advance(10.5 * HOUR)
+        await t.drain()
+        assert fired[2:] == [START + 12.5 * HOUR]
+        await t.run_until(timedelta(minutes=30))
+        assert fired[3:] == [START + 13 * HOUR]
+        assert len(t.jobs(hourly)) == 4
+
+
+async def test_jobs_expire_after_a_jump_of_the_clock_and_unregistered_ones_on_the_way(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(log.note, args=(1,), misfire_grace_time=60)
+        await t.scheduler.enqueue("somewhere.else", delay=HOUR, misfire_grace_time=60)
+        t.advance(61)
+        assert await t.drain() == 0
+        (late,) = t.jobs(log.note)
+        assert late.status is JobStatus.EXPIRED
+        await t.run_until(2 * HOUR)
+        (unknown,) = t.jobs("somewhere.else")
+        assert unknown.status is JobStatus.EXPIRED
+        assert unknown.finished_at == START + HOUR + timedelta(seconds=60, microseconds=1)
+    assert log == []
+
+
+async def test_vacuum_deletes_finished_jobs_by_the_clock(pool: Pool) -> None:
+    log = Log()
+    kept = VacuumPolicy(trigger=VacuumTrigger.TIME_BASED, days=2)
+    async with at_start(pool, vacuum_config=VacuumConfig(completed=kept)) as t:
+        await t.scheduler.enqueue(log.note, args=(1,))
+        await t.run_until(DAY)
+        assert len(t.jobs()) == 1
+        await t.run_until(2 * DAY)
+        assert t.jobs() == []
+        assert t.ran(log.note) == 1
+    async with at_start(pool, vacuum_enabled=False) as t:
+        await t.scheduler.enqueue(log.note, args=(1,))
+        await t.run_until(400 * DAY)
+        assert len(t.jobs()) == 1
+
+
+async def test_assertions_name_the_pending_jobs_when_they_fail(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(log.note, args=("ada", [1]), kwargs={}, delay=DAY, job_id="hello")
+        found = t.assert_scheduled(log.note, args=("ada", (1,)), kwargs={}, after=DAY)
+        assert found.job_id == "hello"
+        t.assert_scheduled(log.note, at=START + DAY)
+        t.assert_not_scheduled(log.note, after=DAY - timedelta(microseconds=1))
+        t.assert_not_scheduled(log.note, args=("grace",))
+        t.assert_not_scheduled(log.note, kwargs={"a": 1})
+        t.assert_not_scheduled(fail)
+        with pytest.raises(AssertionError, match=r"(?s)note.*pending are \n  hello due at 2030-01-02"):
+            t.assert_scheduled(log.note, args=("grace",))
+        with pytest.raises(AssertionError, match="pending are none"):
+            t.assert_scheduled(fail)
+        with pytest.raises(AssertionError, match=r"(?s)are pending at 2030-01-01.*hello due"):
+            t.assert_not_scheduled(log.note)
+        with pytest.raises(TypeError, match="exclude each other"):
+            t.assert_scheduled(log.note, after=1, at=START)
+        await t.run_until(DAY)
+        t.assert_not_scheduled(log.note)
+
+
+async def test_uncommitted_jobs_are_not_scheduled_for_the_assertions(pool: Pool) -> None:
+    async with at_start(pool) as t:
+        async with t.pool.acquire() as connection, connection.transaction():
+            await t.scheduler.enqueue(fail, connection=connection)
+            t.assert_not_scheduled(fail)
+        t.assert_scheduled(fail)
+
+
+async def test_jobs_reads_all_pages(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pg_scheduler.testing.inspector.PAGE_LENGTH", 2)
+    async with at_start(pool) as t:
+        for hours in (3, 1, 2, 5, 4):
+            await t.scheduler.enqueue(fail, delay=hours * HOUR)
+        jobs = t.jobs()
+        assert [each.execution_time - START for each in jobs] == [hours * HOUR for hours in range(1, 6)]
+
+
+async def test_job_in_a_thread_runs(pool: Pool) -> None:
+    log: list[str] = []
+
+    @job(name="kit.plain")
+    def plain() -> None:
+        log.append(current_job().job_name)
+
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(plain)
+        assert await t.drain() == 1
+        assert log == ["kit.plain"]
+        assert t.ran(plain) == t.ran("kit.plain") == 1
+
+
+async def test_dsn_makes_a_pool_that_ends_with_the_block(dsn: str) -> None:
+    async with TestScheduler(dsn) as t:
+        pool = t.pool
+        assert abs(t.now - datetime.now(UTC)) < HOUR
+        await t.scheduler.enqueue(fail)
+        assert await t.drain() == 1
+    assert pool.is_closing()
+
+
+async def test_start_and_shutdown_by_the_code_under_test_work(pool: Pool) -> None:
+    async with at_start(pool) as t:
+        worker_id = t.scheduler.worker_id
+        async with t.scheduler:
+            assert t.scheduler.is_running
+        assert await t.scheduler.workers() == []
+        await t.scheduler.enqueue(fail)
+        assert await t.drain() == 1
+        assert [each.worker_id for each in await t.scheduler.workers()] == [worker_id]
+    assert not t.scheduler.is_running
+
+
+async def test_invalid_arguments_are_rejected_with_the_remedy(pool: Pool) -> None:
+    with pytest.raises(TypeError, match="sets clock itself; pass now="):
+        TestScheduler(pool, clock=None)
+    with pytest.raises(ValueError, match="now"):
+        TestScheduler(pool, now=datetime(2030, 1, 1))  # noqa: DTZ001 - the subject
+    with pytest.raises(ValueError, match="concurrency"):
+        TestScheduler(pool, concurrency=0)
+    kit = at_start(pool)
+    with pytest.raises(NotRunningError, match="async with TestScheduler"):
+        kit.ran(fail)
+    async with kit as t:
+        with pytest.raises(ValueError, match=r"until=2029.* has passed"):
+            await t.run_until(START - DAY)
+        with pytest.raises(ValueError, match="by must be between 0"):
+            t.advance(-DAY)
+
+
+async def test_job_that_runs_jobs_fails(pool: Pool) -> None:
+    async def reenter() -> None:
+        await t.drain()
+
+    async with at_start(pool) as t:
+        await t.scheduler.enqueue(reenter)
+        found = await t.run_one()
+        assert found is not None
+        assert "cannot run jobs" in (found.error_message or "")
+
+
+async def test_start_that_fails_closes_the_pool(dsn: str) -> None:
+    kit = TestScheduler(dsn, lease="long")
+    with pytest.raises(TypeError, match="lease"):
+        await kit.__aenter__()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        sessions = await pool.fetchval(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+        )
+        assert sessions == 1, "this one"
+
+
+def test_class_is_not_collected_by_pytest() -> None:
+    assert TestScheduler.__test__ is False

@@ -1,0 +1,112 @@
+"""The pytest plugin works in the project of a user, with any asyncio plugin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from pg_scheduler import embedded
+from tests.docs.snippets import ROOT
+
+OWN_PLUGIN = ("-p", "no:pg_scheduler", "-p", "pg_scheduler.testing.plugin")
+
+USER_TESTS = """
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+sent = []
+
+
+async def welcome(to):
+    sent.append(to)
+
+
+def test_sync_test_has_a_migrated_database(scheduler_dsn):
+    async def count():
+        connection = await asyncpg.connect(scheduler_dsn)
+        try:
+            return await connection.fetchval("SELECT count(*) FROM scheduled_jobs")
+        finally:
+            await connection.close()
+
+    assert asyncio.run(count()) == 0
+
+
+@pytest.mark.parametrize("number", range(2))
+async def test_each_test_has_a_database_of_its_own(test_scheduler, number):
+    async with test_scheduler(now=datetime(2030, 1, 1, tzinfo=UTC), concurrency=2) as t:
+        assert t.jobs() == []
+        await t.scheduler.enqueue(welcome, args=("ada",), delay=timedelta(days=1))
+        t.assert_scheduled(welcome, args=("ada",), after=timedelta(days=1))
+        await t.run_until(timedelta(days=30))
+        assert t.ran(welcome) == 1
+    async with test_scheduler(now=t.now, vacuum_enabled=False) as later:
+        assert later.now == datetime(2030, 1, 31, tzinfo=UTC)
+
+
+async def test_fixture_can_be_requested_inside_of_an_event_loop(request):
+    assert request.getfixturevalue("scheduler_dsn")
+"""
+
+
+def run_pytest(folder: Path, *options: str, dsn: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PG_SCHEDULER_TEST_DSN": dsn, "PYTHONPATH": str(ROOT)}
+    command = (sys.executable, "-m", "pytest", "-q", "-W", "error", *OWN_PLUGIN, *options)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("configuration", "options"),
+    [
+        ("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n", ()),
+        ("[pytest]\nanyio_mode = auto\n", ("-p", "no:asyncio")),
+    ],
+    ids=["pytest-asyncio", "anyio"],
+)
+async def test_plugin_gives_each_test_a_database_and_a_scheduler(
+    server: embedded.Server, tmp_path: Path, configuration: str, options: tuple[str, ...]
+) -> None:
+    tests = USER_TESTS
+    if "anyio" in configuration:
+        tests += "\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
+    (tmp_path / "pytest.ini").write_text(configuration)
+    (tmp_path / "test_user.py").write_text(tests)
+    done = run_pytest(tmp_path, *options, dsn=server.dsn())
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
+    connection = await asyncpg.connect(server.dsn())
+    left = await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'scheduler\\_%'")
+    await connection.close()
+    assert left == []
+
+
+def test_plugin_starts_a_private_server_without_the_variable(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(
+        "def test_server_is_embedded(scheduler_dsn):\n    assert 'host=' in scheduler_dsn\n"
+    )
+    done = run_pytest(tmp_path, "-p", "no:asyncio", dsn="")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_plugin_imports_no_database_driver_of_its_own_until_a_fixture_is_used() -> None:
+    source = (ROOT / "pg_scheduler/testing/plugin.py").read_text()
+    at_top = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
+    assert not [line for line in at_top if "asyncpg" in line or "pg_scheduler" in line]
+
+
+def test_entry_point_names_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (module,) = project["entry-points"]["pytest11"].values()
+    assert {"scheduler_dsn", "test_scheduler"} <= set(vars(import_module(module)))
