@@ -38,10 +38,10 @@ class TestScheduler(JobAssertions):
     """A Scheduler that runs jobs only when a test asks, by a clock that only the test moves.
 
     The Scheduler, its SQL and the rows are real, the time is not. ``run_until()`` moves the clock from one
-    due instant to the next, so a year takes seconds. Jobs run one at a time, in the order of priority, due
-    time and id. Inside a job, time is real: ``asyncio.sleep()`` takes as long as ever, the timeout of an
-    attempt counts real seconds, and ``datetime.now()`` returns the real time. The methods that run jobs are
-    coroutines; those that look at jobs are not.
+    due instant to the next, so a year of a daily schedule takes seconds. Jobs run one at a time, in the order
+    of priority, due time and id. Inside a job, time is real: ``asyncio.sleep()`` takes as long as ever, the
+    timeout of an attempt counts real seconds, and ``datetime.now()`` returns the real time. The methods that
+    run jobs are coroutines; those that look at jobs are not.
 
     Args:
         pool: An asyncpg pool, or a DSN, of which a pool is made for the length of the ``async with`` block.

@@ -22,6 +22,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import Every
 
 Pool = asyncpg.Pool
 
@@ -211,6 +212,19 @@ async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool:
         await t.run_until(timedelta(minutes=30))
         assert fired[3:] == [START + 13 * HOUR]
         assert len(t.jobs(hourly)) == 4
+
+
+async def test_schedules_added_at_run_time_fire_until_they_are_paused(pool: Pool) -> None:
+    @job(name="kit.tick")
+    async def tick() -> None: ...
+
+    async with at_start(pool) as t:
+        schedule = await t.scheduler.schedules.add(tick, Every(hours=1))
+        await t.run_until(3 * HOUR)
+        assert t.ran(tick) == len(t.jobs(tick)) == 3
+        await t.scheduler.schedules.pause(schedule.schedule_id)
+        await t.run_until(3 * HOUR)
+        assert t.ran(tick) == 3
 
 
 async def test_jobs_expire_after_a_jump_of_the_clock_and_unregistered_ones_on_the_way(pool: Pool) -> None:
