@@ -246,7 +246,8 @@ class ScheduleRepository:
         count: int = await self._statements.value("vacuum_schedules", finished_before, limit)
         return count
 
-    def _values(self, row: ScheduleRow, kinds: Sequence[str]) -> tuple[Any, ...]:
+    @staticmethod
+    def _values(row: ScheduleRow, kinds: Sequence[str]) -> tuple[Any, ...]:
         return (
             row.schedule_id,
             row.owner,
@@ -285,5 +286,5 @@ class ScheduleRepository:
             row.created_at,
             row.finished_at,
             row.version,
-            self._statements.now,
+            row.updated_at,
         )

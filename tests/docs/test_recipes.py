@@ -25,7 +25,15 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobStarted, PassFinished
+from pg_scheduler.events import (
+    JobCompleted,
+    JobFailed,
+    JobRetried,
+    JobStarted,
+    PassFinished,
+    SchedulePaused,
+)
+from pg_scheduler.triggers import Every
 from tests.docs import asgi
 from tests.docs.snippets import ROOT, Snippet, run_python, snippets_of
 from tests.docs.test_files import FILES, PLUGIN, RECIPES, program
@@ -113,6 +121,48 @@ def test_recipe_index_links_every_recipe() -> None:
 
 
 # -- web services --------------------------------------------------------------------------------------
+
+
+@recipe("schedules.md tenants.py", "schedules.md moved.py")
+async def test_schedule_of_a_tenant_is_added_replaced_and_moved(load: Load, pool: Pool) -> None:
+    tenants, moved = await load("schedules.md tenants.py"), await load("schedules.md moved.py")
+    scheduler = Scheduler(pool)
+    first = await tenants.save(scheduler, 7, "0 8 * * *", "Europe/Berlin")
+    assert await tenants.save(scheduler, 7, "0 8 * * *", "Europe/Berlin") == first
+    later = await tenants.save(scheduler, 7, "0 9 * * *", "Europe/Berlin")
+    assert (later.version, later.args) == (2, (7,))
+    with pytest.raises(ValueError, match="61"):
+        await tenants.save(scheduler, 7, "61 9 * * *", "Europe/Berlin")
+    assert await moved.slow_down(scheduler, later.schedule_id) == later
+    await scheduler.schedules.update(later.schedule_id, trigger=Every(minutes=5))
+    assert (await moved.slow_down(scheduler, later.schedule_id)).trigger == Every(hours=1)
+    assert await moved.slow_down(scheduler, "unknown") is None
+
+
+@recipe("schedules.md feeds.py")
+async def test_schedule_pauses_when_its_job_fails(load: Load, pool: Pool) -> None:
+    feeds = await load("schedules.md feeds.py")
+    async with running(pool) as (scheduler, seen):
+        schedule = await feeds.subscribe(scheduler, "https://example.org/feed")
+        await seen.until(SchedulePaused)
+        schedule = await scheduler.schedules.get(schedule.schedule_id)
+    assert schedule is not None
+    assert schedule.note == "ConnectionError: no answer from https://example.org/feed"
+
+
+@recipe("schedules.md hourly.py")
+async def test_missed_hours_are_made_up_for_one_by_one(load: Load, pool: Pool) -> None:
+    await load("schedules.md hourly.py")
+    async with running(pool) as (scheduler, seen):
+        await pool.execute(
+            "UPDATE scheduler_schedules SET next_fire_at = date_trunc('hour', now()) - interval '2 hours'"
+        )
+        assert scheduler._runtime is not None
+        scheduler._runtime.signals.schedules_changed()
+        await seen.until(JobCompleted, 3)
+        schedule = await scheduler.schedules.get("hourly")
+    assert schedule is not None
+    assert (schedule.runs, schedule.missed) == (3, 0)
 
 
 @recipe("web.md fastapi_app.py")

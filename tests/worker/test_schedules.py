@@ -107,7 +107,7 @@ class Bench:
 
     async def add(self, trigger: Trigger, **options: Any) -> Schedule:
         options = {"schedule_id": KEY, "overlap": Overlap.ALLOW} | options
-        return await self.schedules.add("work", trigger, **options)
+        return await self.schedules.add("tests.work", trigger, **options)
 
     async def get(self) -> Schedule:
         schedule = await self.schedules.get(KEY)
@@ -130,7 +130,7 @@ class Bench:
             self.is_registered = True
         await self.parts.store.workers.renew("me", {}, LEASE)
         await self.parts.store.workers.renew("me", {}, LEASE)  # the first one after the lease expired is late
-        return (await self.parts.store.claims.exchange("me", ["work"], 10)).jobs
+        return (await self.parts.store.claims.exchange("me", ["tests.work"], 10)).jobs
 
     async def settle(self, claim: Claim, outcome: Outcome) -> None:
         assert await self.parts.store.results.settle("me", [(claim, outcome)]) == {claim.job_id}
@@ -143,7 +143,7 @@ class Bench:
 @pytest.fixture
 def bench(clocked: Store, bus: EventBus, pool: asyncpg.Pool, clock: FakeClock) -> Bench:
     parts = Parts(clocked, bus)
-    parts.tasks.register(work, name="work")
+    parts.tasks.register(work, name="tests.work")
     return Bench(Scheduler(pool, clock=clock), parts, clock)
 
 
@@ -169,14 +169,14 @@ async def test_add_returns_the_schedule_as_it_is_stored(bench: Bench) -> None:
         metadata={"tenant": 7},
     )
     assert added == await bench.get()
-    assert (added.owner, added.task, added.args, added.kwargs) == ("api", "work", (1, "a"), {"b": None})
+    assert (added.owner, added.task, added.args, added.kwargs) == ("api", "tests.work", (1, "a"), {"b": None})
     assert (added.anchor, added.next_fire_at, added.version) == (NOON, NOON + HOUR, 1)
     assert (added.jitter, added.overlap) == (timedelta(seconds=1.5), Overlap.QUEUE_ALL)
     assert added.catch_up == CatchUp.all(limit=3, within=HOUR)
     assert (added.priority, added.max_retries, added.timeout) == (JobPriority.HIGH, 3, timedelta(seconds=30))
     assert (added.misfire_grace_time, added.keep_result) == (None, timedelta(minutes=1))
     assert (added.runs, added.skipped, added.missed, added.failures) == (0, 0, 0, 0)
-    assert str(added) == "work: every hour"
+    assert str(added) == "tests.work: every hour"
     assert added.upcoming(9) == [NOON + n * HOUR for n in range(1, 6)], "at most max_runs"
     assert added.upcoming(2, after=NOON + 23 * HOUR) == [NOON + 24 * HOUR], "not after the end"
     assert bench.seen.of(ScheduleAdded, schedule_id=KEY)
@@ -186,13 +186,13 @@ async def test_unset_options_are_those_of_the_task_at_each_fire_time(bench: Benc
     added = await bench.add(Every(MINUTE), metadata={"tenant": 7})
     assert (added.priority, added.timeout, added.misfire_grace_time) == (UNSET, UNSET, UNSET)
     bench.parts.tasks.register(
-        work, name="work", options=TaskOptions(timeout=5, max_retries=2, misfire_grace_time=9)
+        work, name="tests.work", options=TaskOptions(timeout=5, max_retries=2, misfire_grace_time=9)
     )
     await bench.plan(MINUTE)
     (job,) = await bench.jobs()
     assert job.job_id == f"schedule:{KEY}:2026-03-10T12:01:00+00:00"
     assert (job.job_name, job.max_retries, job.timeout, job.misfire_grace_time) == (
-        "work",
+        "tests.work",
         2,
         timedelta(seconds=5),
         9,
@@ -873,7 +873,7 @@ async def test_list_returns_pages_and_filters(bench: Bench) -> None:
     page = await bench.schedules.list(limit=4, after=page.next)
     assert ([each.schedule_id for each in page], page.next) == (["2", "3", "4"], None)
     assert [each.schedule_id for each in await bench.schedules.list(metadata={"tenant": 1})] == ["1", "3"]
-    assert len(await bench.schedules.list(task="work", owner="api", due_before=NOON + 2 * HOUR)) == 5
+    assert len(await bench.schedules.list(task="tests.work", owner="api", due_before=NOON + 2 * HOUR)) == 5
     assert await bench.schedules.list(due_before=NOON) == await bench.schedules.list(owner="code") == []
     with pytest.raises(ValueError, match="owner must be"):
         await bench.schedules.list(owner="me")  # type: ignore[arg-type]

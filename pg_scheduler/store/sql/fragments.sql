@@ -271,7 +271,7 @@ $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9::te
     ($13::text)::jsonb, $14::timestamptz, $15::timestamptz, $16::bigint, $17::double precision, $18, $19,
     $20::integer, $21::double precision, $22::integer, $23::timestamptz, $24::timestamptz, $25::timestamptz,
     $26::timestamptz, $27, $28::timestamptz, $29, $30::boolean, $31::bigint, $32::bigint, $33::bigint,
-    $34::bigint, $35::timestamptz, $36::timestamptz, $37::bigint, coalesce($38, now())
+    $34::bigint, $35::timestamptz, $36::timestamptz, $37::bigint, $38::timestamptz
 
 -- The schedules that this node can plan: those that it declares ($2), and those of tasks ($3) and kinds of
 -- triggers ($4) that it has registered.
