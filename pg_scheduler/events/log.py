@@ -68,6 +68,7 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
     types.JobRetried: (logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s"),
     types.JobSnoozed: (logging.INFO, f"{_JOB} snoozed, next attempt in %(delay)s"),
+    types.JobProgressed: (logging.DEBUG, f"{_JOB} reported progress: done %(done)s, total %(total)s"),
     types.JobReleased: (
         logging.WARNING,
         f"{_JOB} interrupted by the shutdown and released, attempt not counted",
@@ -186,6 +187,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
     if isinstance(event, types.ThreadAbandoned):
         values["stack"] = event.stack
+    elif isinstance(event, types.JobProgressed):
+        values |= {"done": event.done, "total": event.total}  # not seconds
     return template, values
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "JobExpired",
     "JobFailed",
     "JobLost",
+    "JobProgressed",
     "JobReleased",
     "JobRetried",
     "JobScheduled",
@@ -133,6 +134,18 @@ class JobSnoozed(JobEvent):
 
     delay: timedelta
     """The time until the next attempt is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed(JobEvent):
+    """The progress that the job reported is written; see ``current_job().progress()``."""
+
+    done: float
+    """The amount of work that is done."""
+    total: float | None = None
+    """The amount of all work; None if it is unknown."""
+    note: str | None = None
+    """A text for people; None for no text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.jobs.metadata import metadata_of
+from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
-__all__ = ["CurrentJob", "cancellation", "current", "current_job"]
+__all__ = ["CurrentJob", "Report", "cancellation", "current", "current_job"]
+
+Report: TypeAlias = Callable[[Claim, JobProgress], None]
+"""Takes the progress of an attempt, from any thread."""
 
 
 class Cancellation(Protocol):
@@ -55,6 +60,7 @@ class CurrentJob:
     """The nominal fire time, in UTC; None unless the job belongs to a fire time of a schedule."""
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
     _task_data: str = field(default="{}", repr=False, compare=False)
+    _report: Callable[[JobProgress], None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -85,9 +91,35 @@ class CurrentJob:
                 f"job {self.job_id!r} should end: it timed out, was cancelled, or its worker shuts down"
             )
 
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report the progress of this attempt, which other processes read as ``Job.progress``.
 
-current: Final[ContextVar[tuple[Claim, float, Scheduler]]] = ContextVar("pg_scheduler_current_job")
-"""The claim, the start of its attempt in seconds since 1970 and the Scheduler, set for every job."""
+        A plain call for jobs of any kind, which does not wait: call it as often as there is progress. The
+        worker writes the last report of each job at most once a second, and before the attempt ends.
+
+        Args:
+            done: The amount of work that is done, in any unit.
+            total: The amount of all work, in the same unit; None if it is unknown.
+            note: A text for people, such as the current step; cut to 200 characters. None for no text.
+
+        Raises:
+            TypeError: A number is not an int or a float, or the note is not a str.
+            ValueError: A number is not finite, or beyond 1e300.
+
+        Example:
+            >>> from pg_scheduler import current_job
+            >>> async def import_rows(rows: list[str]) -> None:
+            ...     for number, row in enumerate(rows, 1):
+            ...         current_job().progress(number, len(rows), note=f"row {row}")
+        """
+        progress = checked_progress(done, total, note)
+        if self._report is not None:
+            self._report(progress)
+
+
+current: Final[ContextVar[tuple[Claim, float, Scheduler, Report]]] = ContextVar("pg_scheduler_current_job")
+"""The claim, the start of its attempt in seconds since 1970, the Scheduler and the receiver of its progress,
+set for every job."""
 
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""
@@ -105,7 +137,7 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        claim, began, scheduler = current.get()
+        claim, began, scheduler, report = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
@@ -122,6 +154,7 @@ def current_job() -> CurrentJob:
         scheduler,
         cancellation.get(None),
         claim.task_data,
+        partial(report, claim),
         schedule_id=schedule_id,
         fire_time=fire_time,
     )

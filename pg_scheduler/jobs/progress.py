@@ -1,4 +1,4 @@
-"""The progress of a job, as it is stored in the ``progress`` column."""
+"""The progress of a job: checked, and as it is stored in the ``progress`` column."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
-__all__ = ["JobProgress", "progress_from"]
+from pg_scheduler.jobs.history import storable, to_ascii
+
+__all__ = ["JobProgress", "checked_progress", "progress_from", "progress_text"]
 
 MAX_NUMBER: Final = 1e300
+
+MAX_NOTE_LENGTH: Final = 200
+"""Characters of a note that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,37 @@ class JobProgress:
     """A text for people; None for no text."""
 
 
+def checked_progress(done: float, total: float | None, note: str | None) -> JobProgress:
+    """Return progress that can be stored; its note is cut to 200 characters.
+
+    Raises:
+        TypeError: A number is not an int or a float, or the note is not a str.
+        ValueError: A number is not finite, or beyond 1e300.
+    """
+    _check("done", done)
+    if total is not None:
+        _check("total", total)
+    if note is not None and not isinstance(note, str):
+        raise TypeError(f"note must be a str or None, not {note!r}; pass note=str(...)")
+    return JobProgress(done, total, None if note is None else storable(note[:MAX_NOTE_LENGTH]))
+
+
+def progress_text(progress: JobProgress, *, in_ascii: bool = False) -> str:
+    """Return progress as JSON.
+
+    Args:
+        progress: Checked progress.
+        in_ascii: Whether to escape the note, for a database whose encoding lacks a character of it.
+    """
+    note = progress.note
+    values = {
+        "done": progress.done,
+        "total": progress.total,
+        "note": to_ascii(note) if in_ascii and note is not None else note,
+    }
+    return json.dumps({name: value for name, value in values.items() if value is not None})
+
+
 def progress_from(column: str | None) -> JobProgress | None:
     """Return the progress in a column; None if there is none, or something else."""
     try:
@@ -35,6 +71,16 @@ def progress_from(column: str | None) -> JobProgress | None:
     return JobProgress(
         value["done"], total if _is_number(total) else None, note if isinstance(note, str) else None
     )
+
+
+def _check(name: str, value: Any) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(
+            f"{name} must be an int or a float, not {value!r}; pass {name}=int(...) or float(...)"
+        )
+    if not _is_number(value):
+        shown = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
+        raise ValueError(f"{name} must be finite and at most 1e300, not {shown}")
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -19,6 +19,7 @@ from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
@@ -61,6 +62,7 @@ class Store:
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
         self.retention: Final = RetentionRepository(self.statements)
+        self.progress: Final = ProgressRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
 
     async def schema(self, *, on: Connection | None = None) -> str:

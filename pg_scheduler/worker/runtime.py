@@ -46,6 +46,7 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
@@ -101,8 +102,9 @@ class Runtime:
             options=tuning.results,
         )
         self.in_flight = in_flight = InFlight(results)
+        progress = ProgressWriter(store.progress, events, in_flight, worker_id)
         self.completer = Completer(
-            store, events, worker_id, results, signals, flush_timeout=config.shutdown_timeout
+            store, events, worker_id, results, progress, signals, flush_timeout=config.shutdown_timeout
         )
         self.executor = Executor(
             store.locks,
@@ -110,6 +112,7 @@ class Runtime:
             tasks,
             results,
             self.completer,
+            progress,
             in_flight,
             policy,
             signals,
@@ -196,6 +199,7 @@ class Runtime:
             relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
+            progress,
             self.completer,
             self.executor,
             self.notifier,

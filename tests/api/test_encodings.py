@@ -9,7 +9,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, PollingConfig, Scheduler
+from pg_scheduler import JobStatus, PollingConfig, Scheduler, current_job
 from pg_scheduler.embedded import Server
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, ServiceFaulted
 from tests.conftest import run_on
@@ -114,3 +114,21 @@ async def test_job_fails_when_the_text_of_its_error_exits(scheduler: Scheduler, 
     (failed,) = await seen.until(JobFailed, job_id=job_id)
     assert failed.error == "ExitError: (str() of it raised SystemExit)"
     await seen.until(JobCompleted, job_id=await scheduler.schedule(succeed, execution_time=now()))
+
+
+async def report() -> None:
+    current_job().progress(1, note=OWL)
+
+
+async def test_note_is_escaped_when_the_encoding_lacks_its_characters(
+    encoded: Scheduler, encoding: str
+) -> None:
+    seen = Recorder(encoded)
+    encoded.register(report)
+    job_id = await encoded.enqueue(report)
+    await seen.until(JobCompleted)
+    job = await encoded.get_job(job_id)
+    assert job is not None
+    assert job.progress is not None
+    assert job.progress.note == (OWL if encoding == "UTF8" else "\\U0001f989 \\xdcn\\xefcode")
+    assert not seen.of(ServiceFaulted)

@@ -20,6 +20,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store.connections.options import ConnectionOptions
@@ -241,6 +242,7 @@ STORE_CALLS: dict[str, Call] = {
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
+    "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (1, JobProgress(1))}),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
     "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),

@@ -23,11 +23,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from pg_scheduler import Job, JobStatus, NameConflictError, Scheduler
+from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
     JobCompleted,
     JobFailed,
+    JobProgressed,
     JobRetried,
     JobStarted,
     PassFinished,
@@ -350,6 +351,26 @@ async def test_cpu_bound_recipe_runs_in_a_process(dsn: str, pool: Pool, tmp_path
         assert await process.wait() == 0
     rows = await pool.fetch("SELECT status, job_name FROM scheduled_jobs")
     assert [tuple(row) for row in rows] == [("completed", "processes.report_primes")]
+
+
+@recipe("jobs.md exports.py")
+async def test_export_recipe_shows_the_progress_and_then_the_download(
+    load: Load, pool: Pool, tmp_path: Path
+) -> None:
+    module = await load("jobs.md exports.py")
+    client = Scheduler(pool)
+    await client.initialize_db()
+    job_id = await client.enqueue(module.export, args=(7, 3, str(tmp_path)))
+    assert await module.state_of(client, job_id) == {"progress": None}
+    async with running(pool) as (scheduler, seen):
+        (last,) = (await seen.until(JobProgressed, note="month 3"))[-1:]
+        assert (last.done, last.total) == (3, 3)
+        await seen.until(JobCompleted)
+        assert await module.state_of(scheduler, job_id) == {"download": str(tmp_path / "7.csv")}
+        job = await scheduler.get_job(job_id)
+        assert job
+        assert job.progress == JobProgress(3, 3, "month 3")
+    assert (tmp_path / "7.csv").read_text() == "7,1\n7,2\n7,3\n"
 
 
 @recipe("jobs.md invoices.py")

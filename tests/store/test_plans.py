@@ -16,6 +16,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.store.connections.options import (
     DEDICATED_RESET,
     DEDICATED_SETTINGS,
@@ -46,6 +47,7 @@ TYPES = {
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
     ", timestamptz, text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
+    "write_progress": "text[], integer[], text[], text",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "restart_leases": "timestamptz, integer",
@@ -97,6 +99,7 @@ VALUES = {
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
     f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
+    "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "restart_leases": f"{INSTANT}, 100",
@@ -207,6 +210,7 @@ EXPECTED = {
     "oversized_due": {CLAIM},
     "settle_jobs": {KEY},
     "apply_replacements": {KEY},
+    "write_progress": {KEY},
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
@@ -380,6 +384,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         one, three, two = await running(store, new_job("one"), new_job("three"), new_job("two"))
         await add(store, child("free", "three"), child("in vain", "two"))
         await store.workers.renew("w1", {"one": 1}, LEASE)
+        await store.progress.write_progress("w1", {"one": (1, JobProgress(1))})
         await store.claims.exchange("w1", [NAME], 1, completed=[one])
         await store.claims.claim("w1", [NAME], 1)
         await store.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS)

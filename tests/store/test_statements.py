@@ -24,6 +24,7 @@ from pg_scheduler.jobs.outcome import (
     RetryOutcome,
     SkipOutcome,
 )
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store import queries
@@ -268,6 +269,8 @@ async def use_path(store: Store) -> object:
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}
     assert list(claims) == ["f", "a", "b", "c", "d", "e"]
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
+    reports = {"a": (1, JobProgress(1, 2.5, "ö"))}
+    assert await store.progress.write_progress("w1", reports) == {"a"}
     await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         CompleteOutcome(),

@@ -39,6 +39,7 @@ from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
@@ -124,6 +125,7 @@ class Parts:
             options=ResultBufferOptions(**options),
         )
         self.in_flight = InFlight(self.results)
+        self.progress = ProgressWriter(self.store.progress, self.bus, self.in_flight, self.worker_id)
 
     def outbox(self, *, horizon_s: float = 4.0, options: OutboxOptions | None = None) -> Outbox:
         return Outbox(self.store, self.bus, horizon_s=horizon_s, options=options or OutboxOptions())
@@ -133,7 +135,13 @@ class Parts:
 
     def completer(self, *, flush_timeout: float = 5.0) -> Completer:
         completer = Completer(
-            self.store, self.bus, self.worker_id, self.results, self.signals, flush_timeout=flush_timeout
+            self.store,
+            self.bus,
+            self.worker_id,
+            self.results,
+            self.progress,
+            self.signals,
+            flush_timeout=flush_timeout,
         )
         self.signals.results_waiting.connect(completer.wake)
         return completer
@@ -154,6 +162,7 @@ class Parts:
             self.tasks,
             self.results,
             completer or self.completer(),
+            self.progress,
             self.in_flight,
             RetryPolicy(),
             self.signals,

@@ -110,3 +110,20 @@ def give(kind: str) -> object:
         "None": None,
     }
     return values[kind]
+
+
+def report_steps(count: int) -> int:
+    for number in range(1, count + 1):
+        current_job().progress(number, count, note=f"step {number}")
+    return count
+
+
+def report_and_wait(path: str) -> None:
+    """Report progress once, and run until the file exists."""
+    current_job().progress(1, 2)
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+def report_nonsense() -> None:
+    current_job().progress("half")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "listener": Parts.listener,
     "deadline_scanner": Parts.scanner,
     "planner": Parts.planner,
+    "progress_writer": lambda parts: parts.progress,
     "rescuer": Parts.rescuer,
     "vacuum": Parts.vacuum,
 }

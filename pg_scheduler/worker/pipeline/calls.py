@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.context import cancellation, current, current_job
+from pg_scheduler.jobs.context import Report, cancellation, current, current_job
 from pg_scheduler.jobs.outcome import (
     CrashResult,
     ErrorResult,
@@ -44,6 +44,7 @@ class CallRunner:
         executors: By name.
         timeouts: The time limits of all attempts.
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
+        report: Takes the progress of the attempts.
         stop_grace: Seconds that a cancelled attempt gets to end.
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
     """
@@ -55,6 +56,7 @@ class CallRunner:
         timeouts: TimeoutQueue[Attempt],
         *,
         scheduler: Scheduler,
+        report: Report,
         stop_grace: float,
         max_crashes: int | None,
     ) -> None:
@@ -62,6 +64,7 @@ class CallRunner:
         self._places = {name: _Place(executor) for name, executor in executors.items()}
         self._timeouts = timeouts
         self._scheduler = scheduler
+        self._report_progress = report
         self._stop_grace = stop_grace
         self._max_crashes = max_crashes
 
@@ -106,7 +109,7 @@ class CallRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        current.set((claim, time.time(), self._scheduler))
+        current.set((claim, time.time(), self._scheduler, self._report_progress))
         call = JobCall(
             claim,
             task.func,

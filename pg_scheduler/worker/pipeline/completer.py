@@ -14,6 +14,7 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.outcome import CrashOutcome, ReleaseOutcome
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
 from pg_scheduler.worker.signals import Signals
@@ -33,12 +34,13 @@ class Completer(Service):
 
     name: ClassVar[str] = "completer"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
         store: Store,
         events: EventBus,
         worker_id: str,
         results: ResultBuffer,
+        progress: ProgressWriter,
         signals: Signals,
         *,
         flush_timeout: float,
@@ -47,6 +49,7 @@ class Completer(Service):
         self._store = store
         self._worker_id = worker_id
         self._results = results
+        self._progress = progress
         self._flush_timeout = flush_timeout
         self._signals = signals
 
@@ -60,6 +63,7 @@ class Completer(Service):
                 )
         if results.has_others:
             with results.others() as others:
+                await self._progress.write_last(claim for claim, _ in others.outcomes)
                 if any(isinstance(outcome, CrashOutcome) for _, outcome in others.outcomes):
                     others.outcomes = await self._store.results.count_crashes(others.outcomes)
                 others.accepted = await self._store.results.settle(self._worker_id, others.outcomes)

@@ -41,6 +41,7 @@ from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, R
 from pg_scheduler.worker.pipeline.calls import CallRunner, timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.lock_pause import LockPause
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.call import JobExecutor
@@ -81,6 +82,7 @@ class Executor:
         tasks: TaskRegistry,
         results: ResultBuffer,
         completer: Completer,
+        progress: ProgressWriter,
         in_flight: InFlight,
         policy: RetryPolicy,
         signals: Signals,
@@ -98,6 +100,7 @@ class Executor:
         self._tasks = tasks
         self._results = results
         self._completer = completer
+        self._progress = progress
         self.in_flight = in_flight
         self._policy = policy
         self._scheduler = scheduler
@@ -115,6 +118,7 @@ class Executor:
             executors or {},
             self._timeouts,
             scheduler=scheduler,
+            report=progress.report,
             stop_grace=stop_grace,
             max_crashes=max_crashes,
         )
@@ -281,7 +285,7 @@ class Executor:
             return ErrorResult(error)
         if task.executor != ASYNC:
             return await self._calls.run(attempt, task, args, kwargs)
-        current.set((claim, time.time(), self._scheduler))
+        current.set((claim, time.time(), self._scheduler, self._progress.report))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -301,14 +305,15 @@ class Executor:
         return _RETURNED if claim.options is None else ReturnResult(value)
 
     def _complete(self, claim: Claim, result: Result) -> None:
-        if result is _RETURNED:
+        if result is _RETURNED and not self._progress.has(claim):
             self._results.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)
             policy = self._policy if task is None or task.retry is None else task.retry
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
             limit = self._max_result_bytes
-            self._results.put(claim, decide(claim, result, policy, spread=spread, max_result_bytes=limit))
+            outcome = decide(claim, result, policy, spread=spread, max_result_bytes=limit)
+            self._results.put(claim, outcome, apart=self._progress.has(claim))
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -72,9 +72,15 @@ class ResultBuffer:
         self._room = asyncio.Event()
         self._room.set()
 
-    def put(self, claim: Claim, outcome: Outcome) -> None:
-        """Add an outcome. If ``is_full`` is True afterwards, await ``room()`` before adding another."""
-        if type(outcome) is CompleteOutcome and outcome.kept is None:
+    def put(self, claim: Claim, outcome: Outcome, *, apart: bool = False) -> None:
+        """Add an outcome. If ``is_full`` is True afterwards, await ``room()`` before adding another.
+
+        Args:
+            claim: The attempt.
+            outcome: Its outcome.
+            apart: Whether only the completer may write it, even if it is a plain completion.
+        """
+        if type(outcome) is CompleteOutcome and outcome.kept is None and not apart:
             self.put_completed(claim)
         else:
             self._waiting += 1

@@ -17,16 +17,22 @@ from contextvars import copy_context
 from importlib import import_module
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.context import cancellation, current
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.typed import TypedArguments
 from pg_scheduler.worker.runners.call import invoke
 from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, pack, record_to, value_to
 
 __all__ = ["main"]
+
+
+PROGRESS_GAP_S: Final = 0.1
+"""Seconds between two messages about the progress of a job."""
 
 
 class _NoScheduler:
@@ -45,6 +51,34 @@ class _Flag:
     is_cancelled = False
 
 
+class _Progress:
+    """Sends the last progress of the job, at most every tenth of a second."""
+
+    def __init__(self, child: _Child) -> None:
+        self._child = child
+        self._last: JobProgress | None = None
+        self._timer: threading.Timer | None = None
+        self._changing = threading.RLock()
+
+    def report(self, _claim: Claim, progress: JobProgress) -> None:
+        """Take a report, from any thread."""
+        with self._changing:
+            self._last = progress
+            if self._timer is None:
+                self._timer = threading.Timer(PROGRESS_GAP_S, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def flush(self) -> None:
+        """Send the last report, if it was not sent."""
+        with self._changing:
+            last, self._last, timer, self._timer = self._last, None, self._timer, None
+            if timer is not None:
+                timer.cancel()
+            if last is not None:
+                self._child.send({"progress": [last.done, last.total, last.note]})
+
+
 class _Child:
     """The connection to the parent."""
 
@@ -53,6 +87,7 @@ class _Child:
         self._sending = threading.RLock()
         self._calls: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
         self._flag = _Flag()
+        self._progress = _Progress(self)
         self._is_busy = False
 
     def run(self) -> None:
@@ -61,7 +96,9 @@ class _Child:
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._receive, daemon=True).start()
         while (message := self._calls.get()) is not None:
-            self.send({"end": copy_context().run(self._execute, message)})
+            end = copy_context().run(self._execute, message)
+            self._progress.flush()
+            self.send({"end": end})
             self._is_busy = False
             if self._flag.is_cancelled:
                 break
@@ -92,7 +129,7 @@ class _Child:
     def _execute(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             claim = claim_from(message["claim"])
-            current.set((claim, time.time(), cast("Any", _NoScheduler())))
+            current.set((claim, time.time(), cast("Any", _NoScheduler()), self._progress.report))
             cancellation.set(self._flag)
             func: Any = import_module(message["module"])
             for part in message["path"].split("."):

@@ -155,6 +155,9 @@ class _Child:
             message = await self._receive()
             if (values := message.get("log")) is not None:
                 _log(values)
+            elif (progress := message.get("progress")) is not None:
+                if call.job is not None:
+                    call.job.progress(*progress)
             elif (end := message.get("end")) is not None:
                 return RaisedError(error_from(end["error"])) if "error" in end else value_from(end)
 

@@ -76,6 +76,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.JobProgressed(*ATTEMPT, done=1.5, total=4.0, note="half"),
+        "DEBUG",
+        f"{JOB} reported progress: done 1.5, total 4.0",
+        FIELDS,
+    ),
+    (
         events.JobReleased(*ATTEMPT),
         "WARNING",
         f"{JOB} interrupted by the shutdown and released, attempt not counted",

@@ -10,11 +10,15 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.jobs.context import CurrentJob, current, current_job
+from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULER = cast("Scheduler", object())
 CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
+
+
+def ignore(_claim: Claim, _progress: JobProgress) -> None: ...
 
 
 def test_current_job_raises_lookup_error_when_no_job_is_running() -> None:
@@ -29,7 +33,7 @@ async def test_current_job_is_the_same_in_coroutines_and_tasks_of_the_job() -> N
         return current_job()
 
     async def run() -> tuple[CurrentJob, CurrentJob]:
-        current.set((CLAIM, DUE.timestamp(), SCHEDULER))
+        current.set((CLAIM, DUE.timestamp(), SCHEDULER, ignore))
         return await look(), await asyncio.create_task(look())
 
     assert await asyncio.create_task(run()) == (job, job)
@@ -47,7 +51,7 @@ async def test_current_job_deadline_is_the_start_of_the_attempt_plus_the_timeout
     began = DUE + timedelta(hours=1)
 
     async def run() -> datetime | None:
-        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp(), SCHEDULER))
+        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp(), SCHEDULER, ignore))
         return current_job().deadline
 
     assert await asyncio.create_task(run()) == (None if left is None else began + left)

@@ -1,0 +1,18 @@
+-- name: write_progress
+-- route: tuned
+-- Write the progress ($3) of running attempts: arrays of ids, attempts and JSON texts.
+--
+-- Each is fenced by worker ($4) and attempt. SKIP LOCKED: a row that another session changes is left to the next
+-- call, so that no progress waits for a lock, nor deadlocks with a statement that locks rows in another order.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduled_jobs SET progress = ($3::text[])[{place}]::jsonb
+FROM place
+WHERE job_id = ANY (ARRAY (
+        SELECT job_id FROM {schema}scheduled_jobs
+        WHERE job_id = ANY ($1) AND status = 'running' AND worker_id = $4
+        FOR UPDATE SKIP LOCKED
+    ))
+  AND status = 'running'
+  AND worker_id = $4
+  AND attempt = ($2::integer[])[{place}]
+RETURNING job_id;

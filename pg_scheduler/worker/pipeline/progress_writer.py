@@ -1,0 +1,111 @@
+"""Write the progress that jobs report: at most once a second, with one statement for all jobs.
+
+Only the last report of a job is kept until then. A worker whose jobs report nothing executes no statement.
+The completer writes the last report of an attempt before its outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from threading import Lock
+from typing import ClassVar, Final
+
+from pg_scheduler.events import EventBus, JobProgressed
+from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.progress import ProgressRepository
+from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.service import NEVER, Service
+
+__all__ = ["ProgressWriter"]
+
+GAP_S: Final = 1.0
+"""Seconds between two statements."""
+
+
+class ProgressWriter(Service):
+    """Collect and write the progress of running attempts.
+
+    Args:
+        progress: Writes it.
+        in_flight: The running attempts.
+    """
+
+    name: ClassVar[str] = "progress_writer"
+
+    def __init__(
+        self, progress: ProgressRepository, events: EventBus, in_flight: InFlight, worker_id: str
+    ) -> None:
+        super().__init__(events)
+        self._progress = progress
+        self._in_flight = in_flight
+        self._worker_id = worker_id
+        self._reports: dict[str, tuple[Claim, JobProgress]] = {}
+        self._changing = Lock()
+        self._writing = asyncio.Lock()
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._next_write = 0.0
+
+    async def prepare(self) -> None:
+        """Note the event loop, which reports of other threads wake."""
+        self._event_loop = asyncio.get_running_loop()
+
+    async def run_once(self) -> float:
+        """Write all reports, at the earliest one second after the previous ones."""
+        wait = self._next_write - time.monotonic()
+        if self._reports and wait <= 0:
+            self._next_write = time.monotonic() + GAP_S
+            await self._write(list(self._reports))
+            wait = GAP_S
+        return wait if self._reports else NEVER
+
+    async def drain(self) -> None:
+        """Stop to be woken: the event loop may end."""
+        self._event_loop = None
+
+    def report(self, claim: Claim, progress: JobProgress) -> None:
+        """Take the progress of an attempt, from any thread."""
+        with self._changing:
+            is_first = not self._reports
+            former = self._reports.get(claim.job_id)
+            if former is None or former[0].attempt <= claim.attempt:  # a lost attempt may run on
+                self._reports[claim.job_id] = (claim, progress)
+        if is_first and (loop := self._event_loop) is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(self.wake)
+
+    def has(self, claim: Claim) -> bool:
+        """Return whether the last report of an attempt is not yet written."""
+        found = self._reports.get(claim.job_id)
+        return found is not None and found[0].attempt == claim.attempt
+
+    async def write_last(self, claims: Iterable[Claim]) -> None:
+        """Write the last reports of attempts that have ended."""
+        if self._reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
+            await self._write(job_ids)
+
+    async def _write(self, job_ids: Iterable[str]) -> None:
+        async with self._writing:  # a statement in progress may hold the rows
+            batch = {job_id: found for job_id in job_ids if (found := self._reports.get(job_id)) is not None}
+            if not batch:
+                return
+            written = await self._progress.write_progress(
+                self._worker_id,
+                {job_id: (claim.attempt, progress) for job_id, (claim, progress) in batch.items()},
+            )
+            self._forget(batch, written)
+        if self._events.wants(JobProgressed):
+            for claim, it in (batch[job_id] for job_id in batch if job_id in written):
+                about = (claim.job_id, claim.job_name, claim.attempt)
+                self._events.publish(JobProgressed(*about, done=it.done, total=it.total, note=it.note))
+
+    def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
+        """Drop what is written or never will be; keep newer reports and locked rows."""
+        with self._changing:
+            for job_id, report in batch.items():
+                is_over = job_id in written or not self._in_flight.holds(job_id, report[0].attempt)
+                if is_over and self._reports.get(job_id) is report:
+                    del self._reports[job_id]
