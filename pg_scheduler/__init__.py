@@ -39,6 +39,7 @@ from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
+from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import (
     ConflictResolution,
     Job,
@@ -91,6 +92,7 @@ __all__ = [
     "JobResult",
     "JobSpec",
     "JobStatus",
+    "Limit",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",

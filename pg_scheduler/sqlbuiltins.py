@@ -27,7 +27,21 @@ GRAMMAR_TYPES: Final = {"bigint", "boolean", "double", "integer", "interval", "n
 """Types that PostgreSQL parses itself; their names lead to ``pg_catalog``."""
 
 PARENTHESIZED: Final = {
-    *("ALL", "AND", "ANY", "ARRAY", "AS", "BY", "CONFLICT", "CROSS", "ELSE", "EXCEPT", "EXISTS", "FROM"),
+    *(
+        "ALL",
+        "AND",
+        "ANY",
+        "ARRAY",
+        "AS",
+        "BY",
+        "CONFLICT",
+        "CROSS",
+        "ELSE",
+        "EXCEPT",
+        "EXISTS",
+        "FILTER",
+        "FROM",
+    ),
     *("JOIN", "LATERAL", "LIMIT", "MATERIALIZED", "NOT", "ON", "OR", "OVER", "SELECT", "SET", "THEN"),
     *("UNION", "VALUES", "WHEN", "WHERE"),
 }

@@ -58,6 +58,7 @@ NAMES = [
     "JobResult",
     "JobSpec",
     "JobStatus",
+    "Limit",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
@@ -226,7 +227,7 @@ LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcom
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None"
+    "keep_result=UNSET, typed=UNSET, metadata=None, limits=()"
 )
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 

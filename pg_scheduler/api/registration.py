@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -37,6 +38,7 @@ class RegistrationMethods(SchedulerParts):
         keep_result: timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
     ) -> F: ...
     @overload
     def register(
@@ -54,6 +56,7 @@ class RegistrationMethods(SchedulerParts):
         keep_result: timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -70,6 +73,7 @@ class RegistrationMethods(SchedulerParts):
         keep_result: timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -88,6 +92,7 @@ class RegistrationMethods(SchedulerParts):
             keep_result: How long results are kept, as in ``@job()``.
             typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
+            limits: How many attempts may run or start, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -113,6 +118,7 @@ class RegistrationMethods(SchedulerParts):
             keep_result=keep_result,
             typed=typed,
             metadata=metadata,
+            limits=check_limits(limits),
         )
 
         def add(function: F) -> F:

@@ -20,6 +20,7 @@ from pg_scheduler.events.schedules import (
 )
 from pg_scheduler.events.types import (
     Event,
+    JobBlocked,
     JobCancelled,
     JobCompleted,
     JobEvent,
@@ -55,6 +56,7 @@ __all__ = [
     "EventStream",
     "EventsDropped",
     "EventsMissed",
+    "JobBlocked",
     "JobCancelled",
     "JobCompleted",
     "JobEvent",

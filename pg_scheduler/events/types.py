@@ -10,6 +10,7 @@ from typing import Final
 
 __all__ = [
     "Event",
+    "JobBlocked",
     "JobCancelled",
     "JobCompleted",
     "JobEvent",
@@ -99,6 +100,14 @@ class JobStarted(JobEvent):
 
     execution_time: datetime
     """When the attempt was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBlocked(JobEvent):
+    """A limit of the task was full: the job waits, and uses no retry."""
+
+    blocked_on: str
+    """The limit and its key, as ``limit:<name>:<key>``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
@@ -31,6 +32,7 @@ def job(
     keep_result: timedelta | Unset | None = UNSET,
     typed: bool | Unset = UNSET,
     metadata: Mapping[str, Any] | None = None,
+    limits: Iterable[Limit] = (),
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -54,6 +56,8 @@ def job(
             scheduled and when it runs. The function then receives models, datetimes and other objects. False
             if omitted.
         metadata: A JSON object for people and filters, merged into that of its jobs.
+        limits: How many attempts may run or start at once, per key or in total; see ``Limit``. Unlimited if
+            omitted.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -83,6 +87,7 @@ def job(
         keep_result=keep_result,
         typed=typed,
         metadata=metadata,
+        limits=check_limits(limits),
     )
 
     def decorate(func: F) -> F:

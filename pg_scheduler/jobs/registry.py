@@ -40,6 +40,7 @@ class TaskRegistry:
         self._adopted: dict[JobFunction, Task] = {}
         self._version = 0
         self._names: tuple[int, list[str]] = (-1, [])
+        self._limited: tuple[int, dict[str, Task]] = (-1, {})
 
     def register(
         self,
@@ -82,7 +83,7 @@ class TaskRegistry:
         for each in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
             self._loose.setdefault(each, {})[task.identity] = task
         has_moved = known is not None and known.executor != task.executor
-        self._version += self._size() != size or has_moved
+        self._version += self._size() != size or has_moved or task.limits != before.limits
         return task
 
     def adopt(self, func: JobFunction) -> Task:
@@ -125,7 +126,7 @@ class TaskRegistry:
 
     @property
     def version(self) -> int:
-        """A number that grows whenever a name is added."""
+        """A number that grows whenever a name is added, or the limits of a task change."""
         return self._version + (self._parent.version if self._parent else 0)
 
     def names(self) -> list[str]:
@@ -135,6 +136,15 @@ class TaskRegistry:
             names = sorted(name for name in self.every_name() if self.resolve(name))
             self._names = (self.version, names)
         return names
+
+    def limited(self) -> dict[str, Task]:
+        """Return the tasks with limits, by every name that resolves. The dict is shared: do not change it."""
+        version, limited = self._limited
+        if version != self.version:
+            found = ((name, self.resolve(name)) for name in self.names())
+            limited = {name: task for name, task in found if task is not None and task.limits}
+            self._limited = (self.version, limited)
+        return limited
 
     def _size(self) -> tuple[int, int]:
         return len(self._exact), sum(map(len, self._loose.values()))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
+from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import qualified_name
@@ -40,6 +41,7 @@ class TaskOptions:
     keep_result: timedelta | Unset | None = UNSET
     metadata: Mapping[str, Any] | None = None
     typed: bool | Unset = UNSET
+    limits: tuple[Limit, ...] = ()
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -57,6 +59,7 @@ class Task:
         keep_result: Seconds for which results are kept; None if they are not kept.
         metadata: Merged into that of its jobs.
         typed: Validates its arguments; None unless it is typed.
+        limits: How many attempts may run or start; none for no limit.
         arity: The arguments that the function accepts.
     """
 
@@ -71,6 +74,7 @@ class Task:
     keep_result: float | None = field(default=None, kw_only=True)
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
+    limits: tuple[Limit, ...] = field(default=(), kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +132,7 @@ class Task:
             keep_result=self.keep_result if isinstance(keep, Unset) else check_keep_result(keep),
             metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
             typed=self._typed_of(func, options.typed),
+            limits=options.limits or self.limits,
         )
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:

@@ -18,6 +18,7 @@ from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
+from pg_scheduler.store.limits import LimitRepository
 from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.store.results import ResultRepository
@@ -63,6 +64,7 @@ class Store:
         self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
+        self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
 
     async def schema(self, *, on: Connection | None = None) -> str:

@@ -167,6 +167,7 @@ class Deadlines:
         has_overdue: Whether a pending job was due 30 seconds ago.
         has_ended: Whether the consequences of a job that has ended are to be applied.
         has_waiting: Whether jobs wait for other jobs.
+        has_blocked: Whether a limit blocks a job.
     """
 
     lapse_in: float | None
@@ -174,6 +175,7 @@ class Deadlines:
     has_overdue: bool = False
     has_ended: bool = False
     has_waiting: bool = False
+    has_blocked: bool = False
 
 
 class OverdueName(NamedTuple):

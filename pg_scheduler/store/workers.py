@@ -142,7 +142,9 @@ class WorkerRepository:
         (row,) = await self._statements.fetch(
             "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
         )
-        return Deadlines(row["lapse_in"], row["expiry_in"], row["overdue"], row["ended"], row["waiting"])
+        return Deadlines(
+            row["lapse_in"], row["expiry_in"], row["overdue"], row["ended"], row["waiting"], row["blocked"]
+        )
 
     async def next_instants(self, worker_id: str) -> NextInstants:
         """Return when the next pending job is due, and when the next expiry follows, for the test kit."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import Call
+from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import (
     AfterOutcome,
     ConflictResolution,
@@ -231,6 +232,7 @@ class BlockingMethods(Blocking):
         keep_result: timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -254,6 +256,7 @@ class BlockingMethods(Blocking):
         keep_result: timedelta | Unset | None = UNSET,
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 

@@ -43,11 +43,13 @@ from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.notifier import Notifier
+from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.service import Service
@@ -124,6 +126,10 @@ class Runtime:
             max_result_bytes=config.max_result_bytes,
             executors=executors,
         )
+        unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
+        admission = Admission(
+            store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
+        )
         audience = Audience()
         self.heartbeat = Heartbeat(
             store, events, in_flight, _worker(worker_id, config), lease, signals, audience
@@ -181,6 +187,7 @@ class Runtime:
             store.claims,
             events,
             self.executor,
+            admission,
             results,
             in_flight,
             lease,
@@ -200,8 +207,10 @@ class Runtime:
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
             progress,
+            unblocker,
             self.completer,
             self.executor,
+            admission,
             self.notifier,
             self.listener,
             self.rescuer,
@@ -224,6 +233,7 @@ class Runtime:
             relay=relay,
             rescuer=self.rescuer,
             supervisor=self._supervisor,
+            unblocker=unblocker,
         )
         connect(signals, self.receivers)
 

@@ -73,6 +73,7 @@ class Signals:
         )
         self.worker_silent = Signal("another worker's liveness lock is free")
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
+        self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
         self.subscriptions_changed = Signal("other workers want other classes of events")

@@ -15,6 +15,7 @@ from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
 from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
 from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
+from pg_scheduler.worker.pipeline.unblocker import UnblockerOptions
 from pg_scheduler.worker.service import BackoffOptions
 
 __all__ = ["Tuning"]
@@ -34,5 +35,6 @@ class Tuning:
     rescuer: RescuerOptions = field(default_factory=RescuerOptions)
     results: ResultBufferOptions = field(default_factory=ResultBufferOptions)
     scanner: ScannerOptions = field(default_factory=ScannerOptions)
+    unblocker: UnblockerOptions = field(default_factory=UnblockerOptions)
     vacuum: VacuumOptions = field(default_factory=VacuumOptions)
     watchdog: WatchdogOptions = field(default_factory=WatchdogOptions)

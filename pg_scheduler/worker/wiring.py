@@ -17,6 +17,7 @@ from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.signals import Signal, Signals
 from pg_scheduler.worker.supervisor import Supervisor
 
@@ -38,6 +39,7 @@ class Receivers:
     relay: EventRelay
     rescuer: Rescuer
     supervisor: Supervisor
+    unblocker: Unblocker
 
 
 def wiring(signals: Signals, to: Receivers) -> Wiring:
@@ -57,6 +59,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
         (signals.lease_expired, (to.rescuer.wake,)),
+        (signals.limits_blocked, (to.unblocker.request_scan,)),
         (signals.grace_expired, (to.expirer.wake,)),
         (
             signals.notifications_up,

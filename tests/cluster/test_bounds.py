@@ -18,6 +18,7 @@ import pytest
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
 from pg_scheduler.jobs.progress import JobProgress
@@ -27,6 +28,7 @@ from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.limits import AdmissionRequest
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
@@ -213,6 +215,10 @@ DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {})
 EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
 
+LIMITS = [("limit:a:", LimitRow(1, None, None))]
+KEEP = {"limit:a:": 0.0}
+
+
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
@@ -306,6 +312,16 @@ STORE_CALLS: dict[str, Call] = {
     "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], conn),
     "pending_jobs": lambda it, _: it.schedules.pending_jobs("key"),
     "vacuum, of schedules": lambda it, _: it.schedules.vacuum(now(), 9),
+    "admit": lambda it, _: it.limits.admit(
+        "w1",
+        [AdmissionRequest(Claim("a", "a", "a", 1, now(), "{}", 5, 0, 0, None, None), LIMITS)],
+        KEEP,
+    ),
+    "unblock": lambda it, _: it.limits.unblock({"limit:a:": [[LimitRow(1, None, None)]]}, 1),
+    "blocked_keys": lambda it, _: it.limits.blocked_keys("after", 1),
+    "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
+    "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
+    "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

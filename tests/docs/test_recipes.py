@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from pg_scheduler import Job, JobProgress, JobStatus, NameConflictError, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
+    JobBlocked,
     JobCompleted,
     JobFailed,
     JobProgressed,
@@ -573,40 +574,34 @@ async def test_account_row_recipe_merges_requests_while_its_job_runs(load: Load,
     assert (gate.calls, gate.most) == ([(17,), (17,)], 1)
 
 
-@recipe("coordinating.md account_locks.py")
-async def test_account_lock_recipe_runs_one_job_per_account_at_a_time(load: Load, pool: Pool) -> None:
-    module = await load("coordinating.md account_locks.py")
-    entered: asyncio.Queue[str] = asyncio.Queue()
-    go_on = asyncio.Event()
-    inside: dict[int, int] = {17: 0, 18: 0}
-    most = 0
-    done: list[tuple[int, str]] = []
+@recipe("coordinating.md account_limit.py")
+async def test_account_limit_recipe_runs_one_job_per_account_at_a_time(load: Load, pool: Pool) -> None:
+    module = await load("coordinating.md account_limit.py")
+    gate = Gate()
+    module.deliver = gate.job
+    async with running(pool) as (scheduler, seen):
+        for account, text in ((17, "one"), (17, "two"), (18, "three")):
+            await module.message(scheduler, account, text)
+        await seen.until(JobStarted, 2)
+        await seen.until(JobBlocked)
+        assert sorted(account for account, _ in gate.calls) == [17, 18]
+        gate.open.set()
+        await seen.until(JobCompleted, 3)
+    assert sorted(gate.calls) == [(17, "one"), (17, "two"), (18, "three")]
 
-    async def deliver(account: int, text: str) -> None:
-        nonlocal most
-        inside[account] += 1
-        most = max(most, *inside.values())
-        entered.put_nowait(text)
-        await go_on.wait()
-        inside[account] -= 1
-        done.append((account, text))
 
-    module.deliver = deliver
-    scheduler = Scheduler(pool, shutdown_timeout=5)
-    messages = module.Messages(pool, scheduler)
-    seen = Recorder(scheduler)
-    async with scheduler, asyncio.timeout(30):
-        for account, text in ((17, "one"), (18, "two")):
-            await scheduler.schedule(messages.send, execution_time=now(), args=(account, text))
-            assert await entered.get() == text
-        await scheduler.schedule(messages.send, execution_time=now(), args=(17, "three"), job_id="three")
-        await seen.until(JobStarted, 2, job_id="three")  # the first attempt found the lock taken
-        assert entered.empty()
-        go_on.set()
-        while len(done) < 3:
-            await seen.until(JobCompleted, len(seen.of(JobCompleted)) + 1)
-    assert sorted(done) == [(17, "one"), (17, "three"), (18, "two")]
-    assert most == 1
+@recipe("coordinating.md api_rate.py")
+async def test_api_rate_recipe_makes_five_calls_per_second(load: Load, pool: Pool) -> None:
+    module = await load("coordinating.md api_rate.py")
+    gate = Gate()
+    gate.open.set()
+    module.get = gate.job
+    async with running(pool) as (scheduler, seen):
+        await module.fetch_all(scheduler, 7)
+        await seen.until(JobBlocked, 2)
+        await seen.until(JobCompleted, 7)
+    instants = [row[0] for row in await pool.fetch("SELECT started_at FROM scheduled_jobs ORDER BY 1")]
+    assert instants[5] - instants[0] > timedelta(seconds=0.9)  # started_at is the claim, before the admission
 
 
 # -- jobs in your transaction --------------------------------------------------------------------------

@@ -29,6 +29,7 @@ INSERT_ROWS = {
         "INSERT INTO scheduler_workers VALUES ('kept', 'host', 1, '1.0', 10, 0, now(), now(), now())"
     ),
     "scheduler_after": "INSERT INTO scheduler_after VALUES ('kept', 'other', 'ended')",
+    "scheduler_starts": "INSERT INTO scheduler_starts VALUES ('limit:a:', 'kept', 1, now())",
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),

@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.store.connections.options import (
@@ -61,6 +62,10 @@ TYPES = {
     "clear_consequences": "text[]",
     "unblock_jobs": "text[], timestamptz",
     "cancel_blocked": "text[], text[], timestamptz",
+    "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
+    "blocked_keys": "text, integer",
+    "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
+    "unblock_forgotten": "text[], text[], integer",
     "vacuum_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
@@ -113,6 +118,10 @@ VALUES = {
     "clear_consequences": IDS,
     "unblock_jobs": f"{IDS}, {INSTANT}",
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
+    "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",
+    "blocked_keys": "'after', 100",
+    "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
+    "unblock_forgotten": f"'{{limit:a:}}', '{{{NAME}}}', 100",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
@@ -201,6 +210,7 @@ def on_jobs(found: list[dict[str, Any]]) -> set[tuple[str, str | None]]:
 CLAIM = ("Index Scan", "scheduled_jobs_claim")
 KEY = ("Index Scan", "scheduled_jobs_pkey")
 TID = ("Tid Scan", None)
+BLOCKED = ("Index Scan", "scheduled_jobs_blocked")
 EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
     "skip_head": {CLAIM, ("Index Only Scan", "scheduled_jobs_claim")},
@@ -228,6 +238,10 @@ EXPECTED = {
     "clear_consequences": {KEY},
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
+    "unblock_limited": {BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID, KEY},
+    "blocked_keys": {("Index Only Scan", "scheduled_jobs_blocked")},
+    "unblock_late": {BLOCKED, TID},
+    "unblock_forgotten": {BLOCKED, TID},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
@@ -398,6 +412,10 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.scan_deadlines(30, 120)
         await store.workers.restart_leases()
         await store.workers.rescue(120)
+        await store.limits.unblock({"limit:a:": [[LimitRow(1, 1, 1.0)]]}, 1)
+        assert await store.limits.blocked_keys("after", 1) == []
+        await store.limits.unblock_late(["limit:a:"], None, 1)
+        await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)
         await store.connections.release_held()
     hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED}
     tuned: dict[object, str] = {}

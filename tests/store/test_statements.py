@@ -15,6 +15,7 @@ import pytest
 
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
@@ -31,6 +32,7 @@ from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.limits import AdmissionRequest
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
@@ -271,6 +273,17 @@ async def use_path(store: Store) -> object:
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     reports = {"a": (1, JobProgress(1, 2.5, "ö"))}
     assert await store.progress.write_progress("w1", reports) == {"a"}
+    limits = [("limit:a:", LimitRow(1, 9, 60.0))]
+    requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
+    answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})
+    assert answer == {"f": None, "a": "limit:a:"}
+    assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
+    (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
+    assert unblocked == ("limit:a:", None, 1, 0)
+    assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)
+    assert await store.limits.unblock_forgotten(["limit:a:"], [NAME], 9) == 0
+    await store.limits.delete_past_starts(9)
+    (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         CompleteOutcome(),

@@ -36,11 +36,13 @@ from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.notifier import Notifier
+from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer, ResultBufferOptions
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 from pg_scheduler.worker.signals import Signals
@@ -180,12 +182,15 @@ class Parts:
         *,
         batch: int = 10,
         max_crashes: int | None = 2,
+        admission: Admission | None = None,
         **polling: Any,
     ) -> Claimer:
+        executor = executor or self.executor()
         return Claimer(
             self.store.claims,
             self.bus,
-            executor or self.executor(),
+            executor,
+            admission or self.admission(executor),
             self.results,
             self.in_flight,
             self.lease,
@@ -196,6 +201,29 @@ class Parts:
             polling=PollingConfig(**polling),
             max_crashes=max_crashes,
             options=self.tuning.claimer,
+        )
+
+    def unblocker(self) -> Unblocker:
+        return Unblocker(
+            self.store.limits,
+            self.bus,
+            self.results,
+            self.in_flight,
+            self.tasks,
+            self.signals,
+            self.tuning.unblocker,
+        )
+
+    def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
+        return Admission(
+            self.store.limits,
+            self.bus,
+            executor,
+            self.results,
+            self.lease,
+            self.tasks,
+            self.worker_id,
+            unblocker or self.unblocker(),
         )
 
     def heartbeat(self, *, lease: float = LEASE, max_loop_block: float = 0) -> Heartbeat:

@@ -421,7 +421,7 @@ async def test_executor_publishes_no_fault_when_the_coroutine_of_an_attempt_is_c
     gate = Gate()
     bench.parts.tasks.register(gate.job, name="test.job")
     (held,) = await claim(bench.parts.store, new_job("a", timeout_seconds=None))
-    run = bench.executor._run(bench.executor._take_slot(held))
+    run = bench.executor._run(bench.executor.take_slot(held))
     run.send(None)
     assert gate.began.is_set()
     run.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "ADMISSION_SETTINGS",
     "DEDICATED_RESET",
     "DEDICATED_SETTINGS",
     "HOT_TRANSACTION_SETTINGS",
@@ -53,6 +54,21 @@ TRANSACTION_SETTINGS: Final = (
     "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL jit = off"
 )
 HOT_TRANSACTION_SETTINGS: Final = f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"
+
+ADMISSION_LOCK_TIMEOUT_MS: Final = 1000
+"""Longest wait of an admission for the locks of its limits, which other workers hold for milliseconds."""
+
+IDLE_ADMISSION_TIMEOUT_MS: Final = 2000
+"""Idle time after which the server ends an admission and frees its locks."""
+
+ADMISSION_SETTINGS: Final = "; ".join(
+    [
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",  # the default of the role may be another one
+        f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_ADMISSION_TIMEOUT_MS}",
+        f"SET LOCAL lock_timeout = {ADMISSION_LOCK_TIMEOUT_MS}",
+        *(f"SET LOCAL {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from pg_scheduler.store.connections.asyncpg_private import (
 from pg_scheduler.store.connections.dedicated import DedicatedConnection
 from pg_scheduler.store.connections.fork import inherited_sockets
 from pg_scheduler.store.connections.options import (
+    ADMISSION_SETTINGS,
     HOT_TRANSACTION_SETTINGS,
     MIN_FREE_CONNECTIONS,
     TRANSACTION_SETTINGS,
@@ -169,6 +170,17 @@ class Connections:
         """
         timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
         settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
+        async with self._transaction(settings, timeout_s, reserved=reserved) as connection:
+            yield connection
+
+    def admission(self) -> AbstractAsyncContextManager[Connection]:
+        """Yield a connection in a transaction that takes the locks of limits."""
+        return self._transaction(ADMISSION_SETTINGS, self.options.hot_timeout_s, reserved=True)
+
+    @asynccontextmanager
+    async def _transaction(
+        self, settings: str, timeout_s: float, *, reserved: bool
+    ) -> AsyncIterator[Connection]:
         async with self.acquire(reserved=reserved) as connection, transact(connection, timeout_s):
             with terminate_unanswered(connection):
                 await connection.execute(settings, timeout=timeout_s)

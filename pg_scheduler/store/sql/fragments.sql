@@ -320,3 +320,23 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 
 -- fragment: head_age
 interval '1 second'
+
+-- Whether the attempt of a start runs, or was cancelled within the last 2 seconds.
+
+-- fragment: is_running
+coalesce((
+        SELECT job.status = 'running' OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds')
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = start.job_id AND job.attempt = start.attempt
+    ), false)
+
+-- fragment: starts_within
+{schema}scheduler_starts AS start
+        WHERE start.key = declared.key
+          AND start.at > (clock.at - make_interval(secs => declared.per_s))
+          AND start.at < (clock.at + make_interval(secs => declared.per_s))
+
+-- fragment: declared_limits
+ROWS FROM (
+        unnest($9::text[]), unnest($10::integer[]), unnest($11::integer[]), unnest($12::double precision[])
+    ) AS declared (key, max_running, max_starts, per_s)

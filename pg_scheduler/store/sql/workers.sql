@@ -235,7 +235,8 @@ LIMIT $4;
 
 -- name: scan_deadlines
 -- route: shared, tuned
--- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue.
+-- Return the seconds until the first lease and the first pending job expire, and whether a job is overdue, or
+-- blocked by a limit.
 --
 -- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
 -- "waiting" for others.
@@ -282,7 +283,8 @@ SELECT
     EXISTS (SELECT FROM {schema}scheduled_jobs 
             WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND on_end <> {only_alive}) AS ended,
     EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on = 'after')
-        OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting
+        OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting,
+    EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on > 'after') AS blocked
 FROM unfinished;
 
 -- name: next_instants

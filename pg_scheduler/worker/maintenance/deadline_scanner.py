@@ -75,6 +75,8 @@ class DeadlineScanner(Service):
         ahead = await self._workers.scan_deadlines(horizon, self._heartbeat_threshold)
         if ahead.has_overdue and self._names is not None:
             await self._names.report()
+        if ahead.has_blocked:
+            self._signals.limits_blocked()
         waits = []
         if ahead.has_ended and await self._loose_ends.apply_consequences():
             waits.append(0.0)

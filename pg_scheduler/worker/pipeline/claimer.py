@@ -21,6 +21,7 @@ from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
 from pg_scheduler.store.types import FROM_THE_START, ClaimPosition, ExchangeResult
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.cursor import MAX_AGE_S, ClaimCursor
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.head import UnclaimableHead
@@ -74,6 +75,7 @@ class Claimer(Service):
         claims: ClaimRepository,
         events: EventBus,
         executor: Executor,
+        admission: Admission,
         results: ResultBuffer,
         in_flight: InFlight,
         lease: Lease,
@@ -89,6 +91,7 @@ class Claimer(Service):
         super().__init__(events)
         self._claims = claims
         self._executor = executor
+        self._admission = admission
         self._results = results
         self._in_flight = in_flight
         self._lease = lease
@@ -316,7 +319,8 @@ class Claimer(Service):
             self._events.publish(JobFailed(*job))
         self._has_timed_out = False
 
-    async def _execute(self, jobs: list[Claim], *, claims_follow: bool) -> None:
+    async def _execute(self, claimed: list[Claim], *, claims_follow: bool) -> None:
+        jobs = self._admission.keep_limited(claimed)
         if claims_follow:
             self._executor.submit_all(jobs)  # once the next claim has been sent
         else:

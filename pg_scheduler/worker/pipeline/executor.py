@@ -132,15 +132,33 @@ class Executor:
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free."""
-        return self._begin(self._take_slot(claim))
+        return self._begin(self.take_slot(claim))
 
     def submit_all(self, claims: Sequence[Claim]) -> None:
         """Reserve slots for claimed jobs now, and start the jobs as soon as the caller awaits something."""
         if not self._submitted:
             asyncio.get_running_loop().call_soon(self._begin_all)
-        self._submitted += [self._take_slot(claim) for claim in claims]
+        self._submitted += [self.take_slot(claim) for claim in claims]
 
-    def _take_slot(self, claim: Claim) -> Attempt:
+    def begin(self, attempt: Attempt) -> None:
+        """Start a claimed job that has a slot."""
+        self._begin(attempt)
+
+    async def refuse(self, attempt: Attempt, error: Exception) -> None:
+        """End an attempt that cannot run: its job fails, without retries."""
+        await self._end(attempt, UnrunnableResult(error))
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Free the slot of an attempt that has not begun; return whether it had one."""
+        if self._attempts.get(attempt.claim.job_id) is not attempt:
+            return False  # replaced by a new attempt
+        was_full = len(self._attempts) >= self._slots
+        del self._attempts[attempt.claim.job_id]
+        self._free_slot(attempt, was_full=was_full)
+        return True
+
+    def take_slot(self, claim: Claim) -> Attempt:
+        """Reserve a slot for a claimed job."""
         if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
             old.revoke(Revocation.LOST)
         self._attempts[claim.job_id] = attempt = Attempt(claim)
@@ -234,11 +252,14 @@ class Executor:
                 if self._results.is_full:
                     await self._results.room()
         finally:
-            self._slot_freed.set()
-            if was_full:
-                self._signals.slot_free()
-            if attempt.claim is self.in_flight.crashed_claim:
-                self._signals.crashed_job_ended()
+            self._free_slot(attempt, was_full=was_full)
+
+    def _free_slot(self, attempt: Attempt, *, was_full: bool) -> None:
+        self._slot_freed.set()
+        if was_full:
+            self._signals.slot_free()
+        if attempt.claim is self.in_flight.crashed_claim:
+            self._signals.crashed_job_ended()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         if attempt.has_timed_out and attempt.revocation is None:

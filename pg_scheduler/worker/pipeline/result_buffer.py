@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -65,6 +65,8 @@ class ResultBuffer:
         self._options = options
         self.claims_follow = False
         """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
+        self.on_settled: Callable[[Iterable[Claim]], None] | None = None
+        """Called with the attempts of each batch that was written, while attempts within limits run."""
         self._completed: dict[int, list[Claim]] = {}  # by attempt number, as they are written
         self._others: deque[tuple[Claim, Outcome]] = deque()
         self._in_batches: dict[CompletionBatch | OutcomeBatch, list[Claim]] = {}
@@ -178,6 +180,8 @@ class ResultBuffer:
         if refused:
             self._return_others([(claim, _COMPLETE) for claim in claims if claim.job_id in refused])
         self._end(batch)
+        if self.on_settled is not None:
+            self.on_settled(claims)
         if self._events.wants(JobCompleted):
             for claim in claims:
                 if claim.job_id not in refused:
@@ -210,6 +214,8 @@ class ResultBuffer:
     def settle_others(self, batch: OutcomeBatch) -> None:
         """Publish accepted outcomes, and refused ones as lost."""
         self._end(batch)
+        if self.on_settled is not None:
+            self.on_settled(claim for claim, _ in batch.outcomes)
         for claim, outcome in batch.outcomes:
             self._events.publish(outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted))
 

@@ -61,6 +61,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         f"{JOB} started, due at 2030-01-01 09:30:00.000+00:00",
         FIELDS,
     ),
+    (
+        events.JobBlocked(*ATTEMPT, blocked_on="limit:stripe:17"),
+        "DEBUG",
+        f"{JOB} waits: limit:stripe:17 is full",
+        FIELDS,
+    ),
     (JobCompleted(*ATTEMPT), "DEBUG", f"{JOB} completed", FIELDS),
     (JobFailed(*ATTEMPT, error="ValueError: no"), "ERROR", f"{JOB} failed, no retry: ValueError: no", FIELDS),
     (

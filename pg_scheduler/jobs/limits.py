@@ -1,0 +1,247 @@
+"""Limits: how many attempts of a task, or of a key, may run or start.
+
+Workers identify a limit by a text, ``limit:<name>:<key>``. Each admitted attempt leaves a row with that text
+in ``scheduler_starts``, and a job that waits for the limit has it in ``blocked_on``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.validation import check_count, check_text
+
+__all__ = [
+    "BLOCKED_BY_LIMIT",
+    "KeyFunction",
+    "Limit",
+    "LimitBook",
+    "LimitKeyError",
+    "LimitRow",
+    "check_limits",
+    "limit_keys",
+]
+
+KeyFunction: TypeAlias = Callable[..., str | int]
+
+BLOCKED_BY_LIMIT: Final = "limit:"
+"""How ``blocked_on`` begins in a job that waits for a limit."""
+
+MAX_NAME_BYTES: Final = 200
+MAX_KEY_BYTES: Final = 200
+MAX_PER: Final = timedelta(days=366)
+
+
+class LimitKeyError(ConfigurationError):
+    """A key function raised, or returned a value that is no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many attempts may run at once or start within a time, across all workers.
+
+    Args:
+        name: The name of the limit, of at most 200 bytes and without a colon. Limits of the same name are
+            shared by their tasks. The name of the task when None.
+        max_running: Attempts that may run at once; at least 1.
+        max_starts: Attempts that may start within any time span of ``per``; at least 1.
+        per: The time span, as a timedelta of at most 366 days. Required with ``max_starts``.
+        key: A function that is called with the arguments of the job and returns a str or an int, of at most
+            200 bytes. Each key has a limit of its own. It must be fast and must not block, because the event
+            loop calls it before each attempt. A job whose key function raises fails.
+
+    Raises:
+        ConfigurationError: Neither ``max_running`` nor ``max_starts`` is given, ``per`` is missing or out of
+            range, or a value is out of range; a ValueError.
+        TypeError: A value has the wrong type.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from pg_scheduler import Limit, job
+        >>> @job(limits=[
+        ...     Limit("stripe", max_running=20),
+        ...     Limit("stripe", max_starts=100, per=timedelta(seconds=10)),
+        ...     Limit(max_running=1, key=lambda account, **_: account),
+        ... ])
+        ... async def charge(account: int, amount: int) -> None: ...
+    """
+
+    name: str | None = None
+    max_running: int | None = field(default=None, kw_only=True)
+    max_starts: int | None = field(default=None, kw_only=True)
+    per: timedelta | None = field(default=None, kw_only=True)
+    key: KeyFunction | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            _check_name(self.name)
+        if self.max_running is None and self.max_starts is None:
+            raise ConfigurationError(
+                "a Limit needs max_running= or max_starts=; write Limit(max_running=1), or "
+                "Limit(max_starts=100, per=timedelta(seconds=10))"
+            )
+        if self.max_running is not None:
+            check_count("max_running", self.max_running, least=1)
+        if self.max_starts is not None:
+            check_count("max_starts", self.max_starts, least=1)
+        _check_per(self.max_starts, self.per)
+        if self.key is not None:
+            _check_key_function(self.key)
+
+
+class LimitRow(NamedTuple):
+    """The numbers of a limit, as the statements take them."""
+
+    max_running: int | None
+    max_starts: int | None
+    per_s: float | None
+
+
+def _check_name(name: object) -> None:
+    text = check_text("name", name)
+    if not text or ":" in text:
+        raise ConfigurationError(
+            f"name {text!r} of a Limit is empty or contains a colon; write a name such as 'stripe.charges'"
+        )
+    if len(text.encode()) > MAX_NAME_BYTES:
+        raise ConfigurationError(
+            f"the name of a Limit must have at most {MAX_NAME_BYTES} bytes, not {len(text.encode())}"
+        )
+
+
+def _check_per(max_starts: int | None, per: object) -> None:
+    if per is not None and not isinstance(per, timedelta):
+        raise TypeError(
+            f"per must be a timedelta, not {type(per).__name__}: {per!r}; pass timedelta(seconds={per!r})"
+        )
+    if (max_starts is None) != (per is None):
+        raise ConfigurationError(
+            "max_starts= and per= of a Limit belong together; write "
+            "Limit(max_starts=100, per=timedelta(seconds=10))"
+        )
+    if per is not None and not timedelta(milliseconds=1) <= per <= MAX_PER:
+        raise ConfigurationError(f"per must be between 1 ms and {MAX_PER.days} days, not {per}")
+
+
+def _check_key_function(key: object) -> None:
+    if not callable(key):
+        raise TypeError(
+            f"key must be a function, not {type(key).__name__}: {key!r}; "
+            "write key=lambda account, **_: account"
+        )
+    if inspect.iscoroutinefunction(key):
+        raise TypeError("key must be a plain function, since the event loop calls it; it cannot await")
+
+
+def check_limits(limits: object) -> tuple[Limit, ...]:
+    """Return the limits as a tuple.
+
+    Raises:
+        TypeError: It is not an iterable of limits.
+    """
+    if isinstance(limits, Limit):
+        raise TypeError(f"limits must be a list, not one Limit; write limits=[{limits!r}]")
+    if not isinstance(limits, Iterable):
+        raise TypeError(f"limits must be a list of Limit, not {type(limits).__name__}")
+    found = tuple(limits)
+    for each in found:
+        if not isinstance(each, Limit):
+            raise TypeError(f"limits must contain Limit(...) only, not {type(each).__name__}")
+    return found
+
+
+def limit_keys(
+    limits: Sequence[Limit], task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, LimitRow]]:
+    """Return the text that identifies each limit for a job with these arguments, and its numbers.
+
+    Raises:
+        LimitKeyError: A key function raised, or returned something else than a short str or int.
+    """
+    return [
+        (_prefix(each, task_name) + _key_of(each, task_name, args, kwargs), _row(each)) for each in limits
+    ]
+
+
+def _row(limit: Limit) -> LimitRow:
+    per_s = None if limit.per is None else limit.per.total_seconds()
+    return LimitRow(limit.max_running, limit.max_starts, per_s)
+
+
+def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    if limit.key is None:
+        return ""
+    about = f"the key function of the limit {limit.name or task_name!r}"
+    try:
+        key = limit.key(*args, **kwargs)
+    except BaseException as error:  # user code; sys.exit() and the like end the job only
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise
+        raise LimitKeyError(
+            f"{about} raised {type(error).__qualname__}; correct it, and retry_job()"
+        ) from error
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise LimitKeyError(f"{about} returned a {type(key).__name__}; return a str or an int")
+    if isinstance(key, int) and key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
+        raise LimitKeyError(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
+    text = str(key)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_KEY_BYTES:
+        raise LimitKeyError(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
+    return _ascii(text)
+
+
+def _prefix(limit: Limit, task_name: str) -> str:
+    return f"{BLOCKED_BY_LIMIT}{_name_text(limit.name or task_name)}:"
+
+
+@lru_cache(maxsize=1024)
+def _name_text(name: str) -> str:
+    """Return the name without a colon, in ASCII and short enough for an index."""
+    text = _ascii(name).replace(":", "\\x3a")
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return text
+    return f"{text[:MAX_NAME_BYTES]}-{md5(name.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _ascii(text: str) -> str:
+    """Return a text that a database of any encoding stores, the same one on every node."""
+    return text.encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+class LimitBook:
+    """The limits of the registered tasks, by the text before the key.
+
+    Args:
+        tasks: Pairs of the name of a task and its limits.
+    """
+
+    def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
+        self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)
+        for task_name, limits in tasks:
+            own: defaultdict[str, list[LimitRow]] = defaultdict(list)
+            for each in limits:
+                own[_prefix(each, task_name)].append(_row(each))
+            for prefix, rows in own.items():
+                if (option := tuple(rows)) not in self._options[prefix]:
+                    self._options[prefix].append(option)
+
+    def options(self, blocked_on: str) -> Sequence[Sequence[LimitRow]]:
+        """Return the numbers of a limit, a set for each task that declares others; none if it is unknown."""
+        return self._options.get(_prefix_of(blocked_on), ())
+
+    def longest_per_s(self, blocked_on: str) -> float:
+        """Return the longest time span of a limit in seconds, for which its starts are kept."""
+        return max((row.per_s or 0.0 for option in self.options(blocked_on) for row in option), default=0.0)
+
+
+def _prefix_of(blocked_on: str) -> str:
+    end = blocked_on.find(":", len(BLOCKED_BY_LIMIT))
+    return blocked_on[: end + 1]

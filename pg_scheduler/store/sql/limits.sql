@@ -1,0 +1,293 @@
+-- name: lock_limits
+-- route: caller
+-- Take the locks of limits ($2) until the end of the transaction, in the same order everywhere.
+--
+-- A statement of its own: the snapshot of the next one then contains what the last holder committed.
+SELECT pg_advisory_xact_lock($1, lock)
+FROM (SELECT DISTINCT hashtext(key) AS lock FROM unnest($2::text[]) AS key ORDER BY lock) AS locks;
+
+-- name: admit_attempts
+-- route: caller
+-- Admit the attempts of worker $1 ($3 ids, $4 attempts) that their limits have room for, and block the others.
+--
+-- $5 are the limits of the attempts of the positions $6, in the order in which they are declared, $7 all limits
+-- once and $8 the seconds for which their starts are kept, $9 to $12 the numbers of the limits. The attempts are
+-- taken in their order, so one that is blocked takes no room from the next. A limit with several numbers has
+-- the room of the smallest.
+--
+-- An attempt has its start in the log while it runs, which is a probe of its job: nothing has to be undone when
+-- it ends in whatever way. A cancelled attempt counts for 2 more seconds, while its worker stops it. A start in
+-- the future was written before the clock was set back.
+--
+-- The result has no row for an attempt that is not this worker's any more, or that has a new definition waiting.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT coalesce($2, clock_timestamp()) AS at
+),
+own AS MATERIALIZED (
+    SELECT claim.n, claim.job_id, claim.attempt
+    FROM ROWS FROM (unnest($3::text[]), unnest($4::integer[])) WITH ORDINALITY AS claim (job_id, attempt, n)
+    WHERE (
+        SELECT job.status = 'running' AND job.worker_id = $1 AND (job.on_end -> 'replacement') IS NULL
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = claim.job_id AND job.attempt = claim.attempt
+    )
+),
+request AS MATERIALIZED (
+    SELECT each.key, each.n, each.place
+    FROM ROWS FROM (unnest($5::text[]), unnest($6::bigint[])) WITH ORDINALITY AS each (key, n, place)
+),
+used AS MATERIALIZED (
+    SELECT each.key, started.running, started.past
+    FROM ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) FILTER (WHERE log.is_running) AS running,
+            array_agg(log.ctid) FILTER (WHERE NOT log.is_running AND (
+                log.at <= (clock.at - make_interval(secs => greatest(each.keep_s, log.keep_s)))
+                OR log.at >= (clock.at + make_interval(secs => greatest(each.keep_s, log.keep_s)))
+            )) AS past
+        FROM clock
+        CROSS JOIN LATERAL (
+            SELECT start.ctid, start.at, start.keep_s, {is_running} AS is_running
+            FROM {schema}scheduler_starts AS start
+            WHERE start.key = each.key
+            OFFSET 0
+        ) AS log
+    ) AS started
+),
+room AS MATERIALIZED (
+    SELECT declared.key, min(least(
+        declared.max_running - used.running,
+        declared.max_starts - (SELECT count(*) FROM {starts_within})
+    )) AS free
+    FROM {declared_limits}
+    JOIN used ON used.key = declared.key
+    CROSS JOIN clock
+    GROUP BY declared.key
+),
+step AS (
+    SELECT 0::bigint AS n, NULL::text AS blocked_on,
+        (SELECT jsonb_object_agg(key, free) FROM room WHERE free IS NOT NULL) AS room
+    UNION ALL
+    SELECT step.n + 1, next.blocked_on,
+        CASE WHEN next.taken IS NULL OR next.blocked_on IS NOT NULL THEN step.room ELSE step.room || next.taken END
+    FROM step
+    CROSS JOIN LATERAL (
+        SELECT
+            (array_agg(request.key ORDER BY request.place)
+                FILTER (WHERE (step.room ->> request.key)::bigint <= 0))[1] AS blocked_on,
+            jsonb_object_agg(request.key, (step.room ->> request.key)::bigint - 1)
+                FILTER (WHERE (step.room ->> request.key) IS NOT NULL) AS taken
+        FROM request
+        JOIN own ON own.n = request.n
+        WHERE request.n = (step.n + 1)
+    ) AS next
+    WHERE step.n < cardinality($3)
+),
+decided AS MATERIALIZED (
+    SELECT own.n, own.job_id, own.attempt, step.blocked_on
+    FROM own
+    JOIN step ON step.n = own.n
+),
+deleted AS (
+    DELETE FROM {schema}scheduler_starts
+    WHERE ctid = ANY (ARRAY (SELECT unnest(past) FROM used))
+),
+admitted AS (
+    INSERT INTO {schema}scheduler_starts (key, job_id, attempt, at, keep_s)
+    SELECT request.key, decided.job_id, decided.attempt, clock.at, each.keep_s
+    FROM decided
+    JOIN request ON request.n = decided.n
+    JOIN ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)
+        ON each.key = request.key
+    CROSS JOIN clock
+    WHERE decided.blocked_on IS NULL
+    ON CONFLICT (key, job_id, attempt) DO NOTHING
+),
+blocked AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status         = 'pending',
+        blocked_on     = (SELECT decided.blocked_on FROM decided WHERE decided.job_id = job.job_id),
+        worker_id      = NULL,
+        started_at     = NULL,
+        last_heartbeat = NULL,
+        lease_until    = NULL
+    WHERE job.job_id = ANY (ARRAY (SELECT decided.job_id FROM decided WHERE decided.blocked_on IS NOT NULL))
+      AND job.status = 'running'
+      AND job.worker_id = $1
+      AND job.attempt = (SELECT decided.attempt FROM decided WHERE decided.job_id = job.job_id)
+      AND (job.on_end -> 'replacement') IS NULL
+    RETURNING job.job_id
+)
+SELECT decided.job_id, decided.blocked_on
+FROM decided
+WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.job_id FROM blocked));
+
+-- name: unblock_limited
+-- route: shared, tuned
+-- Unblock as many jobs of the limits ($2) as these have room for, at most $7 of each, in the order of claims.
+--
+-- $3 to $6 are the numbers of each limit, by set: the set with the most room decides. To unblock too many is
+-- harmless, because they pass admission control again. The result has a row for each limit with blocked jobs:
+-- how many were unblocked, how many of them are past their misfire grace time, and the seconds until one more
+-- attempt may start, NULL if that depends on the end of an attempt.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1, clock_timestamp()) AS at
+),
+room AS MATERIALIZED (
+    SELECT each.key, max(each.free) AS free, min(each.free_in) AS free_in
+    FROM (
+        SELECT
+            declared.key,
+            declared.number,
+            min(least(declared.max_running - used.running, declared.max_starts - used.started)) AS free,
+            max(CASE WHEN used.started >= declared.max_starts THEN (
+                SELECT extract(epoch FROM start.at - clock.at)::double precision + declared.per_s
+                FROM {starts_within}
+                ORDER BY start.at
+                OFFSET used.started - declared.max_starts
+                LIMIT 1
+            ) END) AS free_in
+        FROM ROWS FROM (
+            unnest($2::text[]), unnest($3::integer[]), unnest($4::integer[]), unnest($5::integer[]),
+            unnest($6::double precision[])
+        ) AS declared (key, number, max_running, max_starts, per_s)
+        CROSS JOIN clock
+        CROSS JOIN LATERAL (
+            SELECT
+                CASE WHEN declared.max_running IS NOT NULL THEN (
+                    SELECT count(*)
+                    FROM {schema}scheduler_starts AS start
+                    WHERE start.key = declared.key AND {is_running}
+                ) END AS running,
+                CASE WHEN declared.max_starts IS NOT NULL
+                    THEN (SELECT count(*) FROM {starts_within}) END AS started
+            OFFSET 0
+        ) AS used
+        WHERE (SELECT true FROM {schema}scheduled_jobs WHERE blocked_on = declared.key LIMIT 1)
+        GROUP BY declared.key, declared.number
+    ) AS each
+    GROUP BY each.key
+),
+first AS MATERIALIZED (
+    SELECT room.key, job.ctid, job.expires_at
+    FROM room
+    CROSS JOIN LATERAL (
+        SELECT ctid, expires_at
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on = room.key
+        ORDER BY priority, execution_time, job_id COLLATE "C"
+        LIMIT greatest(least(room.free, $7::integer), 0)
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+),
+unblocked AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
+)
+SELECT room.key, room.free_in, count(first.ctid) AS jobs,
+    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, now())) AS late
+FROM room
+LEFT JOIN first ON first.key = room.key
+GROUP BY room.key, room.free_in;
+
+-- name: blocked_keys
+-- route: shared, tuned
+-- Return at most $2 limits that block jobs, after $1 in the order of the index.
+--
+-- One index probe for each. The first ones follow 'after', which is no limit.
+WITH RECURSIVE found AS (
+    (SELECT blocked_on
+     FROM {schema}scheduled_jobs
+     WHERE blocked_on > $1
+     ORDER BY blocked_on
+     LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT next.blocked_on
+        FROM {schema}scheduled_jobs AS next
+        WHERE next.blocked_on > found.blocked_on
+        ORDER BY next.blocked_on
+        LIMIT 1
+    )
+    FROM found
+    WHERE found.blocked_on IS NOT NULL
+)
+SELECT blocked_on FROM found WHERE blocked_on IS NOT NULL LIMIT $2;
+
+-- name: unblock_late
+-- route: shared, tuned
+-- Unblock the jobs of limits ($1) that are past their misfire grace time, so that they expire as others do.
+--
+-- It reads at most $5 jobs, of each limit those after the positions $2 to $4. The last row that was read is the
+-- result: its limit, position and number, and how many jobs were unblocked.
+WITH walked AS MATERIALIZED (
+    SELECT job.*, row_number() OVER () AS n
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::integer[]), unnest($3::timestamptz[]), unnest($4::text[]))
+        AS each (key, priority, since, job_id)
+    CROSS JOIN LATERAL (
+        SELECT ctid, blocked_on, priority, execution_time, job_id, expires_at
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on = each.key
+          AND (priority, execution_time, job_id COLLATE "C")
+              > (coalesce(each.priority, 0), coalesce(each.since, '-infinity'), each.job_id)
+        ORDER BY priority, execution_time, job_id COLLATE "C"
+        LIMIT $5
+    ) AS job
+    LIMIT $5
+),
+late AS MATERIALIZED (
+    SELECT job.ctid
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, now())))
+      AND job.blocked_on IS NOT NULL
+    FOR UPDATE SKIP LOCKED
+),
+unblocked AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM late))
+)
+SELECT blocked_on, priority,
+    CASE WHEN execution_time >= {first_instant} THEN execution_time END AS execution_time, job_id, n,
+    (SELECT count(*) FROM late) AS jobs
+FROM walked
+ORDER BY n DESC
+LIMIT 1;
+
+-- name: unblock_forgotten
+-- route: shared, tuned
+-- Unblock at most $3 jobs of limits ($1) that the code of their names ($2) does not have any more.
+WITH first AS MATERIALIZED (
+    SELECT job.ctid
+    FROM unnest($1::text[]) AS forgotten (key)
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on = forgotten.key
+          AND coalesce(function, job_name) = ANY ($2)
+        ORDER BY priority, execution_time, job_id COLLATE "C"
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT $3
+),
+unblocked AS (
+    UPDATE {schema}scheduled_jobs SET blocked_on = NULL
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
+)
+SELECT count(*) FROM first;
+
+-- name: delete_past_starts
+-- route: reserved
+-- Delete at most $1 starts that no limit counts any more, of keys that have had no attempt since.
+--
+-- An attempt that has ended never runs again under its number, so no lock is needed.
+DELETE FROM {schema}scheduler_starts
+WHERE ctid = ANY (ARRAY (
+    SELECT start.ctid
+    FROM {schema}scheduler_starts AS start
+    CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock
+    WHERE start.at < (clock.at - make_interval(secs => start.keep_s) - interval '1 hour')
+      AND NOT {is_running}
+    LIMIT $1
+));

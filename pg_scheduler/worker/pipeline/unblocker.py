@@ -1,0 +1,240 @@
+"""Unblock the jobs that wait for a limit when the limit has room.
+
+Three things give a limit room: an attempt of this worker ended, an instant passed at which a rate allows
+another start, or something happened that this worker did not see (an attempt of a dead worker ended, a job
+was cancelled, the limit changed), which a scan finds. Admission control decides again about each job, so a
+job that is unblocked too early does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, LimitRow
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.limits import LatePosition, LimitRepository
+from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.signals import Signals
+
+__all__ = ["Unblocker", "UnblockerOptions"]
+
+FIRST: Final = "after"
+"""Precedes every limit among the reasons to be blocked; the job waits for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnblockerOptions:
+    """Delays and batch sizes of unblocking."""
+
+    gap_s: float = 0.005
+    """Seconds between two passes after ends of attempts."""
+    scan_interval_s: float = 2.0
+    """Seconds between two scans, while tasks with limits are registered."""
+    jitter: float = 0.2
+    """The random share of that interval."""
+    batch_size: int = 500
+    """Jobs of one limit, and limits, of one statement."""
+    late_batch_size: int = 5000
+    """Blocked jobs whose misfire grace time one scan reads."""
+    cleanup_interval_s: float = 600.0
+    """Seconds between two deletions of starts that nothing counts any more."""
+
+
+class Unblocker(Service):
+    """Unblock jobs that wait for a limit.
+
+    Args:
+        results: Reports the ends of attempts that were admitted.
+    """
+
+    name: ClassVar[str] = "unblocker"
+
+    def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
+        self,
+        limits: LimitRepository,
+        events: EventBus,
+        results: ResultBuffer,
+        in_flight: InFlight,
+        tasks: TaskRegistry,
+        signals: Signals,
+        options: UnblockerOptions = UnblockerOptions(),
+    ) -> None:
+        super().__init__(events)
+        self._limits = limits
+        self._results = results
+        self._in_flight = in_flight
+        self._tasks = tasks
+        self._signals = signals
+        self._options = options
+        self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
+        self._admitted: dict[str, tuple[int, list[str]]] = {}  # attempt and limits by job id
+        self._freed: dict[str, None] = {}  # limits of attempts that ended
+        self._blocked: dict[str, None] = {}  # limits of jobs that were just blocked
+        self._free_at: dict[str, float] = {}  # when a rate allows a start
+        self._next_pass = 0.0
+        self._next_scan = 0.0
+        self._next_cleanup = 0.0
+        self._is_scan_requested = False
+        self._scanned = FIRST
+        self._late: LatePosition | None = None
+
+    def book(self) -> LimitBook:
+        """Return the limits of the registered tasks."""
+        version, book = self._book
+        if version != self._tasks.version:
+            tasks = {task.name: task.limits for task in self._tasks.limited().values()}
+            book = LimitBook(tasks.items())
+            self._book = (self._tasks.version, book)
+        return book
+
+    def admitted(self, claim: Claim, keys: list[str]) -> None:
+        """Watch for the end of an attempt within these limits."""
+        self._results.on_settled = self.settled
+        self._admitted[claim.job_id] = (claim.attempt, keys)
+
+    def blocked(self, keys: Iterable[str]) -> None:
+        """Check limits again by which jobs were blocked: an attempt may have ended before the jobs were."""
+        self._blocked.update(dict.fromkeys(keys))
+        self.wake()
+
+    def settled(self, claims: Iterable[Claim]) -> None:
+        """Unblock jobs in place of attempts that ended, if they were within limits."""
+        for claim in claims:
+            attempt, keys = self._admitted.get(claim.job_id, (0, None))
+            if keys is not None and attempt == claim.attempt:
+                del self._admitted[claim.job_id]
+                self._freed.update(dict.fromkeys(keys))
+        if self._freed:
+            self.wake()
+
+    def request_scan(self) -> None:
+        """Scan for jobs that are blocked by a limit that may be gone from the code."""
+        self._is_scan_requested = True
+        self.wake()
+
+    async def run_once(self) -> float:
+        """Unblock jobs of limits that may have room; scan all limits if it is time to."""
+        now = time.monotonic()
+        is_behind = False
+        if now >= self._next_pass:
+            is_behind = await self._check()
+        is_scan_due = now >= self._next_scan and bool(self._tasks.limited())
+        if is_scan_due or self._is_scan_requested:
+            is_behind = await self._scan() or is_behind
+        return self._next_delay(is_behind=is_behind)
+
+    async def drain(self) -> None:
+        """Unblock jobs in place of the last attempts."""
+        if self._freed:
+            self._blocked.clear()
+            with suppress(DatabaseUnavailableError):  # the scans of other workers find them
+                await self._check()
+
+    async def _check(self) -> bool:
+        """Unblock jobs of the limits that were noted; return whether some may be left."""
+        now = time.monotonic()
+        due = [key for key, at in self._free_at.items() if at <= now]
+        ended = dict.fromkeys([*self._freed, *due])
+        blocked = [key for key in self._blocked if key not in ended]
+        if not ended and not blocked:
+            return False
+        book = self.book()
+        # An attempt that ended, or a job that was blocked, by another task's numbers does not make room here:
+        # all sets together, which is the strictest, or jobs would be unblocked and blocked in turns.
+        limits: dict[str, Sequence[Sequence[LimitRow]]] = {key: book.options(key) for key in ended}
+        limits.update({key: [_together(book.options(key))] for key in blocked})
+        self._freed, self._blocked = {}, {}
+        for key in due:
+            del self._free_at[key]
+        try:
+            is_behind = await self._unblock({key: sets for key, sets in limits.items() if any(sets)})
+        except BaseException:  # whatever it was, the limits are checked later
+            self._freed.update(dict.fromkeys(limits))
+            raise
+        self._next_pass = time.monotonic() + self._options.gap_s
+        return is_behind
+
+    async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]]) -> bool:
+        if not limits:
+            return False
+        size, is_behind, unblocked, late = self._options.batch_size, False, 0, 0
+        for each in await self._limits.unblock(limits, size):
+            unblocked += each.jobs
+            late += each.late
+            if each.late or each.jobs == size:  # late jobs expire, which leaves room for others
+                self._freed[each.key] = None
+                is_behind = True
+            if each.free_in is not None:
+                self._free_at[each.key] = time.monotonic() + each.free_in
+        self._report(unblocked, late)
+        return is_behind
+
+    async def _scan(self) -> bool:
+        """Check a page of the limits that block jobs; return whether there may be more."""
+        page = await self._limits.blocked_keys(self._scanned, self._options.batch_size)
+        keys = [key for key in page if key.startswith(BLOCKED_BY_LIMIT)]
+        if keys:
+            book = self.book()
+            known = {key: sets for key in keys if (sets := book.options(key))}
+            await self._unblock(known)
+            if forgotten := [key for key in keys if key not in known]:
+                await self._unblock_forgotten(forgotten)
+            await self._unblock_late(keys)
+        if len(page) == self._options.batch_size:
+            self._scanned = page[-1]
+            return True
+        self._scanned = FIRST
+        await self._finish_scan()
+        return False
+
+    async def _finish_scan(self) -> None:
+        self._is_scan_requested = False
+        now = time.monotonic()
+        self._next_scan = now + self._options.scan_interval_s
+        held = self._in_flight.held() | self._in_flight.unwritten()
+        for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
+            del self._admitted[job_id]  # it was cancelled or lost
+        if now >= self._next_cleanup:
+            self._next_cleanup = now + self._options.cleanup_interval_s
+            await self._limits.delete_past_starts(self._options.late_batch_size)
+
+    async def _unblock_forgotten(self, keys: list[str]) -> None:
+        size = self._options.batch_size
+        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.names(), size)
+        self._report(unblocked, 0)
+
+    async def _unblock_late(self, keys: list[str]) -> None:
+        since = self._late if self._late is not None and self._late.key in keys else None
+        keys = keys[keys.index(since.key) :] if since is not None else keys
+        late, self._late = await self._limits.unblock_late(keys, since, self._options.late_batch_size)
+        self._report(late, late)
+
+    def _report(self, unblocked: int, late: int) -> None:
+        if late:
+            self._signals.grace_expired()
+        if unblocked:
+            self._signals.jobs_released()
+
+    def _next_delay(self, *, is_behind: bool) -> float:
+        if is_behind:
+            return 0
+        now = time.monotonic()
+        times = [max(at, self._next_pass) for at in self._free_at.values()]
+        if self._freed or self._blocked:
+            times.append(self._next_pass)
+        if self._tasks.limited():
+            times.append(self._next_scan)
+        return max(min(times, default=NEVER) - now, 0)
+
+
+def _together(options: Iterable[Iterable[LimitRow]]) -> list[LimitRow]:
+    return [row for option in options for row in option]

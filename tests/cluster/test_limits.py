@@ -1,0 +1,125 @@
+"""A limit is exact and never loses capacity, while workers are killed and jobs are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobPriority, Scheduler
+from pg_scheduler.jobs.rows import NewJob
+from tests.cluster.fleet import ROOT, environment
+from tests.cluster.limited import OBSERVED
+from tests.support.worker import now
+
+TIMEOUT_S = 60.0
+RUNNING = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {OBSERVED} AND granted"
+LEFT = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(dsn: str) -> AsyncIterator[Start]:
+    processes: list[Process] = []
+
+    async def launch(most: int, slots: int = 10) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "tests.cluster.limited", dsn),
+            *("--most", str(most), "--slots", str(slots)),
+            cwd=ROOT,
+            env=environment(ROOT),
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        processes.append(process)
+        assert process.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await process.stdout.readline() == b"started\n"
+        return process
+
+    yield launch
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def enqueue(client: Scheduler, count: int, seconds: float, blocks: float = 0.0) -> list[str]:
+    arguments = f'{{"args": [{seconds}, {blocks}], "kwargs": {{}}}}'
+    jobs = [
+        NewJob(f"job-{n}", arguments, now(), "observed", JobPriority.NORMAL.db_value, 0, None, None)
+        for n in range(count)
+    ]
+    await client._store.jobs.insert(jobs)
+    return [job.job_id for job in jobs]
+
+
+class Observer:
+    """Counts the jobs that run, as the most at one time."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self.pool = pool
+        self.most = 0
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        await self.pool.execute("CREATE TABLE excess (at timestamptz DEFAULT clock_timestamp())")
+        task = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self.most = max(self.most, await self.pool.fetchval(RUNNING))
+            await asyncio.sleep(0.01)
+
+    async def excess(self) -> int:
+        return int(await self.pool.fetchval("SELECT count(*) FROM excess"))
+
+    async def until(self, query: str, reached: Callable[[int], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not reached(await self.pool.fetchval(query)):  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.02)
+
+
+async def test_limit_is_exact_while_workers_are_killed_and_jobs_are_cancelled(
+    start: Start, client: Scheduler, pool: asyncpg.Pool
+) -> None:
+    observer = Observer(pool)
+    workers = [await start(7) for _ in range(3)]
+    async with observer.watching():
+        job_ids = await enqueue(client, 400, 0.02, 0.002)
+        for left in (300, 200, 100):
+            await observer.until(LEFT, lambda count, left=left: count <= left)  # type: ignore[misc]
+            for job_id in random.sample(job_ids, 20):
+                await client.cancel_job(job_id)
+            workers.pop().kill()
+            workers.insert(0, await start(7))
+        await observer.until(LEFT, lambda count: count == 0)
+    assert await observer.excess() == 0
+    assert observer.most == 7
+    statuses = {row[0] for row in await pool.fetch("SELECT DISTINCT status FROM scheduled_jobs")}
+    assert statuses == {"completed", "cancelled"}
+
+
+async def test_capacity_of_a_limit_returns_after_workers_died(
+    start: Start, client: Scheduler, pool: asyncpg.Pool
+) -> None:
+    observer = Observer(pool)
+    await enqueue(client, 20, 60)
+    for _ in range(3):
+        worker = await start(2, 5)
+        await observer.until(RUNNING, lambda count: count == 2)
+        worker.kill()
+        await observer.until(RUNNING, lambda count: count == 0)
+    await start(2, 5)
+    await observer.until(RUNNING, lambda count: count == 2)

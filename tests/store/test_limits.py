@@ -1,0 +1,341 @@
+"""Admission control and unblocking, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.store.faults import is_lock_timeout
+from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, LatePosition
+from pg_scheduler.store.store import Store
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
+
+KEY = "limit:api:"
+OTHER = "limit:account:7"
+
+
+def most(number: int) -> LimitRow:
+    """Return a limit of running attempts."""
+    return LimitRow(number, None, None)
+
+
+def rate(number: int, seconds: float) -> LimitRow:
+    """Return a limit of starts."""
+    return LimitRow(None, number, seconds)
+
+
+async def admit(
+    store: Store, claims: Sequence[Claim], *limits: tuple[str, LimitRow], keep_s: float = 0.0
+) -> dict[str, str | None]:
+    """Ask for admission of claims within the same limits."""
+    requests = [AdmissionRequest(claim, limits) for claim in claims]
+    return await store.limits.admit("w1", requests, {key: keep_s for key, _ in limits})
+
+
+async def claims_of(store: Store, count: int, prefix: str = "job") -> list[Claim]:
+    return await running(store, *(new_job(f"{prefix}-{n}") for n in range(count)))
+
+
+async def blocked(pool: Pool) -> dict[str, str]:
+    rows = await pool.fetch(
+        "SELECT job_id, blocked_on FROM scheduled_jobs WHERE blocked_on IS NOT NULL ORDER BY 1"
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+async def starts(pool: Pool) -> list[str]:
+    return [row[0] for row in await pool.fetch("SELECT job_id FROM scheduler_starts ORDER BY 1")]
+
+
+async def test_admit_starts_the_first_attempts_and_blocks_the_rest_when_a_limit_is_full(
+    store: Store, pool: Pool
+) -> None:
+    claims = await claims_of(store, 5)
+    assert await admit(store, claims, (KEY, most(2))) == {
+        "job-0": None,
+        "job-1": None,
+        "job-2": KEY,
+        "job-3": KEY,
+        "job-4": KEY,
+    }
+    assert await blocked(pool) == {"job-2": KEY, "job-3": KEY, "job-4": KEY}
+    assert await starts(pool) == ["job-0", "job-1"]
+
+
+async def test_admit_leaves_a_blocked_job_as_if_it_had_not_run_except_for_its_attempt(
+    store: Store, pool: Pool
+) -> None:
+    claims = await claims_of(store, 2)
+    await admit(store, claims, (KEY, most(1)))
+    row = await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = 'job-1'")
+    assert row is not None
+    assert row["status"] == "pending"
+    assert (row["attempt"], row["retry_count"], row["crash_count"]) == (1, 0, 0)
+    assert row["worker_id"] is row["started_at"] is row["lease_until"] is row["errors"] is None
+
+
+async def test_admit_counts_attempts_of_other_workers_when_they_run(store: Store) -> None:
+    first = await running(store, new_job("a"), worker_id="w2")
+    assert await store.limits.admit("w2", [AdmissionRequest(first[0], [(KEY, most(1))])], {KEY: 0}) == {
+        "a": None
+    }
+    second = await running(store, new_job("b"))
+    assert await admit(store, second, (KEY, most(1))) == {"b": KEY}
+
+
+async def test_admit_has_room_again_when_an_attempt_ended_in_any_way(store: Store, pool: Pool) -> None:
+    for n, end in enumerate(("completed", "retried", "reclaimed and claimed again", "deleted")):
+        (claim,) = await running(store, new_job(f"first-{n}"))
+        assert await admit(store, [claim], (KEY, most(1))) == {claim.job_id: None}
+        if end == "completed":
+            await store.results.settle("w1", [(claim, CompleteOutcome())])
+        elif end == "retried":
+            await store.results.settle("w1", [(claim, ReleaseOutcome())])
+        elif end == "reclaimed and claimed again":
+            await pool.execute("UPDATE scheduled_jobs SET attempt = attempt + 1 WHERE status = 'running'")
+        else:
+            await pool.execute("DELETE FROM scheduled_jobs WHERE status = 'running'")
+        (claim,) = await running(store, new_job(f"second-{n}"))
+        assert await admit(store, [claim], (KEY, most(1))) == {claim.job_id: None}, end
+        await pool.execute("DELETE FROM scheduled_jobs")
+
+
+async def test_admit_counts_a_cancelled_attempt_for_two_more_seconds(store: Store, clock: FakeClock) -> None:
+    first = await running(store, new_job("a"))
+    await admit(store, first, (KEY, most(1)))
+    await store.jobs.cancel("a")
+    clock.advance(timedelta(seconds=1.9))
+    assert await admit(store, await running(store, new_job("b")), (KEY, most(1))) == {"b": KEY}
+    clock.advance(timedelta(seconds=0.1))
+    assert await admit(store, await running(store, new_job("c")), (KEY, most(1))) == {"c": None}
+
+
+async def test_admit_allows_no_more_starts_than_the_rate_in_any_span(
+    store: Store, clock: FakeClock, pool: Pool
+) -> None:
+    limit = (KEY, rate(2, 10))
+    for second, admitted in ((0, 1), (6, 1), (9, 0), (10, 1), (15, 0), (16, 1), (30, 2)):
+        clock.now = NOW + second * SECOND
+        claims = await claims_of(store, 1 if second == 0 else 3, f"at-{second}")
+        answer = await admit(store, claims, limit, keep_s=10)
+        assert list(answer.values()).count(None) == admitted, second
+        await pool.execute("DELETE FROM scheduled_jobs")
+
+
+async def test_admit_ignores_starts_in_the_future_after_the_clock_was_set_back(
+    store: Store, clock: FakeClock
+) -> None:
+    clock.now = NOW + timedelta(days=30)
+    await admit(store, await running(store, new_job("a")), (KEY, rate(1, 10)), keep_s=10)
+    clock.now = NOW
+    assert await admit(store, await running(store, new_job("b")), (KEY, rate(1, 10)), keep_s=10) == {
+        "b": None
+    }
+
+
+async def test_admit_requires_room_in_every_limit_and_blocks_on_the_first_full_one(
+    store: Store, pool: Pool
+) -> None:
+    first, second, third = await claims_of(store, 3)
+    requests = [
+        AdmissionRequest(first, [(KEY, most(2)), (OTHER, most(1))]),
+        AdmissionRequest(second, [(KEY, most(2)), (OTHER, most(1))]),
+        AdmissionRequest(third, [(KEY, most(2)), ("limit:account:8", most(1))]),
+    ]
+    keep = {KEY: 0.0, OTHER: 0.0, "limit:account:8": 0.0}
+    assert await store.limits.admit("w1", requests, keep) == {"job-0": None, "job-1": OTHER, "job-2": None}
+    assert await starts(pool) == ["job-0", "job-0", "job-2", "job-2"]
+
+
+async def test_admit_applies_the_smallest_of_several_numbers_of_one_limit(store: Store) -> None:
+    claims = await claims_of(store, 4)
+    answer = await admit(store, claims, (KEY, most(3)), (KEY, rate(2, 60)), (KEY, rate(9, 600)))
+    assert [answer[claim.job_id] for claim in claims] == [None, None, KEY, KEY]
+
+
+async def test_admit_answers_nothing_for_attempts_that_the_worker_does_not_hold(
+    store: Store, pool: Pool
+) -> None:
+    cancelled, reclaimed, replaced, held = await claims_of(store, 4)
+    await store.jobs.cancel(cancelled.job_id)
+    await pool.execute("UPDATE scheduled_jobs SET worker_id = 'w2' WHERE job_id = $1", reclaimed.job_id)
+    await store.jobs.replace([new_job(replaced.job_id)])
+    answer = await admit(store, [cancelled, reclaimed, replaced, held], (KEY, most(1)))
+    assert answer == {held.job_id: None}
+    assert await starts(pool) == [held.job_id]
+
+
+async def test_admit_deletes_starts_that_neither_run_nor_count(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    ended, runs = await claims_of(store, 2)
+    await admit(store, [ended, runs], (KEY, most(9)), keep_s=10)
+    await store.results.settle("w1", [(ended, CompleteOutcome())])
+    clock.advance(timedelta(seconds=9))
+    await admit(store, await running(store, new_job("b")), (KEY, most(9)))
+    assert await starts(pool) == ["b", ended.job_id, runs.job_id]  # kept for 10 s, as its task wants
+    clock.advance(timedelta(seconds=1))
+    await admit(store, await running(store, new_job("c")), (KEY, most(9)))
+    assert await starts(pool) == ["b", "c", runs.job_id]
+
+
+async def test_admit_fails_within_its_lock_timeout_while_another_session_holds_the_lock(
+    store: Store, pool: Pool, dsn: str
+) -> None:
+    claims = await claims_of(store, 1)
+    other = await asyncpg.connect(dsn)
+    await other.execute(f"SELECT pg_advisory_lock({LOCK_CLASS}, hashtext('{KEY}'))")
+    with pytest.raises(DatabaseUnavailableError) as caught:
+        await admit(store, claims, (KEY, most(1)))
+    assert is_lock_timeout(caught.value)
+    await other.close()
+
+
+async def test_admit_reads_committed_rows_when_the_role_has_another_default(
+    store: Store, pool: Pool, dsn: str
+) -> None:
+    claims = await claims_of(store, 1)
+    await pool.execute("ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'serializable'")
+    try:
+        async with store.limits._statements.connections.admission() as connection:
+            assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
+    finally:
+        await pool.execute("ALTER ROLE CURRENT_USER RESET default_transaction_isolation")
+    assert claims
+
+
+# -- unblocking ------------------------------------------------------------------------------------------
+
+
+async def test_unblock_takes_the_first_jobs_in_claim_order_for_as_many_as_there_is_room(
+    store: Store, pool: Pool
+) -> None:
+    claims = await running(
+        store,
+        new_job("running"),
+        new_job("low", priority=8),
+        new_job("late", execution_time=NOW - SECOND),
+        new_job("b"),
+        new_job("a"),
+    )
+    first = next(claim for claim in claims if claim.job_id == "running")
+    await admit(store, [first, *(each for each in claims if each is not first)], (KEY, most(1)))
+    (found,) = await store.limits.unblock({KEY: [[most(1)]]}, 100)
+    assert (found.jobs, found.free_in) == (0, None)
+    (found,) = await store.limits.unblock({KEY: [[most(1)], [most(4)]]}, 100)
+    assert (found.key, found.jobs, found.late) == (KEY, 3, 0)
+    assert await blocked(pool) == {"low": KEY}
+    jobs = (await store.claims.exchange("w1", [NAME], 10)).jobs
+    assert [(claim.job_id, claim.attempt) for claim in jobs] == [("late", 2), ("a", 2), ("b", 2)]
+
+
+async def test_unblock_returns_when_a_rate_allows_the_next_start(
+    store: Store, clock: FakeClock, pool: Pool
+) -> None:
+    limit = rate(2, 10)
+    for second in (0, 4):
+        clock.now = NOW + second * SECOND
+        await admit(store, await running(store, new_job(f"at-{second}")), (KEY, limit), keep_s=10)
+    await admit(store, await claims_of(store, 2), (KEY, limit), keep_s=10)
+    (found,) = await store.limits.unblock({KEY: [[limit]]}, 100)
+    assert (found.jobs, found.free_in) == (0, 6.0)
+    clock.now = NOW + 10 * SECOND
+    (found,) = await store.limits.unblock({KEY: [[limit]]}, 100)
+    assert (found.jobs, found.free_in) == (1, None)
+    assert list(await blocked(pool)) == ["job-1"]
+
+
+async def test_unblock_reports_late_jobs_and_leaves_them_to_expire(store: Store, clock: FakeClock) -> None:
+    claims = await running(store, new_job("a"), new_job("b", misfire_grace_time=5))
+    await admit(store, claims, (KEY, most(1)))
+    clock.advance(timedelta(seconds=6))
+    (found,) = await store.limits.unblock({KEY: [[most(2)]]}, 100)
+    assert (found.jobs, found.late) == (1, 1)
+    assert [each.job_id for each in (await store.claims.exchange("w1", [NAME], 10)).expired] == ["b"]
+
+
+async def test_unblock_has_no_answer_for_limits_without_blocked_jobs(store: Store) -> None:
+    assert await store.limits.unblock({KEY: [[most(1)]], OTHER: [[most(1)]]}, 100) == []
+
+
+async def block_by_hand(pool: Pool, store: Store, key: str, *job_ids: str) -> None:
+    await store.jobs.insert([new_job(job_id, misfire_grace_time=60) for job_id in job_ids])
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = $1 WHERE job_id = ANY ($2)", key, [*job_ids])
+
+
+async def test_blocked_keys_returns_each_limit_once_after_a_position(store: Store, pool: Pool) -> None:
+    await block_by_hand(pool, store, "after", "x")
+    await block_by_hand(pool, store, KEY, "a", "b")
+    await block_by_hand(pool, store, OTHER, "c", "d")
+    assert await store.limits.blocked_keys("after", 10) == [OTHER, KEY]
+    assert await store.limits.blocked_keys("after", 1) == [OTHER]
+    assert await store.limits.blocked_keys(OTHER, 10) == [KEY]
+    assert (await store.workers.scan_deadlines(30, 120)).has_blocked
+
+
+async def test_scan_deadlines_reports_no_limit_for_jobs_that_wait_for_other_jobs(
+    store: Store, pool: Pool
+) -> None:
+    await block_by_hand(pool, store, "after", "x")
+    assert not (await store.workers.scan_deadlines(30, 120)).has_blocked
+
+
+async def test_unblock_late_walks_the_blocked_jobs_in_bounded_steps(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await block_by_hand(pool, store, OTHER, "a", "b")
+    await block_by_hand(pool, store, KEY, "c", "d", "e")
+    clock.advance(timedelta(seconds=61))
+    await block_by_hand(pool, store, KEY, "in time")
+    later = "expires_at + interval '1 hour'"
+    await pool.execute(f"UPDATE scheduled_jobs SET expires_at = {later} WHERE job_id = 'in time'")
+    await pool.execute("UPDATE scheduled_jobs SET expires_at = NULL WHERE job_id = 'e'")
+    count, position = await store.limits.unblock_late([OTHER, KEY], None, 3)
+    assert (count, position) == (3, LatePosition(KEY, 5, NOW, "c"))
+    assert await store.limits.unblock_late([KEY], position, 100) == (1, None)
+    assert await blocked(pool) == {"e": KEY, "in time": KEY}
+    assert await store.limits.unblock_late(["limit:none:"], None, 100) == (0, None)
+
+
+async def test_unblock_forgotten_leaves_the_jobs_of_other_names(store: Store, pool: Pool) -> None:
+    await block_by_hand(pool, store, KEY, "a", "b")
+    await pool.execute("UPDATE scheduled_jobs SET job_name = 'other' WHERE job_id = 'b'")
+    assert await store.limits.unblock_forgotten([KEY], [NAME], 100) == 1
+    assert await blocked(pool) == {"b": KEY}
+
+
+async def test_delete_past_starts_keeps_those_that_run_or_count(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    ended, runs = await claims_of(store, 2)
+    await admit(store, [ended, runs], (KEY, most(9)), keep_s=60)
+    await store.results.settle("w1", [(ended, CompleteOutcome())])
+    clock.advance(timedelta(hours=1, seconds=59))
+    await store.limits.delete_past_starts(100)
+    assert await starts(pool) == [ended.job_id, runs.job_id]
+    clock.advance(timedelta(seconds=2))
+    await store.limits.delete_past_starts(100)
+    assert await starts(pool) == [runs.job_id]
+
+
+@pytest.mark.parametrize("change", ["cancel", "replace", "set pending"])
+async def test_changing_a_blocked_job_unblocks_it(store: Store, pool: Pool, change: str) -> None:
+    await store.workers.register(worker(), LEASE)
+    await block_by_hand(pool, store, KEY, "a")
+    if change == "cancel":
+        assert (await store.jobs.cancel("a")).changed
+    elif change == "replace":
+        await store.jobs.replace([new_job("a")])
+    else:
+        await store.jobs.set_status("a", JobStatus.PENDING, LEASE)
+    assert await blocked(pool) == {}
+    assert len((await store.claims.exchange("w1", [NAME], 10)).jobs) == (change != "cancel")
