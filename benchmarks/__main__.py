@@ -30,6 +30,7 @@ RESULTS: Final = Path(__file__).resolve().parent / "results"
 ROWS: Final = (
     "drain",
     "drain_default",
+    "limited_drain",
     "two_workers",
     "bulk",
     "enqueue",

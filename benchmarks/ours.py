@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from benchmarks.peers.protocol import Order, Peer, nap, record, run, send_event
-from pg_scheduler import JobPriority, JobSpec, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
+from pg_scheduler import JobPriority, JobSpec, Limit, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.sync import SyncScheduler
 
 __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
@@ -50,9 +50,9 @@ class Ours(Peer):
     """Uses this library with a pool, as an application would.
 
     Options of an order: ``slots`` and ``claim``; ``poll``, the polling interval of an idle worker in seconds;
-    ``priority``; ``batch``, the batch size of the bulk call; ``trace``, to time every claim; ``statements``,
-    to list every statement with its time; ``keep``, False to delete jobs on completion; ``report``, the
-    seconds between two reports of the memory; ``shutdown_timeout``.
+    ``priority``; ``max_running``, the limit of the job; ``batch``, the batch size of the bulk call;
+    ``trace``, to time every claim; ``statements``, to list every statement with its time; ``keep``, False to
+    delete jobs on completion; ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
     """
 
     def __init__(self, order: Order) -> None:
@@ -127,7 +127,8 @@ class Ours(Peer):
         async with AsyncExitStack() as stack:
             pool = await stack.enter_async_context(self._pool())
             self._scheduler = Scheduler(pool, **settings)
-            self._scheduler.register(self.job)
+            most = options.get("max_running")
+            self._scheduler.register(self.job, limits=[Limit(max_running=most)] if most else [])
             async with self._scheduler:
                 reporter = asyncio.create_task(self._report()) if "report" in options else None
                 yield
