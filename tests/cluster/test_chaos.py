@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence, KeptResult, Row
-from tools.chaos.jobs import IN_TURN
+from tools.chaos.jobs import IN_TURN, LIMITED, MAX_RUNNING
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
@@ -187,6 +187,8 @@ def sound() -> Evidence:
         "callback": row("callback", due=10.0, started=30.5),
         "in vain": row("in vain", "cancelled", worker_id=None, attempt=0, started=None),
     }
+    for at in range(MAX_RUNNING + 1):
+        rows[f"limited {at}"] = row(f"limited {at}", job_name=LIMITED)
     for at in range(3):
         job_id = f"schedule:queue-all:{at}"
         rows[job_id] = row(job_id, job_name=IN_TURN, due=10.0, created=10.0, started=10.1)
@@ -202,6 +204,8 @@ def sound() -> Evidence:
     for at in range(3):
         [turn] = ledgers.attempts[f"schedule:queue-all:{at}"]
         turn.started, turn.ended = 10.1 + at, 11.0 + at
+    [last] = ledgers.attempts[f"limited {MAX_RUNNING}"]
+    last.started, last.ended = 10.25, 10.3
     [callback] = ledgers.attempts["callback"]  # the fenced attempt of "reclaimed" still runs
     callback.started, callback.ended = 27.2, 27.3
     ledgers.attempts["second"] = [
@@ -422,6 +426,10 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "a schedule stopped": (
         "schedules overlapping or stopped",
         lambda it: setattr(it, "stopped_schedules", ["delay enqueued no job"]),
+    ),
+    "one job too many of a limited task": (
+        "limits exceeded",
+        lambda it: setattr(it.ledgers.attempts[f"limited {MAX_RUNNING}"][0], "started", 10.15),
     ),
     "a result is missing": ("results lost or wrong", lambda it: without_result(it, "kept")),
     "an error is missing": ("results lost or wrong", lambda it: without_result(it, "kept error")),

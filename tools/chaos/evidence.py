@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.chaos.jobs import IN_TURN
+from tools.chaos.jobs import IN_TURN, LIMITED
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
@@ -75,7 +75,7 @@ class Evidence:
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due."""
-        if self.rows[job_id].job_name == IN_TURN:
+        if self.rows[job_id].job_name in (IN_TURN, LIMITED):
             return True
         request = self.requests.get(job_id)
         return request is not None and bool(request.after)

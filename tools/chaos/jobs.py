@@ -12,18 +12,21 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler import current_job, job, periodic
+from pg_scheduler import Limit, current_job, job, periodic
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
 __all__ = [
     "FUNCTIONS",
     "IN_TURN",
+    "LIMITED",
+    "MAX_RUNNING",
     "PERIODIC",
     "STEP",
     "broken",
     "broken_value",
     "flaky",
     "in_turn",
+    "limited",
     "process_value",
     "quick",
     "slow",
@@ -37,6 +40,9 @@ STEP: Final = timedelta(seconds=1)
 PERIODIC: Final = ("chaos.tick", "chaos.tock")
 IN_TURN: Final = "chaos.in_turn"
 """The job of the schedules that are added at run time."""
+
+LIMITED: Final = "chaos.limited"
+MAX_RUNNING: Final = 3
 
 _ledgers: list[Ledger] = []
 
@@ -155,6 +161,13 @@ def process_value(*, dies: bool) -> str:
         return own_value()
 
 
+@job(name=LIMITED, limits=[Limit(max_running=MAX_RUNNING)])
+async def limited() -> None:
+    """Run while at most two others run, on all workers."""
+    with entry():
+        await asyncio.sleep(random.uniform(0.1, 0.5))
+
+
 @job(name=IN_TURN)
 async def in_turn() -> None:
     """Run, at times for longer than the interval of its schedule, while no other job of that runs."""
@@ -176,5 +189,8 @@ async def tock() -> None:
         await asyncio.sleep(0)
 
 
-FUNCTIONS: Final = (quick, slow, flaky, broken, value, broken_value, thread_value, process_value, in_turn)
+FUNCTIONS: Final = (
+    *(quick, slow, flaky, broken, limited, in_turn),
+    *(value, broken_value, thread_value, process_value),
+)
 """All but the periodic ones."""

@@ -36,6 +36,9 @@ MAX_CALLS_IN_FLIGHT: Final = 600
 BATCH_SIZE: Final = 10
 """Jobs that one callback waits for, on average."""
 
+LIMITED_RATE: Final = 1.0
+"""Calls per second for the limited task, each for as many jobs as may run at once."""
+
 KEEP: Final = timedelta(days=1)
 PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
 
@@ -85,6 +88,7 @@ class Load:
             (self._value, 0.03, 1),
             (self._process, 0.002, 1),
             (self._batch, 0.05, BATCH_SIZE),
+            (self._limited, min(0.01, LIMITED_RATE / self._rate), 1),
         ]
         for call, share, size in shares:
             per_tick = self._rate * share * TICK_S / size
@@ -174,6 +178,9 @@ class Load:
             )
             for _ in range(size)
         ]
+        await self._bulk_of(specs)
+
+    async def _bulk_of(self, specs: list[JobSpec]) -> None:
         for spec in specs:
             if spec.job_id is not None:
                 self.requests[spec.job_id] = Request(PLAIN)
@@ -246,6 +253,14 @@ class Load:
             keep_result=KEEP if keeps else None,
         )
         request.confirmed = True
+
+    async def _limited(self) -> None:
+        """Schedule three jobs of a limited task at once."""
+        specs = [
+            JobSpec(jobs.limited, datetime.now(UTC), job_id=self._new_id(), misfire_grace_time=None)
+            for _ in range(jobs.MAX_RUNNING)
+        ]
+        await self._bulk_of(specs)
 
     async def _batch(self) -> None:
         """Schedule jobs, and a callback after all of them before, while or after they run."""
