@@ -65,11 +65,13 @@ class Limit:
     Example:
         >>> from datetime import timedelta
         >>> from pg_scheduler import Limit, job
-        >>> @job(limits=[
-        ...     Limit("stripe", max_running=20),
-        ...     Limit("stripe", max_starts=100, per=timedelta(seconds=10)),
-        ...     Limit(max_running=1, key=lambda account, **_: account),
-        ... ])
+        >>> @job(
+        ...     limits=[
+        ...         Limit("stripe", max_running=20),
+        ...         Limit("stripe", max_starts=100, per=timedelta(seconds=10)),
+        ...         Limit(max_running=1, key=lambda account, **_: account),
+        ...     ]
+        ... )
         ... async def charge(account: int, amount: int) -> None: ...
     """
 
