@@ -50,6 +50,7 @@ from pg_scheduler.jobs.model import (
     Worker,
 )
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import JobError, JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -118,6 +119,7 @@ __all__ = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "Snooze",
+    "TaskInfo",
     "ThreadExecutor",
     "TransientFault",
     "VacuumConfig",

@@ -84,6 +84,7 @@ NAMES = [
     "SchemaTooNewError",
     "ServiceCancelledError",
     "Snooze",
+    "TaskInfo",
     "ThreadExecutor",
     "TransientFault",
     "UNSET",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from pg_scheduler.api.base import SchedulerParts
+from pg_scheduler.api.tasks import Tasks
 from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
@@ -20,7 +22,25 @@ F = TypeVar("F", bound=JobFunction)
 
 
 class RegistrationMethods(SchedulerParts):
-    """The methods of `Scheduler` that register functions."""
+    """The members of `Scheduler` for functions."""
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """The registered functions and the paused names: ``list()``, ``pause()`` and ``resume()``."""
+        return Tasks(
+            self._tasks,
+            self._store,
+            self._events,
+            self._config.misfire_grace_time,
+            lambda: self._config.identity or self._life.worker_id,
+            self._tasks_changed,
+        )
+
+    async def _tasks_changed(self) -> None:
+        """Make this node and the others read which tasks are paused."""
+        if self._runtime is not None:
+            self._runtime.signals.tasks_changed()
+        await self._outbox.notify_tasks()
 
     @overload
     def register(

@@ -20,7 +20,7 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
-from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC
+from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS
 from pg_scheduler.store.store import Store
 
 __all__ = ["Outbox", "OutboxOptions"]
@@ -146,6 +146,10 @@ class Outbox:
     async def notify_schedules(self) -> None:
         """Notify other nodes that a schedule was enabled or disabled."""
         await self._send(PERIODIC)
+
+    async def notify_tasks(self) -> None:
+        """Notify other nodes that a task was paused or resumed."""
+        await self._send(TASKS)
 
     def add_schedules(self) -> None:
         """Queue a notification that a schedule was enabled or disabled."""

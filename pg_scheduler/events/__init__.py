@@ -18,6 +18,7 @@ from pg_scheduler.events.schedules import (
     ScheduleSkipped,
     ScheduleUpdated,
 )
+from pg_scheduler.events.tasks import TaskPaused, TaskResumed
 from pg_scheduler.events.types import (
     Event,
     JobBlocked,
@@ -95,6 +96,8 @@ __all__ = [
     "ServiceRetrying",
     "Sink",
     "Subscriber",
+    "TaskPaused",
+    "TaskResumed",
     "ThreadAbandoned",
     "UnregisteredName",
     "WorkerStarted",

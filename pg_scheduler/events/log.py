@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
-from pg_scheduler.events import gaps, types
+from pg_scheduler.events import gaps, tasks, types
 from pg_scheduler.events.schedule_records import SCHEDULE_RECORDS
 
 __all__ = [
@@ -104,6 +104,8 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
         ),
     ),
     **SCHEDULE_RECORDS,
+    tasks.TaskPaused: (logging.INFO, "task %(task_name)s paused by %(actor)s"),
+    tasks.TaskResumed: (logging.INFO, "task %(task_name)s resumed by %(actor)s"),
     types.ListenerConnected: (logging.DEBUG, "listener connected, channel %(channel)s"),
     types.ListenerLost: (logging.WARNING, "listener not connected: %(reason)s"),
     types.PassFinished: (logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s"),
@@ -171,6 +173,12 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     match event:
         case types.KeeperConnected(has_lock=False):
             template = "lease keeper connected, no liveness lock behind a pooler"
+        case tasks.TaskPaused():
+            template = "task %(task_name)s paused by %(actor)s"
+            template += "" if event.paused_until is None else " until %(paused_until)s"
+            template += "" if event.note is None else ": %(note)s"
+        case tasks.TaskResumed(actor=None):
+            template = "task %(task_name)s resumed, its pause has ended"
         case types.LoopBlocked(job_id=None):
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(dead_workers=()):

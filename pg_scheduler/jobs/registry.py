@@ -157,6 +157,16 @@ class TaskRegistry:
         """Return the task with this name or alias, or None."""
         return self._exact.get(name) or (self._parent.find_exact(name) if self._parent else None)
 
+    def tasks(self) -> list[Task]:
+        """Return every task once."""
+        inherited = self._parent.tasks() if self._parent else []
+        return list({task.identity: task for task in (*inherited, *self._exact.values())}.values())
+
+    def names_of(self, task: Task) -> set[str]:
+        """Return the explicit names of a task, its aliases among them."""
+        inherited = self._parent.names_of(task) if self._parent else set()
+        return inherited | {name for name, each in self._exact.items() if each.identity == task.identity}
+
     def bearers(self, name: str) -> dict[str, Task]:
         """Return the tasks with this loose name, by identity."""
         inherited = self._parent.bearers(name) if self._parent else {}

@@ -20,6 +20,7 @@ from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.limits import LimitRepository
 from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.pauses import PauseRepository
 from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
@@ -62,6 +63,7 @@ class Store:
         self.claims: Final = ClaimRepository(self.statements, self.results)
         self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
+        self.pauses: Final = PauseRepository(self.statements)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)

@@ -21,6 +21,7 @@ from pg_scheduler.jobs.model import (
     Worker,
 )
 from pg_scheduler.jobs.page import Page
+from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unset import UNSET, Unset
@@ -64,6 +65,24 @@ class Settings(TypedDict, total=False):
     skip: Sequence[str]
     metadata: Mapping[str, Any] | None
     clock: Clock | None
+
+class BlockingTasks(BlockingFacet):
+    """The public members of `Scheduler.tasks`, blocking."""
+    def pause(self, name: str, *, until: datetime | None = None, note: str | None = None) -> bool:
+        """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
+
+        Parameters, values and errors are those of ``Scheduler.tasks.pause()``.
+        """
+    def resume(self, name: str) -> bool:
+        """Start the jobs of a paused task again, on all nodes within a second.
+
+        Parameters, values and errors are those of ``Scheduler.tasks.resume()``.
+        """
+    def list(self) -> builtins.list[TaskInfo]:
+        """Return the registered tasks and the paused names, in the order of the names.
+
+        Parameters, values and errors are those of ``Scheduler.tasks.list()``.
+        """
 
 class BlockingSchedules(BlockingFacet):
     """The public members of `Scheduler.schedules`, blocking."""
@@ -216,6 +235,9 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.initialize_db()``.
         """
+    @property
+    def tasks(self) -> BlockingTasks:
+        """The registered functions and the paused names: ``list()``, ``pause()`` and ``resume()``."""
     @overload
     def register(
         self,

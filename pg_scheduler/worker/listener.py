@@ -22,6 +22,7 @@ from pg_scheduler.store.connections.listen import (
     PERIODIC,
     RESULT,
     SUBSCRIPTIONS,
+    TASKS,
     Subscription,
 )
 from pg_scheduler.store.store import Store
@@ -155,6 +156,8 @@ class Listener(Service):
             self._signals.heartbeat_requested()
         elif kind == PERIODIC:
             self._signals.schedules_changed()
+        elif kind == TASKS:
+            self._signals.tasks_changed()
         elif kind == EVENTS:
             self._on_events(about)
         elif kind == SUBSCRIPTIONS and about != self._worker_id:

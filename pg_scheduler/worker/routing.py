@@ -37,17 +37,26 @@ class Routing:
         self._executors = {ASYNC, *executors}
         self._only = only
         self._skip = skip
+        self._paused: frozenset[str] = frozenset()
         self._registered: list[str] | None = None
         self._names: list[str] = []
 
     def names(self) -> list[str]:
-        """Return the names to claim. The list is the same object until functions are registered."""
+        """Return the names to claim. The list is the same object until it changes."""
         registered = self._tasks.names()
         if registered is not self._registered:
             self._registered = registered
-            names = [name for name in registered if self._is_claimed(name)]
+            paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
+            names = [name for name in registered if self._is_claimed(name, paused)]
             self._names = registered if len(names) == len(registered) else names
         return self._names
+
+    def pause(self, names: Collection[str]) -> bool:
+        """Leave out the jobs of these tasks, under all of their names; return whether others are resumed."""
+        before, self._paused = self._paused, frozenset(names)
+        if before != self._paused:
+            self._registered = None  # the next call of names() returns another list
+        return not before <= self._paused
 
     def warn(self, worker_id: str) -> None:
         """Log which patterns match no registered name, and which functions have no executor here."""
@@ -66,9 +75,11 @@ class Routing:
                 extra=record_fields(worker_id=worker_id),
             )
 
-    def _is_claimed(self, name: str) -> bool:
+    def _is_claimed(self, name: str, paused: Collection[str]) -> bool:
+        task = self._tasks.resolve(name)
         return (
-            (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only))
+            (task is None or task.identity not in paused)
+            and (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only))
             and not any(fnmatchcase(name, pattern) for pattern in self._skip)
             and self._executor_of(name) in self._executors
         )

@@ -39,6 +39,7 @@ from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
 from pg_scheduler.worker.maintenance.loose_ends import LooseEnds
 from pg_scheduler.worker.maintenance.name_reporter import NameReporter
+from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
@@ -183,6 +184,7 @@ class Runtime:
         )
         self.planner = Planner(store, events, periodic, tasks, schedule_jobs, outbox, signals)
         self.routing = Routing(tasks, executors, config.only, config.skip)
+        pauses = PauseWatcher(store.pauses, events, self.routing, signals)
         self.claimer = Claimer(
             store.claims,
             events,
@@ -217,6 +219,7 @@ class Runtime:
             expirer,
             scanner,
             *([self.planner] if config.plans else []),
+            pauses,
             *([self.claimer] if config.runs_jobs else []),
         ]
         for part in self.parts:
@@ -229,6 +232,7 @@ class Runtime:
             expirer=expirer,
             heartbeat=self.heartbeat,
             outbox=outbox,
+            pauses=pauses,
             planner=self.planner,
             relay=relay,
             rescuer=self.rescuer,

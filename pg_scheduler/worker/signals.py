@@ -67,6 +67,7 @@ class Signals:
         self.jobs_planned = Signal("the planner enqueued jobs")
         self.switches_written = Signal("the planner wrote that this process enabled or disabled a schedule")
         self.schedules_changed = Signal("a schedule was enabled or disabled, here or elsewhere")
+        self.tasks_changed = Signal("a task was paused or resumed, here or elsewhere")
         self.heartbeat_requested = Signal("a job of this worker was changed, or another node suspects it")
         self.lease_suspect = Signal(
             "a job is due and could not be claimed: this worker's lease may have expired"

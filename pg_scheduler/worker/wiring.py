@@ -13,6 +13,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.maintenance.expirer import Expirer
+from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.pipeline.claimer import Claimer
@@ -35,6 +36,7 @@ class Receivers:
     expirer: Expirer
     heartbeat: Heartbeat
     outbox: Outbox
+    pauses: PauseWatcher
     planner: Planner
     relay: EventRelay
     rescuer: Rescuer
@@ -55,6 +57,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.jobs_planned, (to.outbox.add_due,)),
         (signals.switches_written, (to.outbox.add_schedules,)),
         (signals.schedules_changed, (to.planner.wake,)),
+        (signals.tasks_changed, (to.pauses.wake,)),
         (signals.heartbeat_requested, (to.heartbeat.wake,)),
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
@@ -63,7 +66,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.grace_expired, (to.expirer.wake,)),
         (
             signals.notifications_up,
-            (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake),
+            (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake, to.pauses.wake),
         ),
         (signals.subscriptions_changed, (to.relay.follow,)),
         (signals.worker_registered, (to.relay.announce_again,)),

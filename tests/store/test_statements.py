@@ -25,6 +25,7 @@ from pg_scheduler.jobs.outcome import (
     RetryOutcome,
     SkipOutcome,
 )
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
@@ -80,7 +81,7 @@ def test_every_statement_begins_with_a_comment_and_qualifies_its_tables(name: st
     text = load_queries("other")[name].text
     assert text.startswith("-- ")
     code = re.sub(r"--.*", "", text)
-    tables = "scheduled_jobs|vacuum_stats|scheduler_workers|scheduler_schedules|scheduler_after"
+    tables = "scheduled_jobs|vacuum_stats|scheduler_(?:workers|schedules|after|tasks)"
     # In "scheduled_jobs.ctid" the table is an alias.
     assert not re.search(rf'(?<!"other"\.)\b({tables})\b(?!\.)', code)
     assert "{" not in code
@@ -255,6 +256,10 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.enqueue([delayed]) == set()
     assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m"}
     assert await store.jobs.clock() == NOW
+    assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
+    assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
+    assert await store.pauses.end_pauses() == []
+    assert await store.pauses.resume(["mail.send"])
     extended = ExtendedJob.of(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )

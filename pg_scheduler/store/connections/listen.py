@@ -7,6 +7,7 @@ Messages are few and short; receivers read the details from the tables:
 - ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
   node suspects the worker.
 - ``periodic``: a schedule was enabled or disabled.
+- ``tasks``: a task was paused or resumed.
 - ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
 - ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
 - ``result <job id>``: a job has ended whose result is kept.
@@ -25,9 +26,19 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DUE, PERIODIC
 
-__all__ = ["DUE", "EVENTS", "HEARTBEAT_REQUEST", "PERIODIC", "RESULT", "SUBSCRIPTIONS", "Subscription"]
+__all__ = [
+    "DUE",
+    "EVENTS",
+    "HEARTBEAT_REQUEST",
+    "PERIODIC",
+    "RESULT",
+    "SUBSCRIPTIONS",
+    "TASKS",
+    "Subscription",
+]
 
 HEARTBEAT_REQUEST: Final = "check"
+TASKS: Final = "tasks"
 SUBSCRIPTIONS: Final = "subscriptions"
 EVENTS: Final = "events"
 RESULT: Final = "result"

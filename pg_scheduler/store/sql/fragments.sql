@@ -190,6 +190,9 @@ concat_ws(
             WHEN created_at > expires_at
                 THEN format('it was scheduled later, at %s UTC',
                     to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'))
+            WHEN EXISTS (SELECT FROM {schema}scheduler_tasks AS task
+                         WHERE task.name = coalesce(function, job_name))
+                THEN format('the task %s was paused', coalesce(function, job_name))
             WHEN coalesce(function, job_name) <> ALL ($2)
                 THEN format('no worker claimed it, and worker %s has not registered the function %s',
                     $1::text, coalesce(function, job_name))

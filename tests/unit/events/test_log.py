@@ -112,6 +112,20 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         FIELDS,
     ),
     (
+        events.TaskPaused("mail.send", None, None, "ops"),
+        "INFO",
+        "task mail.send paused by ops",
+        {},
+    ),
+    (
+        events.TaskPaused("mail.send", DUE, "no server", "ops"),
+        "INFO",
+        "task mail.send paused by ops until 2030-01-01 09:30:00.000+00:00: no server",
+        {},
+    ),
+    (events.TaskResumed("mail.send", "ops"), "INFO", "task mail.send resumed by ops", {}),
+    (events.TaskResumed("mail.send", None), "INFO", "task mail.send resumed, its pause has ended", {}),
+    (
         events.LeaseLost("w9"),
         "ERROR",
         "worker w9 lost its lease, its running jobs are cancelled",

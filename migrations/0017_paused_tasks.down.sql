@@ -1,0 +1,1 @@
+DROP TABLE {schema}scheduler_tasks;

@@ -1,0 +1,138 @@
+"""The facet ``scheduler.tasks``: list tasks, pause and resume them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+from pg_scheduler.events import EventBus, TaskPaused, TaskResumed
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
+from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.pause import Pause, TaskInfo
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.unset import Unset
+from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
+from pg_scheduler.store.store import Store
+
+__all__ = ["Tasks"]
+
+
+class Tasks:
+    """The tasks of a Scheduler, as ``scheduler.tasks``. The Scheduler need not be started.
+
+    A pause is stored in the database. It applies to all nodes within a second, and to those that start later.
+    The jobs of a paused task wait, and expire by their misfire grace time. Running ones continue.
+    """
+
+    def __init__(  # noqa: PLR0917 - each is another collaborator
+        self,
+        registry: TaskRegistry,
+        store: Store,
+        events: EventBus,
+        misfire_grace_time: int | None,
+        get_actor: Callable[[], str],
+        announce: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._events = events
+        self._misfire_grace_time = misfire_grace_time
+        self._get_actor = get_actor
+        self._announce = announce
+
+    async def pause(self, name: str, *, until: datetime | None = None, note: str | None = None) -> bool:
+        """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
+
+        Args:
+            name: The name of the task, or an alias. It need not be registered in this process.
+            until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
+                lasts until ``resume()``.
+            note: Why, for people.
+
+        Returns:
+            False if nothing changed: it was paused until the same time with the same note.
+
+        Raises:
+            TypeError: A value has the wrong type.
+            ValueError: ``name`` is empty or has more than 2,000 bytes, or ``until`` is naive or has passed.
+
+        Example::
+
+            await scheduler.tasks.pause("mail.send", note="the mail server is down")
+        """
+        task = self._registry.resolve(_check_name(name))
+        name = name if task is None else task.name
+        if note is not None:
+            check_text("note", note)
+        if until is not None:
+            until = check_execution_time(until, name="until")
+            now = await self._store.jobs.clock()
+            if until <= now:
+                raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
+        actor = self._get_actor()
+        changed = await self._store.pauses.pause(name, until, note, actor)
+        if changed:
+            await self._announce()
+            self._events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
+        return changed
+
+    async def resume(self, name: str) -> bool:
+        """Start the jobs of a paused task again, on all nodes within a second.
+
+        Args:
+            name: The name of the task, or an alias.
+
+        Returns:
+            False if it was not paused.
+
+        Raises:
+            TypeError: ``name`` is not a str.
+            ValueError: ``name`` is empty or has more than 2,000 bytes.
+        """
+        task = self._registry.resolve(_check_name(name))
+        names = {name} if task is None else {name, *self._registry.names_of(task)}
+        changed = await self._store.pauses.resume(names)
+        if changed:
+            await self._announce()
+            self._events.publish(TaskResumed(name if task is None else task.name, actor=self._get_actor()))
+        return changed
+
+    async def list(self) -> builtins.list[TaskInfo]:
+        """Return the registered tasks and the paused names, in the order of the names."""
+        pauses = [pause for pause in await self._store.pauses.paused() if not pause.is_over]
+        tasks = {task.identity: task for task in self._registry.tasks()}
+        paused = {task.identity: each for each in pauses if (task := self._registry.resolve(each.name))}
+        found = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
+        found += [
+            self._info(each.name, None, each) for each in pauses if not self._registry.resolve(each.name)
+        ]
+        return sorted(found, key=lambda info: info.name)
+
+    def _info(self, name: str, task: Task | None, pause: Pause | None) -> TaskInfo:
+        grace = self._misfire_grace_time
+        timeout: timedelta | None = DEFAULT_TIMEOUT
+        aliases: set[str] = set()
+        if task is not None:
+            grace = grace if isinstance(task.misfire_grace_time, Unset) else task.misfire_grace_time
+            timeout = None if task.timeout is None else timedelta(seconds=task.timeout)
+            aliases = self._registry.names_of(task) - {name}
+        return TaskInfo(
+            name,
+            tuple(sorted(aliases)),
+            task is not None,
+            timeout,
+            grace,
+            0 if task is None else task.max_retries,
+            JobPriority.NORMAL if task is None else task.priority,
+            () if task is None else task.limits,
+            *(() if pause is None else (pause.paused_at, pause.paused_until, pause.note, pause.actor)),
+        )
+
+
+def _check_name(name: str) -> str:
+    size = len(check_name(name).encode())
+    if size > MAX_ID_BYTES:
+        raise ValueError(f"the name of a task must have at most {MAX_ID_BYTES} bytes of UTF-8, not {size}")
+    return name

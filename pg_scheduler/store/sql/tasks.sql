@@ -1,0 +1,41 @@
+-- name: pause_task
+-- route: reserved
+-- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that.
+INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
+VALUES ($1, coalesce($5, now()), $2, $3, $4)
+ON CONFLICT (name) DO UPDATE SET
+    paused_at = CASE WHEN task.paused_until <= coalesce($5, now()) THEN EXCLUDED.paused_at
+        ELSE task.paused_at END,
+    paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor
+WHERE NOT coalesce(
+        task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
+    )
+   OR NOT coalesce(task.note = EXCLUDED.note, task.note IS NULL AND EXCLUDED.note IS NULL)
+RETURNING name;
+
+-- name: resume_tasks
+-- route: reserved
+-- Delete the pauses of the names $1, and return whether each was in effect.
+DELETE FROM {schema}scheduler_tasks
+WHERE name = ANY ($1)
+RETURNING coalesce(paused_until > coalesce($2, now()), true);
+
+-- name: end_pauses
+-- route: reserved
+-- Delete the pauses whose time has ended, and return their names. One node deletes each.
+DELETE FROM {schema}scheduler_tasks
+WHERE name = ANY (ARRAY(
+    SELECT name FROM {schema}scheduler_tasks
+    WHERE paused_until <= coalesce($1, now())
+    ORDER BY name
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING name;
+
+-- name: paused_tasks
+-- route: shared, reserved
+-- Return the pauses, and whether each has ended and the seconds until it does.
+SELECT name, paused_at, paused_until, note, actor,
+    (extract(epoch FROM paused_until - coalesce($1, now())))::double precision AS ends_in
+FROM {schema}scheduler_tasks
+ORDER BY name;
