@@ -30,6 +30,7 @@ INSERT_ROWS = {
     ),
     "scheduler_after": "INSERT INTO scheduler_after VALUES ('kept', 'other', 'ended')",
     "scheduler_starts": "INSERT INTO scheduler_starts VALUES ('limit:a:', 'kept', 1, now())",
+    "scheduler_tasks": "INSERT INTO scheduler_tasks VALUES ('kept', now(), NULL, NULL, 'me')",
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),
