@@ -95,6 +95,7 @@ class EventMethods(SchedulerParts):
             except TimeoutError:
                 print("no job has failed meanwhile")
         """
+        self._store.connections.check_loop()
         limit_s = check_timeout(timeout)
         bus, kinds = self._source(kinds, cluster=cluster)
         stream = bus.stream(*kinds, name="next_event()")

@@ -207,7 +207,8 @@ class ScheduleRepository:
 
     async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
         """Advance locked schedules."""
-        columns = zip(*changes, strict=True)
+        rows = [change._replace(is_finished=int(change.is_finished)) for change in changes]
+        columns = zip(*rows, strict=True)
         await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
 
     async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:

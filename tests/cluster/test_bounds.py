@@ -212,7 +212,7 @@ def claimed() -> list[Claim]:
 
 DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 
-ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {})
+ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
 EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
 
 LIMITS = [("limit:a:", LimitRow(1, None, None))]

@@ -157,7 +157,8 @@ LIMIT 1;
 --
 -- $4 are the jobs enqueued last; $5 to $7 are added to runs, skipped and missed fire times; $8 marks those that
 -- finished. An error in $9 pauses a schedule and leaves its timing. Each row looks up its place in the arrays in
--- an object that is built once, since a join could become a scan under a plan made for an empty table.
+-- an object that is built once, since a join could become a scan under a plan made for an empty table. $8 are
+-- integers: for arrays of booleans, asyncpg sends a query of its own, which the search path may change.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduler_schedules AS schedule SET (
     next_fire_at, resume_from, last_fire_at, last_job_id, runs, skipped, missed, finished_at, paused_at, note,
@@ -180,7 +181,7 @@ UPDATE {schema}scheduler_schedules AS schedule SET (
         SELECT
             ($2::timestamptz[])[at.n] AS next_fire_at, ($3::timestamptz[])[at.n] AS last_fire_at,
             ($4::text[])[at.n] AS last_job_id, ($5::bigint[])[at.n] AS runs, ($6::bigint[])[at.n] AS skipped,
-            ($7::bigint[])[at.n] AS missed, ($8::boolean[])[at.n] AS is_finished, ($9::text[])[at.n] AS error
+            ($7::bigint[])[at.n] AS missed, ($8::integer[])[at.n] > 0 AS is_finished, ($9::text[])[at.n] AS error
         FROM (SELECT (place.of ->> schedule.schedule_id)::integer AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change
