@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+import pg_scheduler.scheduler as scheduler_module
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -24,6 +25,7 @@ from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_cha
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
@@ -148,6 +150,7 @@ async def test_scheduler_methods_raise_within_the_limit_when_the_server_is_froze
     @periodic(every=timedelta(hours=1), dedup_key="hourly")
     async def hourly() -> None: ...
 
+    scheduler_module.periodic_catalogue.add(periodic_catalogue.configs()["hourly"])
     public = {
         name
         for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
