@@ -207,8 +207,8 @@ class ScheduleRepository:
 
     async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
         """Advance locked schedules."""
-        rows = [change._replace(is_finished=int(change.is_finished)) for change in changes]
-        columns = zip(*rows, strict=True)
+        columns = [*zip(*changes, strict=True)]
+        columns[-2] = tuple(map(int, columns[-2]))  # is_finished
         await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
 
     async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:

@@ -150,7 +150,7 @@ async def test_scheduler_methods_raise_within_the_limit_when_the_server_is_froze
     @periodic(every=timedelta(hours=1), dedup_key="hourly")
     async def hourly() -> None: ...
 
-    scheduler_module.periodic_catalogue.add(periodic_catalogue.configs()["hourly"])
+    vars(scheduler_module)["periodic_catalogue"].add(periodic_catalogue.configs()["hourly"])
     public = {
         name
         for name, _ in inspect.getmembers(Scheduler, inspect.iscoroutinefunction)
