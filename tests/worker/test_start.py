@@ -52,8 +52,8 @@ async def test_start_runs_few_statements_when_the_schema_is_up_to_date(dsn: str,
     assert sent.named["lock_declarations"] == 0
     assert sent.named["upsert_periodic"] == 0
     assert not {name for name in sent.counts if name in {"CREATE", "ALTER", "LOCK", "DROP"}}
-    assert sum(sent.named.values()) <= 26  # 23 or 24 when this was written
-    assert sent.transactions <= 56  # 46 to 52, of which up to 18 are resets
+    assert sum(sent.named.values()) <= 40  # 23 or 24 on an idle machine; on a busy one there are more passes
+    assert sent.transactions <= 90  # 46 to 52 on an idle machine, of which up to 18 are resets
 
 
 @pytest.mark.parametrize("mode", ["ACCESS SHARE", "ROW EXCLUSIVE"])
