@@ -12,12 +12,41 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.worker.maintenance.pauses import PauseWatcher
+from pg_scheduler.worker.pipeline.admission import Admission
+from pg_scheduler.worker.pipeline.unblocker import Unblocker
+from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.service import Service
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 
+
+def unblocker(parts: Parts) -> Unblocker:
+    return Unblocker(
+        parts.store.limits, parts.bus, parts.results, parts.in_flight, parts.tasks, parts.signals
+    )
+
+
+def admission(parts: Parts) -> Admission:
+    return Admission(
+        parts.store.limits,
+        parts.bus,
+        parts.executor(),
+        parts.results,
+        parts.lease,
+        parts.tasks,
+        parts.worker_id,
+        unblocker(parts),
+    )
+
+
 BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "notifier": Parts.notifier,
+    "admission": admission,
+    "unblocker": unblocker,
+    "pause_watcher": lambda parts: PauseWatcher(
+        parts.store.pauses, parts.bus, Routing(parts.tasks, ()), parts.signals
+    ),
     "claimer": Parts.claimer,
     "completer": Parts.completer,
     "event_relay": Parts.relay,

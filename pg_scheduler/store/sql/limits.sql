@@ -248,7 +248,8 @@ unblocked AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM late))
 )
 SELECT blocked_on, priority,
-    CASE WHEN execution_time >= {first_instant} THEN execution_time END AS execution_time, job_id, n,
+    CASE WHEN execution_time >= {first_instant} THEN least(execution_time, {last_instant}) END AS execution_time,
+    job_id, n,
     (SELECT count(*) FROM late) AS jobs
 FROM walked
 ORDER BY n DESC
