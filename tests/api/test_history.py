@@ -16,7 +16,7 @@ async def fail(reason: str) -> None:
     raise ValueError(reason)
 
 
-async def recurse(depth: int = 900) -> None:
+async def recurse(depth: int = 200) -> None:
     if depth == 0:
         raise ValueError("x" * HUGE)
     await recurse(depth - 1)

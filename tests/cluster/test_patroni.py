@@ -175,9 +175,10 @@ async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path
             await load.stop()
             await drain(pool)
             rows = await chaos_run._rows(cluster.dsn, offset)
+            results = await chaos_run._results(cluster.dsn)
     ledgers = ledger.read(tmp_path)
     quiet = faults[-1].ended
-    verdict = judge(Evidence(load.requests, rows, ledgers, faults, {}, LEASE_S, quiet, timed=False))
+    verdict = judge(Evidence(load.requests, rows, results, ledgers, faults, {}, LEASE_S, quiet, timed=False))
     starts = sorted(one.started for attempts in ledgers.attempts.values() for one in attempts)
     outages = [
         f"| {fault.kind} | {outage(fault, probe.answers):.1f} s | {outage(fault, starts):.1f} s |"

@@ -57,6 +57,7 @@ class Evidence:
 
     requests: Mapping[str, Request]
     rows: Mapping[str, Row]
+    results: Mapping[str, KeptResult]
     ledgers: Ledgers
     faults: Sequence[Fault]
     deaths: Mapping[int, float]
@@ -65,7 +66,6 @@ class Evidence:
     unexpected_exits: Sequence[str] = ()
     unhandled: Sequence[str] = ()
     timed: bool = True
-    results: Mapping[str, KeptResult] = field(default_factory=dict)
     stopped_schedules: Sequence[str] = ()
 
     def is_replaced(self, job_id: str) -> bool:
