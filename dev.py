@@ -40,7 +40,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
-  shell    open an asyncio prompt beside a private server (--data .pgdata keeps its data)
+  shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
   --pg VERSION      test with this PostgreSQL, 14 to 18, or with the programs in a folder:

@@ -1,6 +1,6 @@
 """A job scheduler for asyncio services on PostgreSQL.
 
-Start with ``Scheduler``. The public modules beside this one are clock, embedded, errors, events, migrate,
+Start with ``Scheduler``. The other public modules are clock, embedded, errors, events, migrate,
 sync, testing and triggers.
 """
 

@@ -78,8 +78,8 @@ class Scheduler(
         direct_dsn: DSN of the PostgreSQL server itself, for LISTEN, heartbeats and advisory locks. Required
             behind PgBouncer in transaction mode, useful with a very small pool.
         keeper_dsn: DSN for the lease keeper, a thread that renews the lease while a job blocks the event
-            loop. None uses ``direct_dsn``, else the pool's DSN with one connection beside the pool. A pool
-            of 3 or fewer connections has no keeper then, and the jobs of a killed process wait until its
+            loop. None uses ``direct_dsn``, else the pool's DSN with one connection outside of the pool. A
+            pool of 3 or fewer connections has no keeper then, and the jobs of a killed process wait until its
             lease expires.
         max_crashes: Workers that may die while they run a job before the job fails; None for no limit.
         max_loop_block: Seconds for which the event loop or the whole process may be blocked before the worker

@@ -129,7 +129,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line of dev.py's own beside the output of tools."""
+    """Print a line of dev.py's own among the output of tools."""
     print(f"dev.py: {text}", file=sys.stderr, flush=True)
 
 

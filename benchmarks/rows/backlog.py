@@ -51,7 +51,7 @@ async def fill_future(contestant: Contestant, database: Database, n: int) -> Non
 
 
 async def empty_poll(bench: Bench, database: Database) -> None:
-    """Measure a claim without a result: the server's time, and its round trip beside a trivial one."""
+    """Measure a claim without a result: the server's time, and its round trip compared with a trivial one."""
     async with database.worker(OURS, options={"trace": True, "poll": 0.01}) as worker:
         await asyncio.sleep(3)  # time is the subject
         await worker.stop()

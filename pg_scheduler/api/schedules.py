@@ -80,7 +80,7 @@ class Schedules(ScheduleControl):
             max_runs: The number of fire times that become jobs at most. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
-            run_now: Enqueue a job at once, beside the fire times.
+            run_now: Enqueue a job at once, in addition to the fire times.
             paused: Add it paused.
             overlap: The behaviour at a fire time while the last job is unfinished.
             catch_up: The jobs for missed fire times.
@@ -251,7 +251,7 @@ class Schedules(ScheduleControl):
 def _taken_apart(
     call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
-    """Return the function and the arguments of a call, beside which no others may be given."""
+    """Return the function and the arguments of a call, with which no others may be given."""
     if args or kwargs:
-        raise TypeError("a call() has its arguments; pass no args= and kwargs= beside it")
+        raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
     return call.func, call.args, call.kwargs

@@ -52,7 +52,7 @@ class JobBuilder:
         return self._job(job_id, due, now, fire_time)
 
     def manual_job(self, now: datetime) -> ExtendedJob:
-        """Return a job beside the fire times that is due now."""
+        """Return a job without a fire time that is due now."""
         return self._job(f"{self._prefix}:{self.row.schedule_id}:manual:{new_job_id()}", now, now, None)
 
     @property

@@ -195,7 +195,7 @@ class ScheduleWriter:
     async def _enqueue(
         self, row: ScheduleRow, jobs: Sequence[ExtendedJob], transaction: Connection
     ) -> ScheduleRow:
-        """Insert jobs beside the fire times of a locked schedule. Unless jobs may overlap, each one waits."""
+        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
         if row.overlap != Overlap.ALLOW:
             last = row.last_job_id
             if last is not None and not await self._store.dependencies.lock_unfinished([last], transaction):

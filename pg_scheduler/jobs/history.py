@@ -38,7 +38,7 @@ MAX_FRAMES: Final = 50
 """Frames of a traceback that are formatted, the innermost ones: more do not fit."""
 
 MAX_CHUNK_LENGTH: Final = 1000
-"""Characters of one frame or message in a traceback. The whole message is kept beside it."""
+"""Characters of one frame or message in a traceback. The whole message is kept apart from it."""
 
 MAX_LINES_LENGTH: Final = 3000
 """Characters of a message of several lines, its end: it may be the traceback of another process."""

@@ -173,7 +173,7 @@ class JobSpec:
     def __post_init__(self) -> None:
         if isinstance(self.func, Call):
             if self.args or self.kwargs:
-                raise TypeError("a call() has its arguments; pass no args= and kwargs= beside it")
+                raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
             call = self.func
             self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
 

@@ -153,7 +153,7 @@ class ScheduleRepository:
         return changed
 
     async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
-        """Record the job that a schedule enqueued last, beside its fire times."""
+        """Record the job that a schedule enqueued last without advancing it."""
         await self._statements.fetch("note_last_job", schedule_id, job_id, self._statements.now, on=on)
 
     # -- declarations in code --------------------------------------------------------------------------

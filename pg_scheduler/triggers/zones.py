@@ -21,7 +21,7 @@ SECOND: Final = timedelta(seconds=1)
 NO_OFFSET: Final = timedelta(0)
 
 MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
-"""Files beside the IANA time zones that an administrator chooses."""
+"""Files next to the IANA time zones that an administrator chooses."""
 
 
 def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:

@@ -112,14 +112,14 @@ async def test_poll_checks_20_liveness_locks_and_writes_nothing(
     for n in range(20):
         await others.execute(f"SELECT pg_advisory_lock({n})")
         await store.workers.register(worker(f"other {n}"), LEASE, n)
-    beside = await path.exchange(10)
-    assert beside["WAL Bytes"] == 0
-    assert touched(beside) <= touched(alone) + 2
+    among_others = await path.exchange(10)
+    assert among_others["WAL Bytes"] == 0
+    assert touched(among_others) <= touched(alone) + 2
     async with path.connection.transaction():
         await path.exchange(10)
         assert await path.connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
     full = await path.exchange(0)  # a full claim does not check the locks
-    assert touched(full) < touched(beside)
+    assert touched(full) < touched(among_others)
     await others.close()
 
 

@@ -24,15 +24,15 @@ async def close_with_copies(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=2, max_size=3) as pool:
         connections = Connections(pool)
         sockets.close_in_children(connections)
-        beside = await sockets.open(lambda: connect_as_pool(pool))
-        held = [*connections.open_connections(), beside]
+        extra = await sockets.open(lambda: connect_as_pool(pool))
+        held = [*connections.open_connections(), extra]
         numbers = [file_number(connection) for connection in held]
         copies = [socket.socket(fileno=os.dup(number)) for number in numbers]
         assert len(set(numbers)) == 3
         sockets.close()
         assert [os.fstat(number).st_rdev for number in numbers] == [NULL] * 3
         pool.terminate()
-        beside.terminate()
+        extra.terminate()
         for copy in copies:
             copy.setblocking(False)
             with pytest.raises(BlockingIOError):  # the server has sent nothing, so the session lives

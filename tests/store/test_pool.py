@@ -329,17 +329,17 @@ async def test_dedicated_connection_opens_beside_the_pool_when_jobs_use_it_up(
             async with connections.dedicated() as connection:
                 await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         async with used_up(pool):  # a waiting job takes the place in the pool
-            beside, settings = await pid_and_settings(connections)
-            assert (beside != pid, settings) == (True, PLANNER_SETTINGS)
+            extra, settings = await pid_and_settings(connections)
+            assert (extra != pid, settings) == (True, PLANNER_SETTINGS)
             async with connections.transaction(reserved=True) as connection:
-                assert await pid_of(connection) == beside
+                assert await pid_of(connection) == extra
             assert pool.get_size() - pool.get_idle_size() == pool.get_max_size()
-    assert (await pid_and_settings(connections))[0] == beside
+    assert (await pid_and_settings(connections))[0] == extra
     await connections.release_held()
     async with asyncio.timeout(10):
-        while await pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", beside):  # noqa: ASYNC110
+        while await pool.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", extra):  # noqa: ASYNC110
             await asyncio.sleep(0)
-    assert (await pid_and_settings(connections))[0] != beside
+    assert (await pid_and_settings(connections))[0] != extra
 
 
 async def test_dedicated_connection_beside_the_pool_runs_the_init_of_the_pool(dsn: str) -> None:
@@ -414,7 +414,7 @@ async def locks(pool: Pool) -> int:
 
 @pytest.fixture
 async def roomy(dsn: str) -> AsyncIterator[Pool]:
-    """A pool with room for three locks beside LISTEN, the hot path and one for statements."""
+    """A pool with room for three locks, LISTEN, the hot path and one for statements."""
     async with asyncpg.create_pool(dsn, min_size=1, max_size=6) as pool:
         yield pool
 

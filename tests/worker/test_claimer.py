@@ -648,7 +648,7 @@ async def test_claimer_runs_one_job_at_a_time_under_which_a_worker_died(
     assert executor.in_flight.held() == {"a": 1}
     while await claimer.run_once() == 0:
         pass
-    assert executor.in_flight.held() == {"a": 1, "new": 1}, "new jobs run beside it"
+    assert executor.in_flight.held() == {"a": 1, "new": 1}, "new jobs run at the same time"
     gate.open.set()
     await known.ended(executor)
     assert known.calls.count("crashed_job_ended") == 1

@@ -1,4 +1,4 @@
-"""Connections beside the pool use its callables: a keeper, a liveness lock and LISTEN with any pool."""
+"""Connections outside of the pool use its callables: a keeper, a liveness lock and LISTEN with any pool."""
 
 from __future__ import annotations
 

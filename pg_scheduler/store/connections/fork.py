@@ -44,7 +44,7 @@ class InheritedSockets:
         self._is_registered = False
 
     def close_in_children(self, owner: ConnectionOwner) -> None:
-        """Close these connections, and those opened beside a pool, in children forked from now on.
+        """Close these connections, and those opened outside of a pool, in children forked from now on.
 
         A child that was forked without the hooks of Python, as under uWSGI, closes those of its parent now.
         """
@@ -56,7 +56,7 @@ class InheritedSockets:
             os.register_at_fork(before=self.count_fork, after_in_child=self.close)
 
     async def open(self, connect: Callable[[], Awaitable[asyncpg.Connection]]) -> asyncpg.Connection:
-        """Open a connection beside the pool.
+        """Open a connection outside of the pool.
 
         If the process forks meanwhile, the child has a socket that it cannot find. Then the connection is
         closed, and another one opened.

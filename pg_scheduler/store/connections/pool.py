@@ -57,12 +57,12 @@ FOREIGN_LOOP: Final = (
 
 
 class Connections:
-    """Check out connections of the pool, and open connections beside it.
+    """Check out connections of the pool, and open connections outside of it.
 
     Args:
         pool: The user's pool.
         direct_dsn: Where to connect for long use; None to take those connections from the pool.
-        keeper_dsn: Where to connect beside the pool; None for ``direct_dsn``, or the server of the pool.
+        keeper_dsn: Where to connect outside of the pool; None for ``direct_dsn``, or the server of the pool.
         options: Timeouts and settings.
     """
 
@@ -108,7 +108,7 @@ class Connections:
         return self._direct_dsn is not None or self._pool.get_max_size() > 1
 
     def close_in_children(self) -> None:
-        """Close the sockets of the pool and of connections beside it in children forked from now on."""
+        """Close the sockets of the pool and of connections outside of it in children forked from now on."""
         inherited_sockets.close_in_children(self)
 
     def open_connections(self) -> list[asyncpg.Connection]:
@@ -121,7 +121,7 @@ class Connections:
             raise RuntimeError(FOREIGN_LOOP)
 
     def check_thread(self) -> None:
-        """Raise RuntimeError if the caller is in another event loop, or beside the running one."""
+        """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -235,7 +235,7 @@ class Connections:
             yield connection
 
     async def connect(self) -> Connection:
-        """Open a connection beside the pool, in the event loop of the caller, with the hooks of the pool."""
+        """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool."""
         dsn = self._keeper_dsn or self._direct_dsn
         connect = partial(connect_to, dsn, self._pool) if dsn else partial(connect_as_pool, self._pool)
         return await prepare_as_pool(self._pool, await inherited_sockets.open(connect))

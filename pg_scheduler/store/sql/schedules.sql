@@ -192,7 +192,7 @@ RETURNING schedule_id;
 
 -- name: note_last_job
 -- route: caller
--- Record the job that a schedule enqueued last, beside its fire times.
+-- Record the job that a schedule enqueued last without advancing it.
 UPDATE {schema}scheduler_schedules SET last_job_id = $2, updated_at = coalesce($3, now()) WHERE schedule_id = $1
 RETURNING schedule_id;
 

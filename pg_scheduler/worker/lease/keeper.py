@@ -42,8 +42,8 @@ from pg_scheduler.worker.signals import Signals
 __all__ = ["TOO_SMALL", "KeeperOptions", "LeaseKeeper"]
 
 TOO_SMALL: Final = (
-    "the pool is too small for a connection beside it. The jobs of a killed worker wait for its lease, and a "
-    "job that blocks the event loop for longer than the lease may run twice. "
+    "the pool is too small for a connection outside of it. The jobs of a killed worker wait for its lease, "
+    "and a job that blocks the event loop for longer than the lease may run twice. "
     "Give it max_size of 4 or more, or pass keeper_dsn="
 )
 NO_LOCK: Final = (

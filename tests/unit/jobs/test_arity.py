@@ -128,5 +128,5 @@ def test_job_spec_takes_a_call_apart() -> None:
 
 @pytest.mark.parametrize("extra", [{"args": (1,)}, {"kwargs": {"func": 1}}])
 def test_job_spec_raises_when_arguments_are_given_beside_a_call(extra: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=r"a call\(\) has its arguments; pass no args= and kwargs= beside it"):
+    with pytest.raises(TypeError, match=r"a call\(\) has its arguments; pass no args= and kwargs= with it"):
         JobSpec(call(send, "ada"), DUE, **extra)
