@@ -40,8 +40,9 @@ LAST: Final = datetime.max.replace(tzinfo=UTC)
 class Trigger(Part):
     """Computes the fire times of a schedule.
 
-    A trigger is an immutable value without state, clock or I/O. Two triggers are equal if their definitions
-    are equal, and one value serves any number of schedules. Triggers combine with operators:
+    A trigger is an immutable value without state, clock or I/O, and one value serves any number of
+    schedules. Two triggers are equal if their definitions are equal; ``a | b`` equals ``b | a``. Triggers
+    combine with operators:
 
     * ``a | b`` fires when either fires, once if both fire at the same instant.
     * ``a & b`` fires when both fire at the same instant.

@@ -15,7 +15,7 @@ from math import lcm
 from pg_scheduler.triggers.base import INSTANT, Search, Trigger, end_of_search, next_fire_time, to_utc
 from pg_scheduler.triggers.interval import Every, FixedDelay
 from pg_scheduler.triggers.kinds import trigger_kind
-from pg_scheduler.triggers.part import Part, check_parts, parts_of
+from pg_scheduler.triggers.part import Part, Unordered, check_parts, parts_of
 from pg_scheduler.triggers.sets import (
     Complement,
     DuringSet,
@@ -58,8 +58,8 @@ class Combination(Trigger):
 
 
 @trigger_kind("or")
-@dataclass(frozen=True, slots=True)
-class AnyOf(Combination):
+@dataclass(frozen=True, slots=True, eq=False)
+class AnyOf(Combination, Unordered):
     """Fires at the fire times of each of several triggers; at a common instant once."""
 
     triggers: tuple[Trigger, ...]
@@ -78,8 +78,8 @@ class AnyOf(Combination):
 
 
 @trigger_kind("and")
-@dataclass(frozen=True, slots=True)
-class AllOf(Combination):
+@dataclass(frozen=True, slots=True, eq=False)
+class AllOf(Combination, Unordered):
     """Fires at the instants at which each of several triggers fires, searched over 10 years."""
 
     triggers: tuple[Trigger, ...]

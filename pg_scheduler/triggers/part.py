@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["MAX_DEPTH", "MAX_PARTS", "Part", "check_parts", "parts_of"]
+__all__ = ["MAX_DEPTH", "MAX_PARTS", "Part", "Unordered", "check_parts", "parts_of"]
 
 MAX_PARTS: Final = 100
 """Triggers and sets that one trigger may combine, itself included."""
@@ -66,6 +66,22 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+
+
+class Unordered(Part):
+    """A combination whose parts, each contained once, have no order; its JSON keeps the given one."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        parts, others = parts_of(self), parts_of(other)
+        # Not as sets: a trigger of a user may have fields that are not hashable.
+        return parts == others or (len(parts) == len(others) and all(part in others for part in parts))
+
+    def __hash__(self) -> int:
+        return hash((type(self), frozenset(parts_of(self))))
 
 
 def parts_of(part: Part) -> list[Part]:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pg_scheduler.triggers.base import Search, end_of_search, to_utc
 from pg_scheduler.triggers.kinds import trigger_kind
-from pg_scheduler.triggers.part import Part, check_parts
+from pg_scheduler.triggers.part import Part, Unordered, check_parts
 
 __all__ = [
     "Complement",
@@ -95,8 +95,8 @@ class Complement(DuringSet):
 
 
 @trigger_kind("union")
-@dataclass(frozen=True, slots=True)
-class Union(DuringSet):
+@dataclass(frozen=True, slots=True, eq=False)
+class Union(DuringSet, Unordered):
     """The instants that are in at least one of several sets."""
 
     sets: tuple[DuringSet, ...]
@@ -119,8 +119,8 @@ class Union(DuringSet):
 
 
 @trigger_kind("intersection")
-@dataclass(frozen=True, slots=True)
-class Intersection(DuringSet):
+@dataclass(frozen=True, slots=True, eq=False)
+class Intersection(DuringSet, Unordered):
     """The instants that are in each of several sets."""
 
     sets: tuple[DuringSet, ...]

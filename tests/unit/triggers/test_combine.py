@@ -153,6 +153,22 @@ def test_chains_are_flat_and_contain_each_member_once() -> None:
     assert long.upcoming(1, after=START) == [START + HOUR]
 
 
+def test_combinations_are_equal_whatever_the_order_of_their_parts() -> None:
+    a, b, c = Every(hours=1), Every(hours=2), Cron("@daily")
+    night = During(start=time(22), end=time(6))
+    for combine in (or_, and_):
+        assert combine(a, b) == combine(b, a)
+        assert hash(combine(a, b)) == hash(combine(b, a))
+        assert combine(a, b) != combine(a, c)
+        assert combine(combine(a, b), c) != combine(a, b)
+        assert combine(WEEKEND, night) == combine(night, WEEKEND)
+        assert hash(combine(WEEKEND, night)) == hash(combine(night, WEEKEND))
+        assert a - combine(WEEKEND, night) == a - combine(night, WEEKEND)
+    assert a | b != a & b
+    assert a | (b & c) == (c & b) | a
+    assert [each["every"] for each in (b | a).to_json()["triggers"]] == ["PT2H", "PT1H"]  # as given
+
+
 def test_combinations_raise_when_they_are_too_large() -> None:
     hours = [Every(hours=hour) for hour in range(1, 200)]
     with pytest.raises(
