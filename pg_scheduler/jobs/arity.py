@@ -21,13 +21,16 @@ class Arity:
     Attributes:
         counts: The numbers of positional arguments that are enough without keyword arguments.
         accepted: The numbers that were enough together with keyword arguments, by the names of those.
+        last: The names of the keyword arguments that were accepted last, and the number of the others. To
+            compare a list is cheaper than a lookup.
     """
 
-    __slots__ = ("_name", "_signature", "accepted", "counts")
+    __slots__ = ("_name", "_signature", "accepted", "counts", "last")
 
     def __init__(self, func: JobFunction) -> None:
         self._name = func.__qualname__
         self.accepted: Final[dict[tuple[str, ...], set[int]]] = {}
+        self.last: tuple[list[str], int] = ([], 0)
         self._signature: inspect.Signature | None
         try:
             # The call goes to a wrapper itself, whatever function it wraps.

@@ -97,9 +97,16 @@ class Task:
             return self.typed.encode(args, kwargs)
         task_data = encode(args, kwargs)
         # A call of check() costs more than this.
-        counts = self.arity.accepted.get(tuple(kwargs), ()) if kwargs else self.arity.counts
-        if len(args) not in counts:
-            self.arity.check(args, kwargs)
+        arity, count = self.arity, len(args)
+        if not kwargs:
+            if count not in arity.counts:
+                arity.check(args, kwargs)
+            return task_data
+        last_names, last_count = arity.last
+        if (names := [*kwargs]) != last_names or count != last_count:
+            if count not in arity.accepted.get(tuple(names), ()):
+                arity.check(args, kwargs)
+            arity.last = names, count
         return task_data
 
     def changed(self, func: JobFunction, name: str, options: TaskOptions) -> Task:

@@ -101,6 +101,25 @@ def test_function_without_a_valid_signature_accepts_everything() -> None:
     Task(strange, "name").encode((), None)
 
 
+def test_arguments_are_checked_once_while_their_names_and_number_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[tuple[int, list[str]]] = []
+    bind = Arity.check
+
+    def check(arity: Arity, args: Any, kwargs: Any) -> None:
+        checked.append((len(args), [*(kwargs or {})]))
+        bind(arity, args, kwargs)
+
+    monkeypatch.setattr(Arity, "check", check)
+    task = Task(optional_keyword, "name")
+    for args, kwargs in [((), {"a": 1, "b": 2})] * 3 + [((1,), {"b": 2})] * 3 + [((), None)] * 3:
+        task.encode(args, kwargs)
+    assert checked == [(0, ["a", "b"]), (1, ["b"])]
+    with pytest.raises(TypeError, match="multiple values for argument 'a'"):
+        task.encode((1,), {"a": 1, "b": 2})
+
+
 def test_number_of_remembered_combinations_is_bounded() -> None:
     arity = Arity(anything)
     for number in range(MAX_SHAPES + 10):
