@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from datetime import datetime, timedelta
+from typing import Any, Final
 
 from pg_scheduler.events import EventBus, TaskPaused, TaskResumed
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
@@ -17,6 +19,9 @@ from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, che
 from pg_scheduler.store.store import Store
 
 __all__ = ["Tasks"]
+
+OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
+"""The fields of a pause that a ``TaskInfo`` has too."""
 
 
 class Tasks:
@@ -111,23 +116,27 @@ class Tasks:
         return sorted(found, key=lambda info: info.name)
 
     def _info(self, name: str, task: Task | None, pause: Pause | None) -> TaskInfo:
-        grace = self._misfire_grace_time
-        timeout: timedelta | None = DEFAULT_TIMEOUT
-        aliases: set[str] = set()
-        if task is not None:
-            grace = grace if isinstance(task.misfire_grace_time, Unset) else task.misfire_grace_time
-            timeout = None if task.timeout is None else timedelta(seconds=task.timeout)
-            aliases = self._registry.names_of(task) - {name}
+        about: dict[str, Any] = {} if pause is None else {each: getattr(pause, each) for each in OF_PAUSE}
+        if task is None:
+            return TaskInfo(
+                name, (), False, DEFAULT_TIMEOUT, self._misfire_grace_time, 0, JobPriority.NORMAL, **about
+            )
+        grace, keep = task.misfire_grace_time, task.keep_result
         return TaskInfo(
             name,
-            tuple(sorted(aliases)),
-            task is not None,
-            timeout,
-            grace,
-            0 if task is None else task.max_retries,
-            JobPriority.NORMAL if task is None else task.priority,
-            () if task is None else task.limits,
-            *(() if pause is None else (pause.paused_at, pause.paused_until, pause.note, pause.actor)),
+            tuple(sorted(self._registry.names_of(task) - {name})),
+            True,
+            None if task.timeout is None else timedelta(seconds=task.timeout),
+            self._misfire_grace_time if isinstance(grace, Unset) else grace,
+            task.max_retries,
+            task.priority,
+            task.limits,
+            retry=task.retry,
+            executor=task.executor,
+            typed=task.typed is not None,
+            keep_result=None if keep is None else timedelta(seconds=keep),
+            metadata=deepcopy(dict(task.metadata)),
+            **about,
         )
 
 

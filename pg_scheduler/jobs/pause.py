@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.retry import RetryPolicy
 
 __all__ = ["Pause", "TaskInfo"]
 
@@ -52,6 +55,16 @@ class TaskInfo:
     """Default priority."""
     limits: tuple[Limit, ...] = ()
     """How many attempts may run or start; empty for no limit."""
+    retry: RetryPolicy | None = field(default=None, kw_only=True)
+    """The delays before its retries; None for those of the Scheduler."""
+    executor: str | None = field(default=None, kw_only=True)
+    """The name of its executor; None if it is not registered here."""
+    typed: bool = field(default=False, kw_only=True)
+    """Whether its annotations validate the arguments."""
+    keep_result: timedelta | None = field(default=None, kw_only=True)
+    """Default time for which results are kept; None if they are not kept."""
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Merged into the metadata of its jobs."""
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
     paused_until: datetime | None = None

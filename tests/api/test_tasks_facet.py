@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import JobPriority, JobStatus, Limit, Scheduler, TaskInfo, job
+from pg_scheduler import JobPriority, JobStatus, Limit, RetryPolicy, Scheduler, TaskInfo, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobExpired, PassFinished, TaskPaused, TaskResumed
 from pg_scheduler.jobs import decorator
@@ -214,10 +214,15 @@ async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> Non
         timeout=5,
         misfire_grace_time=None,
         max_retries=2,
+        retry=RetryPolicy(never=(KeyError,)),
         priority=JobPriority.HIGH,
+        executor="thread",
+        typed=True,
+        keep_result=HOUR,
+        metadata={"team": {"name": "mail"}},
         limits=[Limit("smtp", max_running=2)],
     )
-    async def send() -> None: ...
+    def send() -> None: ...
 
     scheduler = make(clock=FakeClock(START), identity="ops", misfire_grace_time=60)
     scheduler.register(work, name="app.work", timeout=None)
@@ -225,7 +230,7 @@ async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> Non
     await scheduler.tasks.pause("elsewhere.run")
     hour, normal = timedelta(hours=1), JobPriority.NORMAL
     assert await scheduler.tasks.list() == [
-        TaskInfo("app.work", (f"{work.__module__}.work",), True, None, 60, 0, normal),
+        TaskInfo("app.work", (f"{work.__module__}.work",), True, None, 60, 0, normal, executor="async"),
         TaskInfo("elsewhere.run", (), False, hour, 60, 0, normal, (), START, None, None, "ops"),
         TaskInfo(
             "mail.send",
@@ -240,6 +245,11 @@ async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> Non
             START + HOUR,
             "no server",
             "ops",
+            retry=RetryPolicy(never=(KeyError,)),
+            executor="thread",
+            typed=True,
+            keep_result=HOUR,
+            metadata={"team": {"name": "mail"}},
         ),
     ]
     (unnamed,) = [info async for info in infos(make())]
