@@ -212,7 +212,10 @@ class Schedules(ScheduleControl):
             ScheduleNotFoundError: The id is unknown; a LookupError.
             ScheduleConflictError: The version differs from ``if_version``; a ValueError.
             ScheduleOwnedByCodeError: The schedule is declared with ``@periodic``; a ValueError.
+            TypeError: The function, if it is registered here, cannot be called with the arguments that the
+                schedule then has, or a value has the wrong type.
             ValueError: A value is out of range, as in ``add()``.
+            PayloadError: As in ``add()``.
 
         Example::
 

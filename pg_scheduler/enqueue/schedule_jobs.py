@@ -19,7 +19,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.unset import Unset
 from pg_scheduler.jobs.validation import MAX_INTEGER, check_count, check_grace, check_timeout
 from pg_scheduler.schedules.advance import fire_time_job_id
-from pg_scheduler.schedules.definition import to_seconds
+from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.model import advisory_lock_key
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
@@ -93,6 +93,11 @@ class ScheduleJobs:
     def __init__(self, tasks: TaskRegistry, *, misfire_grace_time: int | None) -> None:
         self._tasks = tasks
         self._grace = misfire_grace_time
+
+    def encoder_of(self, name: str) -> Encode:
+        """Return the encoder of the arguments of a task, which checks them if it is registered here."""
+        task = self._tasks.resolve(name)
+        return encode if task is None else task.encode
 
     def builder(self, row: ScheduleRow) -> JobBuilder:
         """Return the builder of a schedule's jobs.

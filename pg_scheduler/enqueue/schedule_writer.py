@@ -127,6 +127,7 @@ class ScheduleWriter:
         """Change the given fields of a schedule, and return its row.
 
         Raises:
+            TypeError: The task is registered here, and cannot be called with the arguments.
             ValueError: A value is invalid, or there is no fire time.
             ScheduleNotFoundError: The id is unknown.
             ScheduleConflictError: The version differs.
@@ -142,7 +143,7 @@ class ScheduleWriter:
                 raise ScheduleOwnedByCodeError(schedule_id)
             if if_version is not None and if_version != old.version:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
-            row = definition.applied_to(old, max_bytes=self._max_bytes)
+            row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
             if definition.given() & TIMING:
                 row = _retimed_after_edit(row, old, now)
             row = replace(row, version=next_version(old), updated_at=now)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.metadata import check_metadata
@@ -31,6 +31,7 @@ from pg_scheduler.triggers.combine import first_fire_time, is_fixed_delay, restr
 
 __all__ = [
     "Definition",
+    "Encode",
     "anchor_for",
     "check_schedule_id",
     "check_trigger",
@@ -39,6 +40,9 @@ __all__ = [
     "retimed",
     "to_seconds",
 ]
+
+Encode: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any] | None], str]
+"""Returns arguments as the text of the ``task_data`` column, if the task accepts them."""
 
 MAX_ID_LENGTH: Final = 200
 MAX_DESCRIPTION: Final = 1000
@@ -71,11 +75,22 @@ class Definition:
         """Return the names of the fields that are not UNSET."""
         return {each.name for each in fields(self) if not isinstance(getattr(self, each.name), Unset)}
 
-    def applied_to(self, row: ScheduleRow, *, max_bytes: int | None) -> ScheduleRow:
+    def applied_to(
+        self,
+        row: ScheduleRow,
+        *,
+        max_bytes: int | None,
+        encoder_of: Callable[[str], Encode] = lambda _: encode,
+    ) -> ScheduleRow:
         """Return the row with the given values, validated; its timing is unchanged.
 
+        Args:
+            row: The row.
+            max_bytes: The maximum size of the arguments; None for no limit.
+            encoder_of: Returns the encoder of the arguments of a task.
+
         Raises:
-            TypeError: A value has the wrong type.
+            TypeError: A value has the wrong type, or the task cannot be called with the arguments.
             ValueError: A value is out of range, or contradicts another.
             PayloadError: JSON cannot represent an argument, or the arguments are too large.
         """
@@ -86,8 +101,9 @@ class Definition:
         if not isinstance(self.trigger, Unset):
             trigger = check_trigger(self.trigger)
             changes |= {"trigger": json.dumps(trigger.to_json()), "described": described(trigger)}
-        if given & {"args", "kwargs"}:
-            changes["task_data"] = check_size(self._task_data(row), max_bytes)
+        if given & {"task", "args", "kwargs"}:
+            encode_for_task = encoder_of(changes.get("task", row.task))
+            changes["task_data"] = check_size(self._task_data(row, encode_for_task), max_bytes)
         for name, column in (("start", "start_at"), ("end", "end_at")):
             if name in given:
                 value = getattr(self, name)
@@ -125,11 +141,11 @@ class Definition:
             }
         return found
 
-    def _task_data(self, row: ScheduleRow) -> str:
+    def _task_data(self, row: ScheduleRow, encode_for_task: Encode) -> str:
         stored = _object(row.task_data)
         args = stored.get("args", ()) if isinstance(self.args, Unset) else self.args
         kwargs = stored.get("kwargs") if isinstance(self.kwargs, Unset) else self.kwargs
-        return encode(args, kwargs)
+        return encode_for_task(args, kwargs)
 
     def _options(self) -> dict[str, Any]:
         """Return the given options of jobs, validated, as the row stores them."""

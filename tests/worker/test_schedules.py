@@ -724,6 +724,45 @@ async def test_update_changes_only_the_given_fields(bench: Bench) -> None:
     assert bench.seen.of(ScheduleUpdated, schedule_id=KEY)
 
 
+async def greet(name: str, *, loud: bool = False) -> None: ...
+async def sleep_until(when: datetime) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"args": ()},
+        {"args": ("Ada", 1)},
+        {"kwargs": {"quiet": True}},
+        {"kwargs": {"name": "Ada"}},
+        {"func": sleep_until},
+        {"func": "tests.greet", "args": ()},
+    ],
+)
+async def test_update_raises_type_error_when_the_task_does_not_take_the_arguments(
+    bench: Bench, changes: Mapping[str, Any]
+) -> None:
+    bench.scheduler.register(greet, name="tests.greet")
+    added = await bench.schedules.add(
+        greet, Every(HOUR), schedule_id=KEY, args=("Ada",), kwargs={"loud": True}
+    )
+    with pytest.raises(TypeError, match=r"\w+\(\) cannot be called with the arguments of the job"):
+        await bench.schedules.update(KEY, **changes)
+    assert await bench.get() == added
+    updated = await bench.schedules.update(KEY, func=work)
+    assert (updated.task, updated.args, updated.kwargs) == (f"{__name__}.work", ("Ada",), {"loud": True})
+
+
+async def test_update_validates_the_arguments_of_a_typed_task(bench: Bench) -> None:
+    bench.scheduler.register(sleep_until, name="tests.sleep", typed=True)
+    await bench.schedules.add(sleep_until, Every(HOUR), schedule_id=KEY, args=(NOON,))
+    with pytest.raises(PayloadError, match="when: "):
+        await bench.schedules.update(KEY, args=("soon",))
+    updated = await bench.schedules.update(KEY, args=(NOON + HOUR,))
+    assert updated.args == ("2026-03-10T13:00:00Z",)
+    assert (await bench.schedules.update(KEY, args=("a",), func="elsewhere")).args == ("a",)
+
+
 @pytest.mark.parametrize(
     ("changes", "next_fire_at"),
     [
