@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-__all__ = ["get", "lifespan", "post"]
+__all__ = ["get", "lifespan", "post", "request"]
 
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
@@ -39,15 +39,24 @@ async def _until_done(
 
 async def post(app: App, url: str, *, state: Message | None = None) -> Any:
     """Return the JSON that the application answers a POST with; fail on any status but 200."""
-    return await _request(app, "POST", url, state)
+    return await _successful(app, "POST", url, state)
 
 
 async def get(app: App, url: str, *, state: Message | None = None) -> Any:
     """Return the JSON that the application answers a GET with; fail on any status but 200."""
-    return await _request(app, "GET", url, state)
+    return await _successful(app, "GET", url, state)
 
 
-async def _request(app: App, method: str, url: str, state: Message | None) -> Any:
+async def _successful(app: App, method: str, url: str, state: Message | None) -> Any:
+    status, body = await request(app, method, url, state=state)
+    assert status == 200, (status, body)
+    return body
+
+
+async def request(
+    app: App, method: str, url: str, content: Any = None, *, state: Message | None = None
+) -> tuple[int, Any]:
+    """Send a request with JSON content; return the status and the JSON of the answer."""
     path, _, query = url.partition("?")
     scope = {
         "type": "http",
@@ -59,12 +68,13 @@ async def _request(app: App, method: str, url: str, state: Message | None) -> An
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": query.encode(),
-        "headers": [(b"host", b"test")],
+        "headers": [(b"host", b"test"), (b"content-type", b"application/json")],
         "client": ("127.0.0.1", 1),
         "server": ("test", 80),
         "state": dict(state or {}),
     }
-    requests: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+    content = b"" if content is None else json.dumps(content).encode()
+    requests: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
     answers: list[Message] = []
 
     async def receive() -> Message:
@@ -74,6 +84,4 @@ async def _request(app: App, method: str, url: str, state: Message | None) -> An
         answers.append(message)
 
     await app(scope, receive, send)
-    body = b"".join(each.get("body", b"") for each in answers)
-    assert answers[0]["status"] == 200, (answers[0], body)
-    return json.loads(body)
+    return answers[0]["status"], json.loads(b"".join(each.get("body", b"") for each in answers))

@@ -1,0 +1,1 @@
+"""A script with cron and combining triggers, ported from APScheduler's BlockingScheduler."""
