@@ -127,6 +127,8 @@ class ManualRuntime(Runtime):
         while self.config.runs_jobs and self.executor.free and not self.is_dead:
             if most is not None and self.jobs_claimed - claimed >= most:
                 return
+            if not self.lease.is_trusted:  # it ends in real time
+                await self.pass_of(self.heartbeat)
             found = self.jobs_claimed
             delay = await self.pass_of(self.claimer)
             if self.jobs_claimed > found:

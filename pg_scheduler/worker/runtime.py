@@ -95,7 +95,7 @@ class Runtime:
         self.config = config
         self._worker_id = worker_id
         self.signals = signals = Signals()
-        lease = Lease(config.lease_seconds, config.max_loop_block)
+        self.lease = lease = Lease(config.lease_seconds, config.max_loop_block)
         deleted: Counter[JobStatus] = Counter()
         results = ResultBuffer(
             events,

@@ -615,13 +615,18 @@ class LaterTime:
         return time.monotonic() + 60
 
 
-async def test_claimer_executes_jobs_when_the_lease_was_untrusted_before_the_claim(
-    known: Parts, gate: Gate
-) -> None:
+async def test_claimer_claims_nothing_while_the_lease_is_not_trusted(known: Parts, gate: Gate) -> None:
+    """The row of the worker is valid for another second, which no job may count on."""
     await known.store.jobs.insert([new_job("a")])
     executor = known.executor()
+    claimer = known.claimer(executor, min_interval=0.01)
+    known.lease.renewed(time.monotonic())
     known.lease.revoke()
-    await known.claimer(executor).run_once()
+    assert await claimer.run_once() == 0.01
+    assert (await statuses(known.store, "a"), executor.in_flight.held()) == (["pending"], {})
+    assert known.calls.count("lease_suspect") == 1
+    known.lease.renewed(time.monotonic())
+    await claimer.run_once()
     assert list(executor.in_flight.held()) == ["a"]
     await finish(known, gate, executor)
 

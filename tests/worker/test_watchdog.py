@@ -66,6 +66,7 @@ async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: 
         watchdog.ping()
         time.sleep(0.02)  # real time: the loop waits for this thread meanwhile
         watchdog.check()
+        watchdog.report()
 
     async def block() -> None:
         thread = threading.Thread(target=check)
@@ -77,6 +78,33 @@ async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: 
     assert (blocked.job_id, blocked.job_name) == ("a", "test.job")
     assert blocked.seconds >= 0.01
     assert "in block" in blocked.stack
+
+
+async def test_watchdog_reads_no_source_file_until_it_reports(
+    bus: EventBus, clock: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keeper renews the lease between the two: a disk that hangs must not delay that."""
+    read: list[str] = []
+
+    def read_line(filename: str, *_: object) -> str:
+        read.append(filename)
+        return "a line"
+
+    watchdog = LoopWatchdog(bus, Parts.in_flight_of_nothing())
+    watchdog.start()
+    clock[0] += 10
+    monkeypatch.setattr("linecache.getline", read_line)
+    watchdog.check()
+    watchdog.check()
+    assert read == []
+    before = set(threading.enumerate())
+    watchdog.report()
+    assert __file__ in read
+    watchdog.report()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    (record,) = caplog.records
+    assert "a line" in record.getMessage()
 
 
 def test_watchdog_reports_a_closed_loop(bus: EventBus) -> None:

@@ -187,6 +187,7 @@ class LeaseKeeper:
                 await self._renew()
         except (DatabaseUnavailableError, *REFUSALS) as error:
             await self._lose(error)
+        self._watchdog.report()
 
     def _is_renewal_due(self) -> bool:
         last = max(self._lease.renewed_at, self._renewed_at)

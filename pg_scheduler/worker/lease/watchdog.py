@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import FrameType
 
 from pg_scheduler.events import EventBus, LoopBlocked
 from pg_scheduler.events.log import event_fields
+from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
 
@@ -33,12 +35,30 @@ class WatchdogOptions:
 class _Ping:
     """One callback that the event loop is to run."""
 
-    __slots__ = ("is_answered", "report", "sent_at")
+    __slots__ = ("is_answered", "is_logged", "place", "sent_at")
 
     def __init__(self) -> None:
         self.sent_at = time.monotonic()
         self.is_answered = False
-        self.report: LoopBlocked | None = None
+        self.is_logged = False
+        self.place: _Place | None = None
+
+
+class _Place:
+    """Where the event loop was found blocked."""
+
+    __slots__ = ("claim", "stack")
+
+    def __init__(self, frame: FrameType | None, claim: Claim | None) -> None:
+        self.claim = claim
+        frames = [] if frame is None else list(traceback.walk_stack(frame))
+        self.stack = [(each.f_code.co_filename, line, each.f_code.co_name, None) for each, line in frames]
+
+    def describe(self, seconds: float) -> LoopBlocked:
+        """Return the event. Its stack contains lines of source files, which are read now."""
+        stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
+        claim = self.claim
+        return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=seconds, stack=stack)
 
 
 class LoopWatchdog:
@@ -69,12 +89,24 @@ class LoopWatchdog:
         return call_in_loop(self.loop, self._answer, self._ping)
 
     def check(self) -> None:
-        """Measure how long the last ping has been unanswered, and log the job that blocks the event loop."""
+        """Measure how long the last ping has been unanswered, and note what blocks the event loop."""
         ping = self._ping
-        self._was_blocked = ping.report is not None
+        self._was_blocked = ping.place is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
-        if self.is_blocked and ping.report is None:
-            ping.report = report = self._report()
+        if self.is_blocked and ping.place is None:
+            task = asyncio.current_task(self.loop)
+            frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
+            ping.place = _Place(frame, self._in_flight.claim_of(task) if task else None)
+
+    def report(self) -> None:
+        """Log once what blocks the event loop.
+
+        This may wait for a disk that holds source files, so the lease is renewed first.
+        """
+        ping = self._ping
+        if ping.place is not None and not ping.is_logged:
+            ping.is_logged = True
+            report = ping.place.describe(0.0)
             message = "event loop blocked for %.1f s, job %s (id %s):\n%s"
             about = self._blocked_s, report.job_name, report.job_id, report.stack
             log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event": None})
@@ -91,15 +123,7 @@ class LoopWatchdog:
         """
         return self._was_blocked and self._blocked_s > seconds
 
-    def _report(self) -> LoopBlocked:
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
-        stack = "".join(traceback.format_stack(frame)) if frame else ""
-        task = asyncio.current_task(self.loop)
-        claim = self._in_flight.claim_of(task) if task else None
-        return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=0.0, stack=stack)
-
     def _answer(self, ping: _Ping) -> None:
         ping.is_answered = True
-        if ping.report is not None:
-            seconds = time.monotonic() - ping.sent_at
-            self._events.publish(replace(ping.report, seconds=seconds))
+        if ping.place is not None:
+            self._events.publish(ping.place.describe(time.monotonic() - ping.sent_at))

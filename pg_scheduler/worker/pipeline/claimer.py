@@ -125,6 +125,11 @@ class Claimer(Service):
         async with self._claiming:  # two passes at once would count the same free slots
             if self._has_stopped:
                 return NEVER
+            if not self._lease.is_trusted:  # other workers could get the jobs while they run here
+                self._results.claims_follow = False
+                self._results.request_write()
+                self._signals.lease_suspect()
+                return self._polling.min_interval
             try:
                 if self._has_timed_out:
                     await self._quarantine_oversized()
@@ -178,7 +183,7 @@ class Claimer(Service):
         claim_s = time.monotonic() - sent_at
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
-        if sent_at < trusted_until < time.monotonic():
+        if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
                 self._results.put(job, ReleaseOutcome())
