@@ -13,7 +13,8 @@ FROM (SELECT DISTINCT hashtext(key) AS lock FROM unnest($2::text[]) AS key ORDER
 -- $5 are the limits of the attempts of the positions $6, in the order in which they are declared, $7 all limits
 -- once and $8 the seconds for which their starts are kept, $9 to $12 the numbers of the limits. The attempts are
 -- taken in their order, so one that is blocked takes no room from the next. A limit with several numbers has
--- the room of the smallest.
+-- the room of the smallest. If no attempt has two limits, or all have room, the rank of an attempt among those
+-- of its limit decides; else the attempts are taken in steps, each of which costs a pass over all of them.
 --
 -- An attempt has its start in the log while it runs, which is a probe of its job: nothing has to be undone when
 -- it ends in whatever way. A cancelled attempt counts for 2 more seconds, while its worker stops it. A start in
@@ -65,6 +66,22 @@ room AS MATERIALIZED (
     CROSS JOIN clock
     GROUP BY declared.key
 ),
+ranked AS MATERIALIZED (
+    SELECT request.key, request.n, request.place,
+        row_number() OVER (PARTITION BY request.key ORDER BY request.n) > room.free AS is_late
+    FROM own
+    JOIN request ON request.n = own.n
+    JOIN room ON room.key = request.key
+),
+by_rank AS MATERIALIZED (
+    SELECT count(*) = count(DISTINCT ranked.n) OR NOT bool_or(ranked.is_late) AS decides FROM ranked
+),
+late AS MATERIALIZED (
+    SELECT ranked.n, (array_agg(ranked.key ORDER BY ranked.place))[1] AS blocked_on
+    FROM ranked
+    WHERE ranked.is_late AND (SELECT decides FROM by_rank)
+    GROUP BY ranked.n
+),
 step AS (
     SELECT 0::bigint AS n, NULL::text AS blocked_on,
         (SELECT jsonb_object_agg(key, free) FROM room WHERE free IS NOT NULL) AS room
@@ -82,12 +99,13 @@ step AS (
         JOIN own ON own.n = request.n
         WHERE request.n = (step.n + 1)
     ) AS next
-    WHERE step.n < cardinality($3)
+    WHERE step.n < cardinality($3) AND NOT (SELECT decides FROM by_rank)
 ),
 decided AS MATERIALIZED (
-    SELECT own.n, own.job_id, own.attempt, step.blocked_on
+    SELECT own.n, own.job_id, own.attempt, coalesce(late.blocked_on, step.blocked_on) AS blocked_on
     FROM own
-    JOIN step ON step.n = own.n
+    LEFT JOIN late ON late.n = own.n
+    LEFT JOIN step ON step.n = own.n
 ),
 deleted AS (
     DELETE FROM {schema}scheduler_starts

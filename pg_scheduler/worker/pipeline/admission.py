@@ -29,7 +29,7 @@ from pg_scheduler.worker.service import NEVER, Service
 
 __all__ = ["Admission"]
 
-BATCH_SIZE: Final = 100
+BATCH_SIZE: Final = 500
 """Attempts of one transaction at most. The locks of their limits are held for its time."""
 
 
