@@ -31,13 +31,17 @@ ROWS: Final = (
     "drain",
     "drain_default",
     "limited_drain",
+    "one_at_a_time",
+    "callback",
     "two_workers",
     "bulk",
     "enqueue",
     "sync_enqueue",
+    "run_job",
     "latency",
     "lateness",
     "herd",
+    "planning",
     "starts",
     "idle",
     "backlog",
@@ -192,7 +196,7 @@ def main() -> int:
         options.report.write_text(report(results))
         print(f"written to {options.report}")
     if results["failed"]:
-        sys.stderr.write(f"this library could not be measured in: {', '.join(results['broken'])}\n")
+        sys.stderr.write(f"this library could not be measured in: {', '.join(results['failed'])}\n")
         return 1
     return 0
 

@@ -17,6 +17,7 @@ import asyncpg
 from benchmarks.peers.protocol import Order, Peer, nap, record, run, send_event
 from pg_scheduler import JobPriority, JobSpec, Limit, PollingConfig, Scheduler, VacuumConfig, VacuumPolicy
 from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.triggers import At
 
 __all__ = ["TUNED", "Ours", "main", "other", "sleep", "work"]
 
@@ -51,6 +52,8 @@ class Ours(Peer):
 
     Options of an order: ``slots`` and ``claim``; ``poll``, the polling interval of an idle worker in seconds;
     ``priority``; ``max_running``, the limit of the job; ``batch``, the batch size of the bulk call;
+    ``schedules``, True for a schedule for each job of the bulk call; ``callback``, True for one job after
+    all of them; ``role``, that of the worker;
     ``trace``, to time every claim; ``statements``, to list every statement with its time; ``keep``, False to
     delete jobs on completion; ``report``, the seconds between two reports of memory; ``shutdown_timeout``.
     """
@@ -92,13 +95,38 @@ class Ours(Peer):
         """Call schedule_bulk() with a batch size like the largest statements of the peers."""
         assert self._scheduler is not None
         instant = _instant(due)
+        if self.order.options.get("schedules"):
+            await self._add_schedules(arguments, instant)
+            return
         jobs = [
             JobSpec(self.job, instant, kwargs=each, priority=self.priority, misfire_grace_time=None)
             for each in arguments
         ]
         batch = self.order.options.get("batch", 10_000)
+        ids: list[str | None] = []
         for start in range(0, len(jobs), 100_000):
-            await self._scheduler.schedule_bulk(jobs[start : start + 100_000], batch_size=batch)
+            ids = await self._scheduler.schedule_bulk(jobs[start : start + 100_000], batch_size=batch)
+        if self.order.options.get("callback"):
+            await self._scheduler.enqueue(
+                self.job, kwargs=arguments[0], after=[job_id for job_id in ids if job_id]
+            )
+
+    async def _add_schedules(self, arguments: list[dict[str, Any]], instant: datetime) -> None:
+        """Add the schedules one by one from 10 tasks, because there is no bulk call."""
+        assert self._scheduler is not None
+        schedules = self._scheduler.schedules
+        each = iter(arguments)
+
+        async def caller() -> None:
+            for one in each:
+                await schedules.add(self.job, At(instant), kwargs=one)
+
+        await asyncio.gather(*(caller() for _ in range(10)))
+
+    async def result_of(self, arguments: dict[str, Any]) -> object:
+        """Call run_job()."""
+        assert self._scheduler is not None
+        return await self._scheduler.run_job(self.job, kwargs=arguments)
 
     @contextmanager
     def blocking(self) -> Iterator[Callable[[dict[str, Any]], object]]:
@@ -123,6 +151,7 @@ class Ours(Peer):
             )
         if not options.get("keep", True):
             settings["vacuum_config"] = VacuumConfig(completed=VacuumPolicy.immediate(), interval_minutes=0.1)
+        settings["role"] = options.get("role", "both")
         settings["shutdown_timeout"] = options.get("shutdown_timeout", 30.0)
         async with AsyncExitStack() as stack:
             pool = await stack.enter_async_context(self._pool())

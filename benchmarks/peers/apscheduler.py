@@ -66,6 +66,10 @@ class AP(Peer):
 
         await asyncio.gather(*(caller() for _ in range(10)))
 
+    async def result_of(self, arguments: dict[str, Any]) -> object:
+        """Call run_job()."""
+        return await self._scheduler.run_job("work", kwargs=arguments)
+
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Run a scheduler."""

@@ -87,7 +87,8 @@ class Queuer(Peer):
         """Run a queue manager."""
         connection = await asyncpg.connect(self.order.dsn)
         queuer = PgQueuer.from_asyncpg_connection(connection)
-        queuer.entrypoint("work")(work)
+        most = self.order.options.get("max_running", 0)  # 0 for no limit
+        queuer.entrypoint("work", concurrency_limit=most)(work)
         settings = {"batch_size": 500} if self.order.tuned else {}
         running = asyncio.create_task(queuer.run(**settings))
         # It does not report that it has started.

@@ -72,6 +72,8 @@ class Procrastinate(Peer):
             await asyncio.gather(running, return_exceptions=True)
 
     def _timed(self, due: float | None) -> Any:
+        if self.order.options.get("max_running") == 1:
+            return self._task.configure(lock="one")
         if due is None:
             return self._task
         return self._task.configure(schedule_at=datetime.fromtimestamp(due, UTC))

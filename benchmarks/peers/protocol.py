@@ -41,10 +41,11 @@ class Order:
 
     Attributes:
         op: ``install`` the tables, insert ``many`` jobs or ``single`` ones, also through the ``blocking``
-            call, ``work``, or ``both`` (work, and insert single jobs from the same process).
+            call, ``work``, ``both`` (work, and insert single jobs from the same process), or ``results``
+            (work, and wait for the result of each job in the same process).
         n: The number of jobs to insert or to run.
         mode: The scheduler's default settings, or tuned ones.
-        callers: With ``single`` and ``blocking``: the number of concurrent callers, tasks or threads.
+        callers: With ``single``, ``blocking`` and ``results``: the number of callers, tasks or threads.
         every: With ``single``: the mean pause between two jobs in seconds, varied by half; 0 for none.
         rate: With ``single``: jobs per second of all callers together, independent of the duration of the
             calls; 0 for no limit.
@@ -55,7 +56,7 @@ class Order:
         options: Options of one driver; for all, ``{"loop": "asyncio"}`` for the event loop of that module.
     """
 
-    op: Literal["install", "many", "single", "blocking", "work", "both"]
+    op: Literal["install", "many", "single", "blocking", "work", "both", "results"]
     dsn: str
     n: int = 0
     mode: Mode = "default"
@@ -166,6 +167,10 @@ class Peer(ABC):
         """Open the connections of the call for code without asyncio, and return the call for one job."""
         raise NotImplementedError
 
+    async def result_of(self, arguments: dict[str, Any]) -> object:
+        """Insert one job, wait for its end and return its result."""
+        raise NotImplementedError
+
     @abstractmethod
     def working(self) -> AbstractAsyncContextManager[None]:
         """Run a worker."""
@@ -206,6 +211,9 @@ async def _execute(peer: Peer) -> dict[str, Any]:
     sent: dict[str, Any] = {}
     async with peer.working():
         send_event(event="started", rss=resident())
+        if order.op == "results":
+            async with peer.sending():
+                return await _wait_for_results(peer)
         if order.op == "both":
             async with peer.sending():
                 sent = await _send_singly(peer)
@@ -238,6 +246,22 @@ async def _send_singly(peer: Peer) -> dict[str, Any]:
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(order.callers)))
     return {"seconds": time.perf_counter() - began}
+
+
+async def _wait_for_results(peer: Peer) -> dict[str, Any]:
+    numbers = iter(range(peer.order.n))
+    delays: list[float] = []
+
+    async def waiter() -> None:
+        for number in numbers:
+            sent = time.perf_counter()
+            await peer.result_of(payload(0.0, number))
+            delays.append(time.perf_counter() - sent)
+
+    gc.collect()
+    began = time.perf_counter()
+    await asyncio.gather(*(waiter() for _ in range(peer.order.callers)))
+    return {"seconds": time.perf_counter() - began, "delays": delays}
 
 
 def _send_blocking(peer: Peer) -> dict[str, Any]:
