@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-__all__ = ["get", "lifespan", "post", "request"]
+__all__ = ["get", "lifespan", "post", "request", "websocket"]
 
 Message = MutableMapping[str, Any]
 App = Callable[..., Awaitable[None]]
@@ -85,3 +85,34 @@ async def request(
 
     await app(scope, receive, send)
     return answers[0]["status"], json.loads(b"".join(each.get("body", b"") for each in answers))
+
+
+@asynccontextmanager
+async def websocket(app: App, path: str) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    """Open a websocket; yield a function that returns the JSON of the next message."""
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    to_app.put_nowait({"type": "websocket.connect"})
+    scope: Message = {
+        "type": "websocket",
+        "asgi": {"version": "3.0"},
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"test")],
+        "subprotocols": [],
+        "state": {},
+    }
+    running = asyncio.create_task(_until_done(app, scope, to_app, from_app))
+    assert (await from_app.get())["type"] == "websocket.accept"
+
+    async def receive() -> Any:
+        return json.loads((await from_app.get())["text"])
+
+    try:
+        yield receive
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
