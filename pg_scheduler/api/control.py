@@ -100,7 +100,8 @@ class ControlMethods(SchedulerParts):
         It may have failed, expired, completed or been cancelled. Its id, arguments and priority stay.
 
         Returns:
-            True if the job had finished and is pending now, False if it is unfinished or does not exist.
+            True if the job had finished and is pending now, False if it is unfinished or does not exist. Also
+            False while the attempt of a cancelled job still runs, if other jobs or a schedule wait for it.
         """
         was_finished = await self._store.jobs.retry(check_job_id(job_id))
         if was_finished:

@@ -9,8 +9,9 @@ from typing import Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import Event
-from pg_scheduler.jobs.outcome import describe, release_change
+from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.store.results import ResultRepository

@@ -4,6 +4,10 @@ The column ``on_end`` lists them. The fast completion refuses a job with ``on_en
 here; a job that expires in a claim follows a moment later, and a scan finds what a crash in between left
 behind. ``on_end`` is cleared with the consequences, so each is applied once.
 
+A running job that is cancelled ends in its row at once, and its attempt a moment later, or much later in a
+thread. If another job or a schedule depends on it, its consequences wait for that: ``on_end`` has the key
+``alive`` until the worker reports the end, or a scan finds that the worker is gone.
+
 A consequence is a handler for one key of ``on_end``. It may end further jobs, whose consequences follow.
 """
 
@@ -104,6 +108,36 @@ class Consequences:
             self.publish_all(
                 await self._statements.run_retrying(lambda connection: self.run(job_ids, connection))
             )
+
+    async def report_ends(
+        self, attempts: Mapping[str, int], worker_id: str, connection: Connection
+    ) -> list[Event]:
+        """Apply consequences that wait for the real end of attempts, which are given by job id.
+
+        Returns:
+            The events for after the commit.
+        """
+        args = list(attempts), list(attempts.values()), worker_id
+        rows = await self._statements.fetch("report_ends", *args, on=connection)
+        return await self.run([row["job_id"] for row in rows], connection)
+
+    async def report_gone(self, worker_id: str, known: Mapping[str, int], limit: int) -> int:
+        """Apply consequences that wait for attempts of workers that are gone; return the number of jobs.
+
+        Args:
+            worker_id: This worker, whose attempts end without a report if it lost its lease.
+            known: The attempts that it runs or has not reported, by job id.
+            limit: The maximum number of jobs.
+        """
+
+        async def report(connection: Connection) -> tuple[int, list[Event]]:
+            args = worker_id, json.dumps(known), self._statements.now, limit
+            rows = await self._statements.fetch("report_gone", *args, on=connection)
+            return len(rows), await self.run([row["job_id"] for row in rows], connection)
+
+        count, events = await self._statements.run_retrying(report)
+        self.publish_all(events)
+        return count
 
     async def apply_lost(self, limit: int) -> int:
         """Apply consequences that a crash or a change by hand left behind; return the number of jobs."""

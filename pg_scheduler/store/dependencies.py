@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
+import asyncpg
+
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import Event, JobCancelled
 from pg_scheduler.jobs.model import JobStatus
@@ -58,9 +60,9 @@ class DependencyRepository:
         consequences.handlers["child"] = self.release_children
 
     async def lock_unfinished(self, job_ids: Collection[str], connection: Connection) -> set[str]:
-        """Lock jobs, so that none of them ends before this transaction; return those that are unfinished."""
+        """Lock jobs, so that none of them ends before this transaction; return those that have not ended."""
         rows = await self._statements.fetch("lock_parents", list(job_ids), on=connection)
-        return {row["job_id"] for row in rows if not JobStatus(row["status"]).is_finished}
+        return {row["job_id"] for row in rows if not row["has_ended"]}
 
     async def block(
         self, jobs: Sequence[ExtendedJob], connection: Connection, *, replaced: bool = False
@@ -86,13 +88,14 @@ class DependencyRepository:
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
         rows = await self._statements.fetch("lock_parents", parents, on=connection)
         status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
+        ended = {row["job_id"] for row in rows if row["has_ended"]}
         if missing := [parent for parent in parents if parent not in status]:
             raise JobNotFoundError(missing[0])
         edges: list[tuple[str, str, str]] = []
         failed: dict[str, str] = {}
         for job in jobs:
             for parent in job.after:
-                if not status[parent].is_finished:
+                if parent not in ended:
                     edges.append((parent, job.job_id, job.after_outcome))
                 elif job.after_outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                     failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, status[parent].value))
@@ -132,7 +135,7 @@ class DependencyRepository:
 
     async def resolve(self, children: Collection[str], connection: Connection) -> Effects:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not."""
-        await self._statements.fetch("lock_jobs", list(children), on=connection)
+        locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
         for row in await self._statements.fetch("take_broken_edges", list(children), on=connection):
             status = row["status"]
@@ -140,19 +143,21 @@ class DependencyRepository:
                 parent = row["parent_id"]
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 failed.setdefault(row["child_id"], reason)
-        return await self._decide([each for each in children if each not in failed], failed, connection)
+        free = [each for each in children if each not in failed]
+        return await self._end_awaited(locked, await self._decide(free, failed, connection), connection)
 
     async def release_children(self, parents: Sequence[EndedJob], connection: Connection) -> Effects:
         """Unblock or cancel the jobs that waited for these, which have ended in this transaction."""
         status = {parent.job_id: parent.status for parent in parents}
-        await self._statements.fetch("lock_children", list(status), on=connection)
+        locked = await self._statements.fetch("lock_children", list(status), on=connection)
         failed: dict[str, str] = {}
         children: set[str] = set()
         for parent, child, outcome in await self._statements.fetch("take_edges", list(status), on=connection):
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
-        return await self._decide(sorted(children - failed.keys()), failed, connection)
+        effects = await self._decide(sorted(children - failed.keys()), failed, connection)
+        return await self._end_awaited(locked, effects, connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
         """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
@@ -183,6 +188,15 @@ class DependencyRepository:
     async def _resolve_all(self, children: Collection[str], connection: Connection) -> list[Event]:
         effects = await self.resolve(children, connection)
         return effects.events + await self._consequences.run(effects.ended, connection)
+
+    async def _end_awaited(
+        self, locked: Sequence[asyncpg.Record], effects: Effects, connection: Connection
+    ) -> Effects:
+        """Add the jobs that were cancelled while they waited, and that wait for no other job any more."""
+        if awaited := [row["job_id"] for row in locked if row["is_awaited"]]:
+            rows = await self._statements.fetch("end_awaited", awaited, on=connection)
+            effects.ended += [row["job_id"] for row in rows]
+        return effects
 
     async def _decide(
         self, free: Sequence[str], failed: Mapping[str, str], connection: Connection

@@ -298,6 +298,11 @@ class JobRepository:
         rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
         return {row[0]: JobStatus(row[1]) for row in rows}
 
+    async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
+        """Return the statuses of those ids that exist, and whether the attempt's real end is awaited."""
+        rows = await self._statements.fetch("read_revoked", list(job_ids))
+        return {row["job_id"]: (JobStatus(row["status"]), row["is_awaited"]) for row in rows}
+
     async def overdue_names(self, worker_id: str, names: Sequence[str], limit: int) -> list[OverdueName]:
         """Return the names of overdue jobs that a worker cannot run, the longest overdue first.
 

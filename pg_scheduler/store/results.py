@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -10,8 +10,9 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
-from pg_scheduler.jobs.outcome import CrashOutcome, Outcome, RowChange, row_change
+from pg_scheduler.jobs.outcome import CrashOutcome, Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.settlement import RowChange, row_change
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
@@ -113,10 +114,14 @@ class ResultRepository:
             The ids that were accepted.
         """
         accepted: set[str] = set()
-        for step in (self._settle, self._replace, self._find_settled):
-            refused = {job_id: change for job_id, change in changes.items() if job_id not in accepted}
-            if refused:
+        for step in (self._settle, self._replace):
+            if refused := _others(changes, accepted):
                 accepted |= await step(refused, worker_id, connection, events)
+        if ended := {job_id: each.attempt for job_id, each in changes.items() if job_id not in accepted}:
+            # Consequences of a job that was cancelled meanwhile may wait for this.
+            events += await self.consequences.report_ends(ended, worker_id, connection)
+        if refused := _others(changes, accepted):
+            accepted |= await self._find_settled(refused, worker_id, connection)
         kept = {
             job_id: change.kept
             for job_id, change in changes.items()
@@ -185,9 +190,7 @@ class ResultRepository:
             events += effects.events + await self.consequences.run(effects.ended, connection)
         return {row["job_id"] for row in rows}
 
-    async def _find_settled(
-        self, changes: Changes, worker_id: str, connection: Connection, _events: list[Event]
-    ) -> set[str]:
+    async def _find_settled(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
         each = changes.values()
         rows = await self._statements.fetch(
             "already_settled",
@@ -198,3 +201,12 @@ class ResultRepository:
             on=connection,
         )
         return {row[0] for row in rows}
+
+
+def _others(changes: Changes, accepted: Collection[str]) -> Changes:
+    """Return the changes that are not yet accepted. One that was revoked changes nothing."""
+    return {
+        job_id: change
+        for job_id, change in changes.items()
+        if job_id not in accepted and not change.is_revoked
+    }

@@ -9,7 +9,7 @@ from typing import Final
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus, Worker
-from pg_scheduler.jobs.outcome import RowChange, reclaim_change
+from pg_scheduler.jobs.settlement import RowChange, reclaim_change
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository

@@ -33,7 +33,7 @@ class Revocation(Enum):
 class Attempt:
     """One attempt that runs in this process."""
 
-    __slots__ = ("call", "claim", "has_begun", "has_timed_out", "revocation", "task")
+    __slots__ = ("call", "claim", "has_begun", "has_timed_out", "is_awaited", "revocation", "task")
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -41,6 +41,9 @@ class Attempt:
         self.call: JobCall | None = None
         self.has_begun = False
         self.has_timed_out = False
+        self.is_awaited = (
+            False  # whether consequences of the job, which was ended, wait for the attempt's end
+        )
         self.revocation: Revocation | None = None
 
     def revoke(self, reason: Revocation) -> None:
@@ -124,6 +127,11 @@ class InFlight:
         """Return the attempt numbers of all results whose write is not confirmed, by job id."""
         return self._results.unwritten()
 
+    def unreported(self) -> dict[str, int]:
+        """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""
+        held = self.held()  # first: what ends between the two is in both, not in neither
+        return self.unwritten() | held
+
     def holds(self, job_id: str, attempt: int) -> bool:
         """Return whether this attempt runs in this process."""
         running = self.attempts.get(job_id)
@@ -133,10 +141,18 @@ class InFlight:
         """Return whether this attempt runs in this process and has not been revoked."""
         return self.holds(job_id, attempt) and self.attempts[job_id].revocation is None
 
-    def revoke(self, job_id: str, attempt: int, reason: Revocation) -> None:
-        """Revoke an attempt; a no-op if it does not run in this process."""
+    def revoke(self, job_id: str, attempt: int, reason: Revocation, *, is_awaited: bool = False) -> None:
+        """Revoke an attempt; a no-op if it does not run in this process.
+
+        Args:
+            job_id: The job.
+            attempt: The number of the attempt.
+            reason: Why it is revoked.
+            is_awaited: Whether consequences of the job wait for the end of the attempt.
+        """
         running = self.attempts.get(job_id)
         if running is not None and running.claim.attempt == attempt:
+            running.is_awaited = is_awaited
             running.revoke(reason)
 
     def revoke_all(self, reason: Revocation) -> None:

@@ -177,7 +177,7 @@ class Runtime:
             events,
             signals,
             NameReporter(store.jobs, events, tasks, worker_id, tuning.names) if config.runs_jobs else None,
-            LooseEnds(store.consequences, store.dependencies),
+            LooseEnds(store.consequences, store.dependencies, worker_id, in_flight.unreported),
             lease=lease.seconds,
             heartbeat_threshold=config.heartbeat_threshold,
             options=tuning.scanner,
@@ -236,6 +236,7 @@ class Runtime:
             planner=self.planner,
             relay=relay,
             rescuer=self.rescuer,
+            scanner=scanner,
             supervisor=self._supervisor,
             unblocker=unblocker,
         )

@@ -73,6 +73,7 @@ class Signals:
             "a job is due and could not be claimed: this worker's lease may have expired"
         )
         self.worker_silent = Signal("another worker's liveness lock is free")
+        self.worker_gone = Signal("a dead worker was deleted; jobs may wait for the end of its attempts")
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
         self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")

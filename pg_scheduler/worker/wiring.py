@@ -12,6 +12,7 @@ from typing import Any, cast
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.maintenance.deadline_scanner import DeadlineScanner
 from pg_scheduler.worker.maintenance.expirer import Expirer
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
@@ -40,6 +41,7 @@ class Receivers:
     planner: Planner
     relay: EventRelay
     rescuer: Rescuer
+    scanner: DeadlineScanner
     supervisor: Supervisor
     unblocker: Unblocker
 
@@ -61,6 +63,7 @@ def wiring(signals: Signals, to: Receivers) -> Wiring:
         (signals.heartbeat_requested, (to.heartbeat.wake,)),
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
+        (signals.worker_gone, (to.scanner.wake,)),
         (signals.lease_expired, (to.rescuer.wake,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),
         (signals.grace_expired, (to.expirer.wake,)),

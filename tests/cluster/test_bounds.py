@@ -21,10 +21,11 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome, release_change
+from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
+from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -245,6 +246,7 @@ STORE_CALLS: dict[str, Call] = {
     "release_children": lambda it, conn: it.dependencies.release_children([ENDED], conn),
     "repair": lambda it, _: it.dependencies.repair(ScanPosition(), blocks=1, jobs=1),
     "statuses_of": lambda it, _: it.jobs.statuses_of(["a"]),
+    "read_revoked": lambda it, _: it.jobs.read_revoked(["a"]),
     "all_or_nothing": lambda it, _: enter(it.jobs.all_or_nothing()),
     "all_or_nothing, on a connection": lambda it, conn: enter(it.jobs.all_or_nothing(conn)),
     "exchange": lambda it, _: it.claims.exchange("w1", [NAME], 1),

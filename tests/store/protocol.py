@@ -29,6 +29,7 @@ from pg_scheduler.jobs.outcome import (
     Outcome,
     ReleaseOutcome,
     RetryOutcome,
+    RevokedOutcome,
     SkipOutcome,
     SnoozeOutcome,
 )
@@ -328,10 +329,12 @@ class Finish(Op):
                 return self.settled(row, outcome)
         return row
 
-    def settled(self, row: Row, outcome: Outcome) -> Row:
+    def settled(self, row: Row, outcome: Outcome) -> Row:  # noqa: PLR0911 - one for each outcome
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
         match outcome:
+            case RevokedOutcome():  # no job has consequences here
+                return row
             case CompleteOutcome():
                 return ended(row, "completed", self.now)
             case FailOutcome():

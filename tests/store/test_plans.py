@@ -228,7 +228,7 @@ EXPECTED = {
     "overdue_names": {CLAIM},
     "scan_deadlines": {
         CLAIM,
-        ("Index Scan", "scheduled_jobs_ended"),
+        ("Index Only Scan", "scheduled_jobs_ended"),
         ("Index Only Scan", "scheduled_jobs_blocked"),
     },
     "lock_parents": {KEY},

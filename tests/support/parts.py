@@ -268,7 +268,9 @@ class Parts:
             self.bus,
             self.signals,
             NameReporter(self.store.jobs, self.bus, self.tasks, self.worker_id, self.tuning.names),
-            LooseEnds(self.store.consequences, self.store.dependencies),
+            LooseEnds(
+                self.store.consequences, self.store.dependencies, self.worker_id, self.in_flight.unreported
+            ),
             lease=lease,
             heartbeat_threshold=120.0,
             options=self.tuning.scanner,

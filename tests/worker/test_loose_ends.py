@@ -56,7 +56,9 @@ async def test_apply_consequences_reports_whether_there_may_be_more(
     await parts.store.jobs.insert([new_job("x")])
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
-    loose_ends = LooseEnds(parts.store.consequences, parts.store.dependencies, LooseEndsOptions(max_ended=1))
+    loose_ends = LooseEnds(
+        parts.store.consequences, parts.store.dependencies, "me", dict, LooseEndsOptions(max_ended=1)
+    )
     assert await loose_ends.apply_consequences()
     assert await loose_ends.apply_consequences()
     assert not await loose_ends.apply_consequences()

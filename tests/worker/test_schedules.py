@@ -46,7 +46,14 @@ from pg_scheduler.events import (
     ScheduleSkipped,
     ScheduleUpdated,
 )
-from pg_scheduler.jobs.outcome import CompleteOutcome, FailOutcome, Outcome, RetryOutcome, SkipOutcome
+from pg_scheduler.jobs.outcome import (
+    CompleteOutcome,
+    FailOutcome,
+    Outcome,
+    RetryOutcome,
+    RevokedOutcome,
+    SkipOutcome,
+)
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.store.store import Store
@@ -613,11 +620,42 @@ async def test_cancel_replaces_the_unfinished_job(bench: Bench, seen: Recorder) 
     await bench.plan(MINUTE)
     first, second = await bench.jobs()
     assert (first.job_id, first.status) == (claim.job_id, JobStatus.CANCELLED)
+    assert await bench.claim() == [], "the attempt has not ended"
     await bench.plan(MINUTE)
     assert [job.status for job in await bench.jobs()][1] is JobStatus.CANCELLED, "also one that waits"
     assert [event.job_id for event in seen.of(JobCancelled)] == [second.job_id]
+    assert await bench.claim() == []
+    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
     (claim,) = await bench.claim()
     assert claim.execution_time == NOON + 3 * MINUTE
+
+
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE_ONE, Overlap.QUEUE_ALL, Overlap.CANCEL])
+async def test_job_of_a_schedule_that_a_caller_cancels_is_unfinished_until_its_attempt_has_ended(
+    bench: Bench, overlap: Overlap
+) -> None:
+    await bench.add(Every(MINUTE), overlap=overlap)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.scheduler.cancel_job(claim.job_id)
+    await bench.plan(MINUTE)
+    await bench.schedules.trigger(KEY)
+    assert await bench.claim() == []
+    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
+    assert len(await bench.claim()) == 1
+    assert (await bench.get()).skipped == (overlap is Overlap.SKIP)
+
+
+async def test_fixed_delay_counts_from_the_end_of_a_cancelled_attempt(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE))
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.scheduler.cancel_job(claim.job_id)
+    await bench.plan(5 * MINUTE)
+    assert (await bench.get()).next_fire_at is None
+    await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == bench.clock.now + MINUTE
 
 
 async def test_jobs_of_trigger_and_backfill_wait_for_the_last_job(bench: Bench) -> None:

@@ -63,7 +63,7 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
     assert seen.events == [JobsReclaimed(("a", "b"), ("dead",))]
-    assert parts.calls == ["asked dead", "due"]
+    assert parts.calls == ["asked dead", "worker_gone", "due"]
     assert await statuses(parts.store, *"abc") == ["pending", "pending", "running"]
     assert [worker.worker_id for worker in await parts.store.workers.list_workers()] == ["alive"]
     job = await parts.store.jobs.get_job("a")
@@ -79,7 +79,7 @@ async def test_rescuer_publishes_a_dead_worker_without_jobs(
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
     assert seen.events == [JobsReclaimed((), ("dead",))]
-    assert parts.calls == ["asked dead"]
+    assert parts.calls == ["asked dead", "worker_gone"]
 
 
 async def test_rescuer_reclaims_a_row_whose_worker_does_not_renew_it(parts: Parts, clock: FakeClock) -> None:
@@ -222,7 +222,7 @@ async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
     assert (parts.calls, seen.events) == (["asked dead"], [])
     time.now += 0.1 * ANSWER_S
     assert await rescuer.run_once() == NEVER
-    assert parts.calls == ["asked dead", "due"]
+    assert parts.calls == ["asked dead", "worker_gone", "due"]
     assert seen.events == [JobsReclaimed(("a",), ("dead",))]
     assert await statuses(parts.store, "a") == ["pending"]
 
@@ -314,7 +314,7 @@ async def test_rescuer_gives_each_suspect_worker_its_own_deadline(
     time.now += ANSWER_S
     assert await rescuer.run_once() == ANSWER_S
     assert seen.events == [JobsReclaimed((), ("one", "two"))]
-    assert parts.calls[2:] == ["asked three"]
+    assert parts.calls[2:] == ["asked three", "worker_gone"]
     time.now += ANSWER_S
     assert await rescuer.run_once() == NEVER
     assert seen.of(JobsReclaimed)[1:] == [JobsReclaimed((), ("three",))]
@@ -397,7 +397,7 @@ async def test_rescuer_quarantines_a_job_when_too_many_workers_died(
     error = "quarantined: 3 workers died while they ran this job. retry_job() runs it once more."
     assert seen.of(JobFailed) == [JobFailed("a", "test.job", 3, error)]
     assert seen.events[-2:] == [JobsReclaimed((), ("dying",)), *seen.of(JobFailed)]
-    assert parts.calls == ["asked dying", "due"] * 2 + ["asked dying"]
+    assert parts.calls == ["asked dying", "worker_gone", "due"] * 2 + ["asked dying", "worker_gone"]
     row = await parts.store.jobs.get_job("a")
     assert row is not None
     assert (row.status, row.error_message, row.retry_count) == ("failed", error, 0)
@@ -548,7 +548,7 @@ async def test_scanner_signals_an_expired_lease(parts: Parts, clock: FakeClock) 
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await scanner.run_once() == EXACT.interval_s
-    assert parts.calls == ["lease_expired", "asked dead", "due"]
+    assert parts.calls == ["lease_expired", "asked dead", "worker_gone", "due"]
 
 
 async def test_scanner_finds_running_rows_that_no_worker_renews(

@@ -3,21 +3,56 @@
 -- Lock those of the jobs $1 that have ended and whose consequences have not been applied, and return them.
 SELECT job_id, job_name, status, attempt, error_message, on_end::text AS on_end, options::text AS options
 FROM {schema}scheduled_jobs
-WHERE job_id = ANY ($1) AND finished_at IS NOT NULL AND on_end <> {only_alive}
+WHERE job_id = ANY ($1) AND finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on}
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
 -- name: clear_consequences
 -- route: caller
--- Record that the consequences of jobs that have ended are applied. "alive" is left to the worker of the attempt.
-UPDATE {schema}scheduled_jobs SET
-    on_end = CASE WHEN (on_end -> 'alive') IS NOT NULL THEN jsonb_build_object('alive', true) END
-WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
+-- Record that the consequences of jobs that have ended are applied.
+UPDATE {schema}scheduled_jobs SET on_end = NULL WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
 
 -- name: find_ended
 -- route: reserved
 -- Return at most $1 jobs that have ended and whose consequences have not been applied.
 SELECT job_id
 FROM {schema}scheduled_jobs
-WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND on_end <> {only_alive}
+WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on}
 LIMIT $1;
+
+-- name: report_ends
+-- route: caller
+-- Record that attempts ($1, $2 attempts) of jobs that were ended before have really ended, on worker $3.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
+FROM place
+WHERE job_id = ANY ($1)
+  AND finished_at IS NOT NULL
+  AND worker_id = $3
+  AND attempt = ($2::integer[])[{place}]
+  AND {may_run_on}
+RETURNING job_id;
+
+-- name: report_gone
+-- route: caller
+-- Do the same for at most $4 attempts whose worker is gone, and for those that worker $1 no longer knows.
+--
+-- $2 maps the jobs that it knows to attempts. It does not know the jobs of a claim whose answer is on its way: so
+-- only those count that ended 30 seconds ago.
+WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts)
+UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
+WHERE job_id = ANY (ARRAY (
+    SELECT job_id
+    FROM {schema}scheduled_jobs AS job
+    WHERE finished_at IS NOT NULL
+      AND on_end IS NOT NULL
+      AND {may_run_on}
+      AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
+      AND (NOT EXISTS (SELECT FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id)
+           OR worker_id = $1
+              AND finished_at < (coalesce($3, now()) - interval '30 seconds')
+              AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE)
+    LIMIT $4
+    FOR NO KEY UPDATE SKIP LOCKED
+))
+RETURNING job_id;

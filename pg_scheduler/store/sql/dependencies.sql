@@ -1,7 +1,9 @@
 -- name: lock_parents
 -- route: caller
 -- Lock the jobs that others will wait for, so that none of them ends before that is written.
-SELECT job_id, status
+--
+-- One whose attempt runs on, after it was cancelled, has not ended for them.
+SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
@@ -47,8 +49,8 @@ SELECT child_id, parent_id FROM ancestor;
 --
 -- Two parents of one job may end at the same instant, and neither transaction sees that the other one has
 -- deleted its edge. So the second one waits here, and its next statement has a newer snapshot. All transactions
--- lock in the same order.
-SELECT job_id
+-- lock in the same order. Returns whether consequences of a job wait for the jobs that it waited for.
+SELECT job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)))
 ORDER BY job_id COLLATE "C"
@@ -62,8 +64,8 @@ RETURNING parent_id, child_id, outcome;
 
 -- name: lock_jobs
 -- route: caller
--- Lock jobs.
-SELECT job_id
+-- Lock jobs, as lock_children does.
+SELECT job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
@@ -76,7 +78,8 @@ WITH broken AS (
     SELECT edge.ctid, parent.status
     FROM {schema}scheduler_after AS edge
     LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
-    WHERE edge.child_id = ANY ($1) AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL)
+    WHERE edge.child_id = ANY ($1)
+      AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL AND (parent.on_end -> 'alive') IS NULL)
 )
 DELETE FROM {schema}scheduler_after AS edge
 USING broken
@@ -97,6 +100,16 @@ UPDATE {schema}scheduled_jobs AS job SET
 WHERE job_id = ANY ($1)
   AND status = 'pending'
   AND coalesce(blocked_on, '') = 'after'
+  AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
+RETURNING job_id;
+
+-- name: end_awaited
+-- route: caller
+-- Let the consequences of those of the jobs $1, which have ended, follow that wait for no other job any more.
+UPDATE {schema}scheduled_jobs AS job SET on_end = on_end - 'alive'
+WHERE job_id = ANY ($1)
+  AND finished_at IS NOT NULL
+  AND {may_run_on}
   AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
 RETURNING job_id;
 
@@ -129,7 +142,7 @@ SELECT DISTINCT edge.child_id
 FROM {schema}scheduler_after AS edge
 LEFT JOIN {schema}scheduled_jobs AS parent ON parent.job_id = edge.parent_id
 WHERE edge.ctid >= $1::tid AND edge.ctid < $2::tid
-  AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL);
+  AND (parent.job_id IS NULL OR parent.finished_at IS NOT NULL AND (parent.on_end -> 'alive') IS NULL);
 
 -- name: blocked_jobs
 -- route: pool

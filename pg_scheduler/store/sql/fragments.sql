@@ -125,12 +125,22 @@ ON CONFLICT (job_id) DO UPDATE SET
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'schedule', 'on_failure']
+ARRAY ['replacement', 'schedule', 'on_failure', 'alive']
 
--- The consequences of a job that has ended, when they are applied and its last attempt may still run.
+-- Whether the consequences of a job that has ended wait for the real end of its last attempt, or of the job before.
 
--- fragment: only_alive
-jsonb_build_object('alive', true)
+-- fragment: may_run_on
+(on_end -> 'alive') IS NOT NULL
+
+-- Whether the consequences of a job that ends now are delayed. Its attempt runs, another job or its schedule depends
+-- on it, and its worker has a row, so that the worker or a scan reports the real end. Or it waits for the job of its
+-- schedule before: the next one then waits for that one too.
+
+-- fragment: is_awaited
+CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id' IS NOT NULL)
+            THEN EXISTS (SELECT FROM {schema}scheduler_workers AS worker
+                         WHERE worker.worker_id = scheduled_jobs.worker_id)
+        ELSE blocked_on = 'after' AND options -> 'schedule_id' IS NOT NULL END
 
 -- Whether the end of a job has more to do than to drop its replacement.
 
@@ -145,9 +155,17 @@ status      = 'cancelled',
     finished_at = coalesce($2, now()),
     lease_until = NULL,
     blocked_on  = NULL,
-    on_end      = CASE WHEN old.has_consequences THEN job.on_end END,
+    on_end      = {kept_on_end},
     errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
+
+-- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
+
+-- fragment: kept_on_end
+CASE WHEN old.is_awaited
+            THEN CASE WHEN old.has_consequences THEN job.on_end - 'replacement' ELSE jsonb_build_object() END
+                || jsonb_build_object('alive', true)
+        WHEN old.has_consequences THEN job.on_end - 'replacement' END
 
 -- The next $3 rows by id, after $1. The first condition bounds the scan of the key under any plan.
 

@@ -5,7 +5,7 @@
 -- Where its end has consequences, it is cancelled only if $3, in a transaction that applies them. SELECT ... FOR
 -- UPDATE first: RETURNING would show the new row.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NULL
     FOR UPDATE
@@ -29,7 +29,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $5, as in cancel_job.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1
     FOR UPDATE
@@ -51,7 +51,8 @@ changed AS (
                 + make_interval(secs => job.misfire_grace_time)
             ELSE job.expires_at END,
         blocked_on     = NULL,
-        on_end         = CASE WHEN old.has_consequences THEN job.on_end - 'replacement' END,
+        on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
+            WHEN old.has_consequences THEN job.on_end - 'replacement' - 'alive' END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
@@ -67,7 +68,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- route: pool
 -- Make a finished job pending and due now, its retries and crashes unused.
 --
--- The attempt number continues: it is part of the fencing token.
+-- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
 UPDATE {schema}scheduled_jobs SET
     status         = 'pending',
     execution_time = coalesce($2, now()),
@@ -80,7 +81,7 @@ UPDATE {schema}scheduled_jobs SET
     finished_at    = NULL,
     last_heartbeat = NULL,
     lease_until    = NULL
-WHERE job_id = $1 AND finished_at IS NOT NULL
+WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}
 RETURNING job_id;
 
 -- name: get_job
@@ -94,6 +95,13 @@ WHERE job_id = $1;
 -- route: reserved
 -- Return the statuses of those ids that exist.
 SELECT job_id, status FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
+
+-- name: read_revoked
+-- route: reserved
+-- Return the statuses of those ids that exist, and whether consequences wait for the end of the last attempt.
+SELECT job_id, status, finished_at IS NOT NULL AND {may_run_on} AS is_awaited
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1);
 
 -- name: list_jobs
 -- route: pool
@@ -140,7 +148,7 @@ LIMIT $2::bigint;
 -- route: pool
 -- Cancel the pending and running jobs of the ids $1 that still match the filters, as cancel_job does.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences
+    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}
     ORDER BY job_id COLLATE "C"

@@ -198,21 +198,21 @@ RETURNING schedule_id;
 
 -- name: lock_last_jobs
 -- route: caller
--- Lock those of these jobs ($1) that are unfinished, and return them: whether each waits for its first start, and
--- whether it is locked now.
+-- Lock those of these jobs ($1) that have not ended, and return them: whether each waits for its first start, and
+-- whether it is locked now. One that was cancelled ends with its attempt.
 --
 -- SKIP LOCKED: the transaction that ends a job locks the job before its schedule.
 WITH locked AS (
     SELECT job_id
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL
+    WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on})
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT job_id, status = 'pending' AND attempt = 0 AND retry_count = 0 AS waits,
     EXISTS (SELECT FROM locked WHERE locked.job_id = job.job_id) AS is_locked
 FROM {schema}scheduled_jobs AS job
-WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL;
+WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});
 
 -- name: note_job_end
 -- route: caller

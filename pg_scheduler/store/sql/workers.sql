@@ -281,7 +281,7 @@ SELECT
     (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in,
     coalesce(bool_or(overdue), false) AS overdue,
     EXISTS (SELECT FROM {schema}scheduled_jobs 
-            WHERE finished_at IS NOT NULL AND on_end IS NOT NULL AND on_end <> {only_alive}) AS ended,
+            WHERE finished_at IS NOT NULL AND on_end IS NOT NULL) AS ended,
     EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on = 'after')
         OR EXISTS (SELECT FROM {schema}scheduler_after) AS waiting,
     EXISTS (SELECT FROM {schema}scheduled_jobs WHERE blocked_on > 'after') AS blocked

@@ -42,11 +42,11 @@ class Revoker:
         lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
         if not lost:
             return
-        statuses = await self._jobs.statuses_of(list(lost))
+        found = await self._jobs.read_revoked(list(lost))
         for job_id, attempt in lost.items():
-            is_cancelled = statuses.get(job_id) is JobStatus.CANCELLED
-            reason = Revocation.CANCELLED if is_cancelled else Revocation.LOST
-            self._in_flight.revoke(job_id, attempt, reason)
+            status, is_awaited = found.get(job_id, (None, False))
+            reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
+            self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)
 
     def revoke_all(self) -> None:
         """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""

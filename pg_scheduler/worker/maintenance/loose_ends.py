@@ -5,6 +5,7 @@ The deadline scanner calls it when its scan finds such jobs; a worker without th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pg_scheduler.store.consequences import Consequences
@@ -26,23 +27,33 @@ class LooseEndsOptions:
 
 
 class LooseEnds:
-    """What remains of ended jobs after a crash or a change by hand."""
+    """What remains of ended jobs after a crash or a change by hand.
+
+    Args:
+        worker_id: This worker.
+        known: Returns the attempts that this worker runs or has not reported, by job id.
+    """
 
     def __init__(
         self,
         consequences: Consequences,
         dependencies: DependencyRepository,
+        worker_id: str,
+        known: Callable[[], Mapping[str, int]],
         options: LooseEndsOptions = LooseEndsOptions(),
     ) -> None:
         self._consequences = consequences
         self._dependencies = dependencies
+        self._worker_id = worker_id
+        self._known = known
         self._options = options
         self._position = ScanPosition()
 
     async def apply_consequences(self) -> bool:
         """Apply consequences that are left; return whether there may be more."""
         limit = self._options.max_ended
-        return await self._consequences.apply_lost(limit) == limit
+        gone = await self._consequences.report_gone(self._worker_id, self._known(), limit)
+        return limit in {gone, await self._consequences.apply_lost(limit)}
 
     async def repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""

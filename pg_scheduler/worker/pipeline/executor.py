@@ -28,6 +28,7 @@ from pg_scheduler.jobs.outcome import (
     InterruptResult,
     Result,
     ReturnResult,
+    RevokedOutcome,
     SkippedResult,
     UnrunnableResult,
     decide,
@@ -247,7 +248,9 @@ class Executor:
         if revocation is Revocation.LOST:
             self._signals.attempt_lost()
         try:
-            if not is_taken:
+            if is_taken and attempt.is_awaited:
+                self._results.put(attempt.claim, RevokedOutcome())
+            elif not is_taken:
                 self._complete(attempt.claim, result)
                 if self._results.is_full:
                     await self._results.room()

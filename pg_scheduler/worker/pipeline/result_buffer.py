@@ -18,12 +18,9 @@ from pg_scheduler.events import (
     JobCompleted,
 )
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.outcome import (
-    CompleteOutcome,
-    Outcome,
-    outcome_event,
-)
+from pg_scheduler.jobs.outcome import CompleteOutcome, Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.settlement import outcome_event
 from pg_scheduler.worker.signals import Signals
 
 __all__ = ["CompletionBatch", "OutcomeBatch", "ResultBuffer", "ResultBufferOptions"]
@@ -185,7 +182,7 @@ class ResultBuffer:
         if self._events.wants(JobCompleted):
             for claim in claims:
                 if claim.job_id not in refused:
-                    self._events.publish(outcome_event(claim, _COMPLETE, accepted=True))
+                    self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
 
     def return_completions(self, batch: CompletionBatch) -> None:
         """Move completions back from a batch."""
@@ -217,7 +214,9 @@ class ResultBuffer:
         if self.on_settled is not None:
             self.on_settled(claim for claim, _ in batch.outcomes)
         for claim, outcome in batch.outcomes:
-            self._events.publish(outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted))
+            event = outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted)
+            if event is not None:
+                self._events.publish(event)
 
     def return_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes back from a batch."""

@@ -24,13 +24,11 @@ from pg_scheduler.jobs.outcome import (
     Outcome,
     ReleaseOutcome,
     RetryOutcome,
-    RowChange,
+    RevokedOutcome,
     SkipOutcome,
-    outcome_event,
-    reclaim_change,
-    row_change,
 )
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.settlement import RowChange, outcome_event, reclaim_change, row_change
 
 CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
 ERROR = ValueError("no")
@@ -73,6 +71,11 @@ def test_every_outcome_has_the_expected_row_change_and_event(
     assert row_change(7, outcome) == change
     assert outcome_event(CLAIM, outcome, accepted=True) == event
     assert outcome_event(CLAIM, outcome, accepted=False) == JobLost("id", "name", 7)
+
+
+def test_attempt_of_a_job_that_was_ended_before_has_no_event() -> None:
+    assert row_change(7, RevokedOutcome()) == RowChange(7, JobStatus.CANCELLED, is_revoked=True)
+    assert outcome_event(CLAIM, RevokedOutcome(), accepted=False) is None
 
 
 def errors_of(change: RowChange) -> list[str]:
