@@ -24,6 +24,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.migrate import migrate
+from pg_scheduler.triggers import Every
 from tests.docs.test_files import FILES
 from tests.support.worker import Recorder
 
@@ -242,6 +243,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
         ignore = ConflictResolution.IGNORE
         assert await scheduler.schedule(work, **job, conflict_resolution=ignore) == "own"  # type: ignore[arg-type]
         await scheduler.schedule_job("app.work", now(), {"args": [1]}, job_id="by name")
+        await scheduler.enqueue(work, delay=60, metadata={"tenant": 7})
         assert await scheduler.trigger_periodic_job("sweep")
         for resolution in (ConflictResolution.RAISE, ignore):
             specs = [JobSpec(work, now()) for _ in range(150)]
@@ -253,7 +255,7 @@ async def test_enqueuer_role_can_schedule(roles: Roles) -> None:
         await asyncio.gather(*[scheduler.schedule(work, execution_time=now()) for _ in range(10)])
         await scheduler.shutdown()
     await listener.remove_listener(channel, receive)
-    assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 467
+    assert await listener.fetchval("SELECT count(*) FROM jobs.scheduled_jobs WHERE status = 'pending'") == 468
     await workers.release(listener)
 
 
@@ -271,6 +273,11 @@ CALLS: list[Callable[[Scheduler], object]] = [
     lambda scheduler: scheduler.schedule(
         work, execution_time=now(), job_id="other", conflict_resolution=ConflictResolution.REPLACE
     ),
+    lambda scheduler: scheduler.enqueue(work, after=["other"]),
+    lambda scheduler: scheduler.enqueue(work, keep_result=timedelta(hours=1)),
+    lambda scheduler: scheduler.get_job_result("other", wait=False),
+    lambda scheduler: scheduler.schedules.add(work, Every(hours=1)),
+    lambda scheduler: scheduler.tasks.pause("app.work"),
     lambda scheduler: scheduler.get_job("other"),
     lambda scheduler: scheduler.list_jobs(),
     lambda scheduler: scheduler.count_jobs(),
