@@ -7,8 +7,8 @@ BackgroundScheduler                                      here
 ``start()``                                              ``start()``
 ``add_job(f, "date", run_date=..., id=...,``             ``schedule(f, execution_time=..., job_id=...,``
 ``replace_existing=True)``                               ``conflict_resolution=...)``
-``add_job(f, "interval", minutes=30, max_instances=1)``  ``@periodic(every=..., use_advisory_lock=True)``
-``modify_job(id, next_run_time=now)``                    ``trigger_periodic_job(key)``
+``add_job(f, "interval", minutes=30, max_instances=1)``  ``@periodic(every=..., overlap=Overlap.SKIP)``
+``modify_job(id, next_run_time=now)``                    ``schedules.trigger(id)``
 ``get_jobs()``, ``remove_job(id)``                       ``list_jobs()``, ``cancel_job(id)``
 ``add_listener(f, EVENT_JOB_ERROR)``                     ``subscribe(f, JobFailed)``
 ======================================================== ========================================
@@ -25,13 +25,13 @@ of them sends it.
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from flask import Flask, request
 from werkzeug.exceptions import NotFound
 
-from pg_scheduler import ConflictResolution, Job, JobStatus, job, periodic
+from pg_scheduler import ConflictResolution, Job, Overlap, job, periodic
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.sync import SyncScheduler
 
@@ -46,7 +46,7 @@ def send_reminder(to: str, text: str) -> None:
     print(f"to {to}: {text}", flush=True)
 
 
-@periodic(every=timedelta(minutes=30), dedup_key="reminders.report", use_advisory_lock=True)
+@periodic(every=timedelta(minutes=30), dedup_key="reminders.report", overlap=Overlap.SKIP)
 async def report() -> None:
     """Print that the service runs."""
     print("report", flush=True)
@@ -80,7 +80,7 @@ def create_app() -> Flask:
         given = request.get_json()
         scheduler.schedule(
             send_reminder,
-            execution_time=datetime.fromisoformat(given["at"]).astimezone(UTC),
+            execution_time=datetime.fromisoformat(given["at"]),  # with its time zone
             args=given["args"],
             job_id=name,
             conflict_resolution=ConflictResolution.REPLACE,
@@ -93,8 +93,7 @@ def create_app() -> Flask:
 
     @app.get("/reminders")
     def list_pending() -> list[str]:
-        pending = scheduler.list_jobs(status=JobStatus.PENDING, job_name="reminders.send")
-        return [each.job_id for each in pending]
+        return [each.job_id for each in scheduler.list_jobs(status="pending", job_name="reminders.send")]
 
     @app.delete("/reminders/<name>")
     def delete(name: str) -> dict[str, Any]:
@@ -103,6 +102,6 @@ def create_app() -> Flask:
 
     @app.post("/report")
     def report_now() -> dict[str, Any]:
-        return {"id": scheduler.trigger_periodic_job("reminders.report")}
+        return {"id": scheduler.schedules.trigger("reminders.report")}
 
     return app
