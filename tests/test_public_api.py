@@ -308,7 +308,7 @@ def test_public_value_has_its_fields_in_the_documented_order(value: type, first_
 
 
 PRIVATE_PACKAGES = {"api", "enqueue", "jobs", "schedules", "store", "worker"}
-PRIVATE_MODULES = {"scheduler", "settings", "sqlbuiltins", "sqltext", "version"}
+PRIVATE_MODULES = {"blocking", "scheduler", "settings", "sqlbuiltins", "sqltext", "version"}
 """Modules whose public names `pg_scheduler` exports."""
 
 PROGRAMS = sorted((ROOT / "examples").glob("**/*.py"))

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 MAX_DEADLINE_S: Final = 1e9
 """The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
 
-__all__ = ["CurrentJob", "Report", "cancellation", "current", "current_job"]
+__all__ = ["CurrentJob", "GetScheduler", "Report", "cancellation", "current", "current_job"]
+
+GetScheduler: TypeAlias = "Callable[[], Scheduler]"
+"""Returns the Scheduler to the thread that calls it."""
 
 Report: TypeAlias = Callable[[Claim, JobProgress], None]
 """Takes the progress of an attempt, from any thread."""
@@ -52,8 +55,7 @@ class CurrentJob:
     """When this attempt was due."""
     deadline: datetime | None
     """When the timeout of the attempt expires; None for no timeout."""
-    scheduler: Scheduler = field(repr=False, compare=False)
-    """The Scheduler that runs the attempt, so that jobs can schedule jobs."""
+    _get_scheduler: GetScheduler = field(repr=False, compare=False)
     schedule_id: str | None = field(default=None, kw_only=True)
     """The schedule that enqueued the job; None for other jobs."""
     fire_time: datetime | None = field(default=None, kw_only=True)
@@ -68,8 +70,24 @@ class CurrentJob:
         return metadata_of(self._task_data)
 
     @property
+    def scheduler(self) -> Scheduler:
+        """The Scheduler that runs the attempt, so that jobs can schedule jobs.
+
+        In a thread its methods block, as those of `SyncScheduler` do; `current_scheduler()` of
+        ``pg_scheduler.sync`` returns it with their types.
+
+        Raises:
+            NotRunningError: The job runs in a process.
+        """
+        return self._get_scheduler()
+
+    @property
     def pool(self) -> asyncpg.Pool[Any]:
-        """The asyncpg pool of that Scheduler."""
+        """The asyncpg pool of that Scheduler, which only the event loop of the worker can use.
+
+        Raises:
+            NotRunningError: The job runs in a process.
+        """
         return self.scheduler.db_pool
 
     @property
@@ -117,9 +135,9 @@ class CurrentJob:
             self._report(progress)
 
 
-current: Final[ContextVar[tuple[Claim, float, Scheduler, Report]]] = ContextVar("pg_scheduler_current_job")
-"""The claim, the start of its attempt in seconds since 1970, the Scheduler and the receiver of its progress,
-set for every job."""
+current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report]]] = ContextVar("pg_scheduler_current_job")
+"""The claim, the start of its attempt in seconds since 1970, the source of the Scheduler and the receiver of
+its progress, set for every job."""
 
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""
@@ -137,7 +155,7 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        claim, began, scheduler, report = current.get()
+        claim, began, get_scheduler, report = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
@@ -151,7 +169,7 @@ def current_job() -> CurrentJob:
     return CurrentJob(
         *about,
         deadline,
-        scheduler,
+        get_scheduler,
         cancellation.get(None),
         claim.task_data,
         partial(report, claim),

@@ -4,8 +4,9 @@
 runs the event loop; the first call starts it.
 """
 
+from pg_scheduler.sync.current import current_scheduler
 from pg_scheduler.sync.scheduler import SyncScheduler
 
-__all__ = ["SyncScheduler"]
+__all__ = ["SyncScheduler", "current_scheduler"]
 
-SyncScheduler.__module__ = __name__
+SyncScheduler.__module__ = current_scheduler.__module__ = __name__

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from pg_scheduler.blocking import derive
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.sync.derive import derive
 
 __all__ = ["BlockingMethods", "Settings"]
 

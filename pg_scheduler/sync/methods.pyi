@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 
+from pg_scheduler.blocking import Blocking, BlockingFacet, BlockingIterator
 from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import Call
@@ -29,7 +30,6 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
-from pg_scheduler.sync.derive import Blocking, BlockingFacet, BlockingIterator
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -11,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Generic, TypeVar, overload
 
+from pg_scheduler.blocking import result_of
 from pg_scheduler.events.log import logger, record_fields
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -19,29 +19,12 @@ with suppress(ImportError):  # later, it could not be imported once the main thr
 
     new_event_loop = uvloop.new_event_loop  # hands calls over faster
 
-__all__ = ["CLOSED", "Portal", "check_may_block"]
+__all__ = ["CLOSED", "Portal"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create another one"
-
-
-def check_may_block(name: str) -> None:
-    """Raise RuntimeError if an event loop runs in the thread of the caller."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(
-        f"SyncScheduler.{name}() would block the event loop of this thread; await the method of a Scheduler "
-        f"instead, or call await asyncio.to_thread(scheduler.{name}, ...)"
-    )
-
-
-async def _result_of(function: Callable[[], Any]) -> Any:
-    result = function()
-    return await result if inspect.isawaitable(result) else result
 
 
 class Portal(Generic[R]):
@@ -112,7 +95,7 @@ class Portal(Generic[R]):
         Raises:
             RuntimeError: The portal was closed.
         """
-        call = _result_of(function)
+        call = result_of(function)
         try:
             return asyncio.run_coroutine_threadsafe(call, self._loop)
         except RuntimeError:  # the loop is closed

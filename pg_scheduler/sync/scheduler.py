@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from pg_scheduler.blocking import check_may_block
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.sync.methods import BlockingMethods, Settings
-from pg_scheduler.sync.portal import CLOSED, Portal, check_may_block
+from pg_scheduler.sync.portal import CLOSED, Portal
 from pg_scheduler.sync.uwsgi import check_uwsgi_threads
 
 __all__ = ["SyncScheduler"]

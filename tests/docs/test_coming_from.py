@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 import pg_scheduler
-from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, triggers
+from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, sync, triggers
 from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.api.tasks import Tasks
 from tests.docs.snippets import ROOT
@@ -113,7 +113,7 @@ def test_migration_page_names_everything_of_apscheduler(heading: str, names: str
 
 def own_names() -> set[str]:
     """Return the names of public classes, functions, methods, fields and parameters of this library."""
-    names = {*pg_scheduler.__all__, *events.__all__, *triggers.__all__, "SyncScheduler", "TestScheduler"}
+    names = {*pg_scheduler.__all__, *events.__all__, *sync.__all__, *triggers.__all__, "TestScheduler"}
     classes = (CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, Schedules, Tasks, triggers.Trigger)
     members = [(name, getattr(cls, name)) for cls in classes for name in dir(cls) if name[0] != "_"]
     values = [getattr(module, name) for module in (pg_scheduler, events, triggers) for name in module.__all__]

@@ -14,8 +14,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.blocking import Blocking, derive, members_of
 from pg_scheduler.sync import SyncScheduler
-from pg_scheduler.sync.derive import Blocking, derive, members_of
 from pg_scheduler.sync.portal import Portal
 from tests.support.facets import Face
 from tools.reference.__main__ import COMMAND

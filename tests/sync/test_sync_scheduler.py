@@ -104,7 +104,9 @@ def test_context_variables_of_the_caller_reach_the_call(scheduler: SyncScheduler
 @pytest.mark.parametrize("name", ["schedule", "count_jobs", "get_periodic_jobs", "close"])
 async def test_call_raises_when_an_event_loop_runs_in_the_thread(dsn: str, name: str) -> None:
     scheduler = SyncScheduler(dsn)
-    with pytest.raises(RuntimeError, match=rf"SyncScheduler\.{name}\(\) would block .*asyncio\.to_thread"):
+    with pytest.raises(
+        RuntimeError, match=rf"{name}\(\) of a SyncScheduler would block .*asyncio\.to_thread"
+    ):
         getattr(scheduler, name)()
     assert await asyncio.to_thread(lambda: scheduler.count_jobs().pending) == 0
     await asyncio.to_thread(scheduler.close)

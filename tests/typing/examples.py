@@ -37,7 +37,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import Event, EventStream, JobCompleted, JobFailed
-from pg_scheduler.sync import SyncScheduler
+from pg_scheduler.sync import SyncScheduler, current_scheduler
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -60,6 +60,13 @@ async def send(to: str, *, copies: int = 1) -> bool:
     assert_type(current_job().scheduler, Scheduler)
     await current_job().scheduler.enqueue(report)
     return bool(to) and copies > 0
+
+
+@job()
+def resize(path: str) -> None:
+    assert_type(current_scheduler().enqueue(send, args=(path,)), str)
+    assert_type(current_scheduler().count_jobs(), JobCounts)
+    current_scheduler().enqueue(send, connection=None)  # type: ignore[call-arg]
 
 
 @periodic(every=timedelta(minutes=5), priority=JobPriority.LOW)

@@ -34,6 +34,10 @@ def note_typed(path: Path, when: datetime) -> None:
     write(str(path), f"{type(path).__name__} {when.year}")
 
 
+def note_metadata(path: str) -> None:
+    write(path, repr(current_job().metadata))
+
+
 async def note_async(path: str) -> None:
     write(path, "async")
 

@@ -16,6 +16,7 @@ import pytest
 from pg_scheduler import ProcessExecutor
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed, JobReleased, JobRetried
+from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
@@ -49,7 +50,7 @@ class Bench:
     ) -> asyncio.Task[None]:
         name = f"test.{func.__name__}"
         self.parts.tasks.register(func, name=name, options=TaskOptions(executor="process"))
-        job = new_job(job_id, name, task_data=encode(args, kwargs or {}), **values)
+        job = new_job(job_id, name, **{"task_data": encode(args, kwargs or {})} | values)
         (held,) = await claim(self.parts.store, job)
         return self.executor.submit(held)
 
@@ -102,6 +103,17 @@ async def test_process_runs_a_function_with_its_arguments_and_current_job(
     pid, *rest = ast.literal_eval(path.read_text())
     assert pid != os.getpid()
     assert rest == ["a", 1, True, (1, None), {"key": [2.5]}]
+
+
+async def test_process_receives_the_metadata_with_its_trace_headers(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "metadata"
+    metadata = {
+        "tenant": 7,
+        "trace": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    }
+    task_data = with_metadata(encode((str(path),), {}), {}, metadata)
+    assert isinstance(await bench.run(processes.note_metadata, task_data=task_data), JobCompleted)
+    assert ast.literal_eval(path.read_text()) == metadata
 
 
 async def test_process_is_used_again_until_it_has_run_its_jobs(
@@ -157,7 +169,7 @@ async def test_exception_in_a_process_keeps_its_name_text_class_and_traceback(
 async def test_scheduler_of_the_job_is_not_available_in_a_process(bench: Bench) -> None:
     event = await bench.run(processes.use_scheduler)
     assert isinstance(event, JobFailed)
-    assert "current_job().scheduler is not available in a process" in event.error
+    assert "current_job().scheduler and .pool are not available in a process" in event.error
 
 
 async def test_log_records_of_a_process_reach_the_handlers_of_the_worker(

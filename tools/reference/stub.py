@@ -24,7 +24,7 @@ __all__ = ["STUB", "stub"]
 
 STUB: Final = ROOT / "pg_scheduler" / "sync" / "methods.pyi"
 LEFT_OUT: Final = "connection"
-DERIVE: Final = "pg_scheduler.sync.derive"
+DERIVE: Final = "pg_scheduler.blocking"
 
 HEADER: Final = '''\
 """The blocking methods of `SyncScheduler`, for type checkers; written by ``python -m tools.reference``."""

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pg_scheduler.errors import ConfigurationError
@@ -27,6 +28,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.scheduler import SchedulerOfJobs
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ class CallRunner:
         self._report_progress = report
         self._stop_grace = stop_grace
         self._max_crashes = max_crashes
+
+    @cached_property
+    def get_scheduler(self) -> SchedulerOfJobs:
+        """Returns the Scheduler to jobs; made by the first of them, in the event loop."""
+        return SchedulerOfJobs(self._scheduler)
 
     async def run(
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -109,7 +116,7 @@ class CallRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        current.set((claim, time.time(), self._scheduler, self._report_progress))
+        current.set((claim, time.time(), self.get_scheduler, self._report_progress))
         call = JobCall(
             claim,
             task.func,

@@ -104,7 +104,6 @@ class Executor:
         self._progress = progress
         self.in_flight = in_flight
         self._policy = policy
-        self._scheduler = scheduler
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
         self._max_result_bytes = max_result_bytes
@@ -309,7 +308,7 @@ class Executor:
             return ErrorResult(error)
         if task.executor != ASYNC:
             return await self._calls.run(attempt, task, args, kwargs)
-        current.set((claim, time.time(), self._scheduler, self._progress.report))
+        current.set((claim, time.time(), self._calls.get_scheduler, self._progress.report))
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)

@@ -35,14 +35,12 @@ PROGRESS_GAP_S: Final = 0.1
 """Seconds between two messages about the progress of a job."""
 
 
-class _NoScheduler:
-    """Stands for the Scheduler of the job, which is in the parent."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NotRunningError(
-            "current_job().scheduler is not available in a process; use executor='thread', or create a "
-            "Scheduler of your own"
-        )
+def _no_scheduler() -> NoReturn:
+    """Raise NotRunningError: the Scheduler of the job is in the parent."""
+    raise NotRunningError(
+        "current_job().scheduler and .pool are not available in a process; use executor='thread', or create "
+        "a SyncScheduler(dsn) of pg_scheduler.sync in the function"
+    )
 
 
 class _Flag:
@@ -129,7 +127,7 @@ class _Child:
     def _execute(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             claim = claim_from(message["claim"])
-            current.set((claim, time.time(), cast("Any", _NoScheduler()), self._progress.report))
+            current.set((claim, time.time(), _no_scheduler, self._progress.report))
             cancellation.set(self._flag)
             func: Any = import_module(message["module"])
             for part in message["path"].split("."):

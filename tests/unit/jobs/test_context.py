@@ -8,13 +8,12 @@ from typing import cast
 
 import pytest
 
-from pg_scheduler import Scheduler
-from pg_scheduler.jobs.context import CurrentJob, current, current_job
+from pg_scheduler.jobs.context import CurrentJob, GetScheduler, current, current_job
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
-SCHEDULER = cast("Scheduler", object())
+SCHEDULER = cast("GetScheduler", object())
 CLAIM = Claim("id", "name", "function", 3, DUE, "{}", 5, 0, 0, None, None)
 
 

@@ -2,15 +2,16 @@
 
 A coroutine function becomes a function that blocks, an asynchronous iterator becomes an iterator, and a facet
 (an attribute whose class has coroutine functions) becomes a property whose class is derived likewise. Other
-functions run in the portal too. Signatures stay, except for ``connection=``: the portal cannot use a
-connection of another event loop.
+functions run in that event loop too. Signatures stay, except for ``connection=``: the event loop cannot use a
+connection of another one.
 
-Members are derived when this package is imported, so none is missing. Type checkers read ``methods.pyi``,
-which ``python -m tools.reference`` writes.
+`SyncScheduler` and the Scheduler that jobs in threads see are derived. Type checkers read
+``sync/methods.pyi``, which ``python -m tools.reference`` writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import re
@@ -19,11 +20,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
-from pg_scheduler.sync.portal import Portal, check_may_block
-
-__all__ = ["Blocking", "BlockingFacet", "BlockingIterator", "Member", "derive", "members_of"]
+__all__ = [
+    "Blocking",
+    "BlockingFacet",
+    "BlockingIterator",
+    "Caller",
+    "Member",
+    "check_may_block",
+    "derive",
+    "members_of",
+    "result_of",
+]
 
 T = TypeVar("T")
 
@@ -34,6 +43,42 @@ END: Final = object()
 
 ASYNC_ITERATOR: Final = re.compile(r"(?:\w+\.)?Async(?:Iterator|Iterable|Generator)\[")
 SECTION: Final = re.compile(r"^(?:Args|Attributes|Returns|Yields|Raises|Examples?):{1,2}$", re.MULTILINE)
+
+
+class Caller(Protocol):
+    """Calls functions in the event loop of another thread."""
+
+    @property
+    def resource(self) -> Any:
+        """The object whose members are derived."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether functions can be called."""
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call the function, and block until it has returned or its coroutine has ended."""
+
+    def submit(self, function: Callable[[], Any]) -> object:
+        """Call the function, and do not wait."""
+
+
+def check_may_block(name: str, owner: str = "a SyncScheduler") -> None:
+    """Raise RuntimeError if an event loop runs in the thread of the caller."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"{name}() of {owner} would block the event loop of this thread; await the method of a Scheduler "
+        f"instead, or call await asyncio.to_thread(scheduler.{name}, ...)"
+    )
+
+
+async def result_of(function: Callable[[], Any]) -> Any:
+    """Return what a function returned, or the result of its coroutine."""
+    result = function()
+    return await result if inspect.isawaitable(result) else result
 
 
 @dataclass(frozen=True)
@@ -86,18 +131,20 @@ class BlockingIterator(Iterator[T]):
     """Iterates over an asynchronous iterator in a portal; each step blocks until the next item.
 
     Args:
-        portal: The portal in which the source was made.
+        portal: The caller in whose event loop the source was made.
         source: The asynchronous iterator.
         name: The method that returned it.
+        owner: The object with the method, for errors.
     """
 
-    def __init__(self, portal: Portal[Any], source: AsyncIterator[T], name: str) -> None:
+    def __init__(self, portal: Caller, source: AsyncIterator[T], name: str, owner: str) -> None:
         self._portal = portal
         self._source = source
         self._name = name
+        self._owner = owner
 
     def __next__(self) -> T:
-        check_may_block(self._name)
+        check_may_block(self._name, self._owner)
         item: Any = self._portal.call(functools.partial(anext, self._source, END))
         if item is END:
             raise StopIteration
@@ -117,8 +164,13 @@ class BlockingIterator(Iterator[T]):
 class Blocking:
     """The base of derived classes."""
 
-    def _portal(self) -> Portal[Any]:
-        """Return the portal, open."""
+    @property
+    def _owner_name(self) -> str:
+        """The object, for errors."""
+        return "a SyncScheduler"
+
+    def _portal(self) -> Caller:
+        """Return the caller of functions, open."""
         raise NotImplementedError
 
     def _target(self) -> Any:
@@ -130,11 +182,11 @@ class Blocking:
         return self._target()
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        check_may_block(name)
+        check_may_block(name, self._owner_name)
         return self._portal().call(functools.partial(getattr(self._target(), name), *args, **kwargs))
 
     def _iterate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingIterator[Any]:
-        return BlockingIterator(self._portal(), self._call(name, args, kwargs), name)
+        return BlockingIterator(self._portal(), self._call(name, args, kwargs), name, self._owner_name)
 
 
 class BlockingFacet(Blocking):
@@ -149,7 +201,11 @@ class BlockingFacet(Blocking):
         self._owner = owner
         self._name = name
 
-    def _portal(self) -> Portal[Any]:
+    @property
+    def _owner_name(self) -> str:
+        return self._owner._owner_name  # noqa: SLF001
+
+    def _portal(self) -> Caller:
         return self._owner._portal()  # noqa: SLF001 - of the same family
 
     def _target(self) -> Any:
@@ -199,7 +255,7 @@ def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
     def blocking(self: Blocking, *args: Any, **kwargs: Any) -> Any:
         if lacks_one and LEFT_OUT in kwargs:
             raise TypeError(
-                f"{name}() of a SyncScheduler has no parameter {LEFT_OUT!r}: its statements run on "
+                f"{name}() of {self._owner_name} has no parameter {LEFT_OUT!r}: its statements run on "
                 "connections of its own; call it after your transaction has committed"
             )
         if is_by_hand:

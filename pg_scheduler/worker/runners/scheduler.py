@@ -1,0 +1,156 @@
+"""The Scheduler as jobs see it: asynchronous in the event loop of the worker, blocking in other threads.
+
+A blocking call runs in the event loop of the worker, on the pool of the worker. While the thread waits, it
+checks that the event loop runs on and that its attempt has not been cancelled, so no call waits without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, wait
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pg_scheduler.blocking import Blocking, Caller, check_may_block, derive, result_of
+from pg_scheduler.errors import JobCancelledError, NotRunningError
+from pg_scheduler.jobs.context import cancellation
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+
+__all__ = ["SchedulerOfJobs"]
+
+CHECK_INTERVAL_S: Final = 0.2
+"""Seconds between two checks of a thread that waits."""
+
+ENDED: Final = (
+    "the event loop of the worker has ended, so this job in a thread cannot call its Scheduler; end the job "
+    "when current_job().is_cancelled is true"
+)
+
+
+class SchedulerOfJobs:
+    """Returns the Scheduler to the jobs of a worker. Create it in the event loop of the worker.
+
+    Args:
+        scheduler: The Scheduler that runs the jobs.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._loop = asyncio.get_running_loop()
+        self._blocking: object = None
+
+    def __call__(self) -> Scheduler:
+        """Return the Scheduler in the event loop of the worker; one with blocking methods elsewhere."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            return self._scheduler
+        if self._blocking is None:
+            cls: Any = type(self._scheduler)  # mypy: "not hashable"
+            self._blocking = _blocking_class(cls)(_Calls(self._loop, self._scheduler))
+        return cast("Scheduler", self._blocking)
+
+
+class _Calls:
+    """Calls functions in the event loop of the worker, from the threads of its jobs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scheduler: Scheduler) -> None:
+        self._loop = loop
+        self.resource = scheduler
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._loop.is_closed()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call the function, and block until its coroutine has ended, or is cancelled with the attempt.
+
+        A call that begins after the cancellation is not interrupted: the job may have to clean up.
+
+        Raises:
+            JobCancelledError: The attempt was cancelled during the call.
+            NotRunningError: The event loop has ended.
+            BaseException: The error of the function.
+        """
+        flag = cancellation.get(None)
+        may_interrupt = flag is not None and not flag.is_cancelled
+        future = self.submit(function)
+        was_stopped = False
+        try:
+            while not wait([future], CHECK_INTERVAL_S).done:
+                if may_interrupt and flag is not None and flag.is_cancelled:
+                    raise JobCancelledError(
+                        "the job was cancelled during a call of current_job().scheduler: it timed out, was "
+                        "cancelled, or its worker shuts down; the call may have taken effect"
+                    )
+                is_stopped = not self._loop.is_running()
+                if is_stopped and was_stopped:  # asyncio.run() pauses it for a moment at its end
+                    raise NotRunningError(ENDED)
+                was_stopped = is_stopped
+            return future.result()
+        except CancelledError:
+            raise NotRunningError(ENDED) from None
+        finally:
+            future.cancel()  # without effect after its end
+            del future  # its error refers to this frame
+
+    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+        """Call the function with the context variables of the caller, and do not wait.
+
+        Raises:
+            NotRunningError: The event loop is closed.
+        """
+        call = result_of(function)
+        try:
+            return asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError:
+            call.close()
+            raise NotRunningError(ENDED) from None
+
+
+class _BlockingScheduler(Blocking):
+    """The base of the classes derived from those of Schedulers."""
+
+    def __init__(self, calls: Caller) -> None:
+        self._calls = calls
+
+    @property
+    def db_pool(self) -> object:
+        """The asyncpg pool, for the event loop of the worker."""
+        return self._source().db_pool
+
+    def __repr__(self) -> str:
+        return f"<blocking methods of {self._calls.resource!r}>"
+
+    @property
+    def _owner_name(self) -> str:
+        return "current_job().scheduler in a thread"
+
+    def _portal(self) -> Caller:
+        return self._calls
+
+    def _register(self, func: Any = None, **options: Any) -> Any:
+        def add(function: Any) -> Any:
+            return self._call("register", (function,), options)
+
+        return add if func is None else add(func)
+
+    def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
+        stop: Callable[[], None] = self._call("subscribe", arguments, options)
+
+        def unsubscribe() -> None:
+            check_may_block("unsubscribe", self._owner_name)
+            self._calls.call(stop)
+
+        return unsubscribe
+
+
+@cache
+def _blocking_class(cls: type) -> type[Any]:
+    """Return the class with the members of a Scheduler, blocking."""
+    return derive(cls, "BlockingScheduler", _BlockingScheduler, by_hand=("register", "subscribe"))
