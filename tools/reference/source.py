@@ -6,7 +6,7 @@ The source is parsed, not imported, so that the result does not depend on the ve
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -60,13 +60,18 @@ def _text(module: str) -> str:
 
 
 @cache
+def _lines(module: str) -> Sequence[bytes]:
+    return _text(module).encode().split(b"\n")
+
+
+@cache
 def _tree(module: str) -> ast.Module:
     return ast.parse(_text(module))
 
 
 def forget_files() -> None:
     """Read every file again."""
-    for cached in (_file, _text, _tree, public_names):
+    for cached in (_file, _text, _lines, _tree, public_names):
         cached.cache_clear()
 
 
@@ -177,7 +182,13 @@ class Definition:
 
     def source(self, node: ast.AST) -> str:
         """Return the source of a node in one line."""
-        return " ".join((ast.get_source_segment(_text(self.module), node) or ast.unparse(node)).split())
+        if not isinstance(node, ast.expr | ast.stmt | ast.arg) or node.end_lineno is None:
+            return " ".join(ast.unparse(node).split())
+        # As ast.get_source_segment() does, which would split the file into lines each time.
+        lines = list(_lines(self.module)[node.lineno - 1 : node.end_lineno])
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return " ".join(b"\n".join(lines).decode().split())
 
     def decorators(self) -> list[str]:
         """Return the decorator of a dataclass, without what users need not know."""
