@@ -15,7 +15,7 @@ from math import lcm
 from pg_scheduler.triggers.base import INSTANT, Search, Trigger, end_of_search, next_fire_time, to_utc
 from pg_scheduler.triggers.interval import Every, FixedDelay
 from pg_scheduler.triggers.kinds import trigger_kind
-from pg_scheduler.triggers.part import Part, Unordered, check_parts, parts_of
+from pg_scheduler.triggers.part import Part, Unordered, check_count, check_parts, parts_of
 from pg_scheduler.triggers.sets import (
     Complement,
     DuringSet,
@@ -252,6 +252,7 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
                 f"'{each}' cannot be combined with a trigger; a FixedDelay combines with During only"
             )
         found += (one for one in (each.triggers if isinstance(each, kind) else [each]) if one not in found)
+        check_count(len(found))  # now: each further one is compared with all of them
     if not found:
         raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
     return tuple(found)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["MAX_DEPTH", "MAX_PARTS", "Part", "Unordered", "check_parts", "parts_of"]
+__all__ = ["MAX_DEPTH", "MAX_PARTS", "Part", "Unordered", "check_count", "check_parts", "parts_of"]
 
 MAX_PARTS: Final = 100
 """Triggers and sets that one trigger may combine, itself included."""
@@ -94,6 +94,19 @@ def parts_of(part: Part) -> list[Part]:
     return found
 
 
+def check_count(parts: int) -> None:
+    """Check the number of parts of a combination.
+
+    Raises:
+        ValueError: There are too many.
+    """
+    if parts > MAX_PARTS:
+        raise ValueError(
+            f"the combination has more than {MAX_PARTS} parts; pass several dates or instants to one "
+            "During or At"
+        )
+
+
 def check_parts(whole: Part) -> None:
     """Check the number and the nesting of the parts of a combination.
 
@@ -105,11 +118,7 @@ def check_parts(whole: Part) -> None:
     while level:
         count += len(level)
         depth += 1
-        if count > MAX_PARTS:
-            raise ValueError(
-                f"the combination has more than {MAX_PARTS} parts; pass several dates or instants to one "
-                "During or At"
-            )
+        check_count(count)
         if depth > MAX_DEPTH:
             raise ValueError(f"the combination is nested deeper than {MAX_DEPTH} levels; flatten it")
         level = [part for each in level for part in parts_of(each)]

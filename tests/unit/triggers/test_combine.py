@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from functools import reduce
 from operator import and_, or_, sub
@@ -179,6 +179,34 @@ def test_combinations_raise_when_they_are_too_large() -> None:
         reduce(and_, [WEEKEND] * 20, hours[0])
     with pytest.raises(ValueError, match="more than 100 parts"):
         reduce(or_, [During(dates=(date(2024, 1, 1) + day * DAY,)) for day in range(200)])
+
+
+@dataclass(frozen=True)
+class Compared(Trigger):
+    """Counts how often it is compared."""
+
+    number: int
+    comparisons: list[int] = field(default_factory=list, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        self.comparisons.append(1)
+        return self is other
+
+    def __hash__(self) -> int:
+        raise NotImplementedError
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [AnyOf, AllOf])
+def test_combination_compares_few_of_its_members_when_they_are_too_many(
+    kind: type[AnyOf] | type[AllOf],
+) -> None:
+    comparisons: list[int] = []
+    with pytest.raises(ValueError, match="more than 100 parts"):
+        kind(tuple(Compared(number, comparisons) for number in range(2000)))
+    assert len(comparisons) < 2 * 101 * 101
 
 
 def test_fixed_delay_counts_from_the_given_instant() -> None:
