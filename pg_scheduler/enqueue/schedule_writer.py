@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.jobs.stored_json import is_equal_json
 from pg_scheduler.schedules.definition import Definition, restarted, retimed
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
@@ -249,7 +249,7 @@ def _with_definition_of(new: ScheduleRow, old: ScheduleRow) -> ScheduleRow:
 
 def _unless_equal(new: str, old: str) -> str:
     """Return the new JSON, or the old one if it has the same value: the database writes it in its own way."""
-    return old if json.loads(new) == json.loads(old) else new
+    return old if is_equal_json(new, old) else new
 
 
 def _trigger_or_none(row: ScheduleRow) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -15,6 +14,7 @@ from pg_scheduler.errors import JobCancelledError
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.progress import JobProgress, checked_progress
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.stored_json import object_from
 
 if TYPE_CHECKING:
     import asyncpg
@@ -180,9 +180,7 @@ def current_job() -> CurrentJob:
 
 def _origin(options: str | None) -> tuple[str | None, datetime | None]:
     """Return the schedule and the fire time of a job."""
-    found = None if options is None else json.loads(options)
-    if not isinstance(found, dict):
-        return None, None
+    found = object_from(options)
     schedule_id, fire_time = found.get("schedule_id"), found.get("fire_time")
     instant = None
     if isinstance(fire_time, str):

@@ -19,6 +19,7 @@ from pg_scheduler.errors import (
 from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.payload import encode_value
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
 __all__ = ["JobError", "JobResult", "KeptResult", "NoValue", "keep_seconds", "kept_error", "kept_value"]
@@ -154,11 +155,7 @@ def keep_seconds(options: str | None) -> float | None:
     """Return how long the result of a job is kept, from its options; None if it is not kept."""
     if options is None:
         return None
-    try:
-        found = json.loads(options)
-    except RecursionError:  # written by hand
-        return None
-    seconds = found.get("keep_result") if isinstance(found, dict) else None
+    seconds = object_from(options).get("keep_result")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         return None
     return float(min(seconds, MAX_KEEP_S))

@@ -12,6 +12,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import check_size, encode
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -116,7 +117,7 @@ class Definition:
         if not isinstance(self.metadata, Unset):
             changes["metadata"] = check_size(_metadata_text(self.metadata), max_bytes)
         if options := self._options():
-            changes["options"] = json.dumps(_object(row.options) | options)
+            changes["options"] = json.dumps(object_from(row.options) | options)
         new = replace(row, **changes)
         if given & {"overlap", "catch_up"}:
             within = None if new.catch_up_seconds is None else timedelta(seconds=new.catch_up_seconds)
@@ -142,7 +143,7 @@ class Definition:
         return found
 
     def _task_data(self, row: ScheduleRow, encode_for_task: Encode) -> str:
-        stored = _object(row.task_data)
+        stored = object_from(row.task_data)
         args = stored.get("args", ()) if isinstance(self.args, Unset) else self.args
         kwargs = stored.get("kwargs") if isinstance(self.kwargs, Unset) else self.kwargs
         return encode_for_task(args, kwargs)
@@ -251,12 +252,6 @@ def to_seconds(name: str, value: object) -> float:
     if not 0 <= value <= MAX_SPAN.total_seconds():
         raise ConfigurationError(f"{name} must be between 0 and {MAX_SPAN.days} days, not {value} seconds")
     return float(value)
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Return a stored JSON object; an empty one for anything else, which was written by hand."""
-    value = json.loads(text)
-    return value if isinstance(value, dict) else {}
 
 
 def _metadata_text(metadata: Mapping[str, Any] | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Any
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.row import Owner, ScheduleRow, read_trigger
@@ -132,7 +132,7 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
         args, kwargs = decode(row.task_data)
     except PayloadError:
         args, kwargs = (), {}
-    options = _object(row.options)
+    options = object_from(row.options)
     priority, retries, grace = (options.get(key) for key in ("priority", "max_retries", "misfire_grace_time"))
     return Schedule(
         schedule_id=row.schedule_id,
@@ -154,7 +154,7 @@ def schedule_from_row(row: ScheduleRow) -> Schedule:
         timeout=_span(options, "timeout"),
         misfire_grace_time=grace if "misfire_grace_time" in options and _is_grace(grace) else UNSET,
         keep_result=_span(options, "keep_result"),
-        metadata=_object(row.metadata),
+        metadata=object_from(row.metadata),
         anchor=row.anchor,
         next_fire_at=_next_fire_at(row, trigger),
         last_fire_at=row.last_fire_at,
@@ -189,11 +189,6 @@ def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     except ValueError:
         return row.next_fire_at
     return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    return value if isinstance(value, dict) else {}
 
 
 def _is_grace(value: object) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.jobs.stored_json import is_equal_json
 from pg_scheduler.schedules.advance import first_allowed
 from pg_scheduler.schedules.definition import anchor_for, described
 from pg_scheduler.schedules.model import PeriodicJobConfig
@@ -165,5 +166,5 @@ def _is_same(name: str, stored: Any, declared: Any) -> bool:
         except ValueError:
             return False
     if name in {"options", "metadata", "task_data"}:
-        return bool(json.loads(stored) == json.loads(declared))
+        return is_equal_json(stored, declared)
     return bool(stored == declared)

@@ -22,6 +22,7 @@ import asyncpg
 
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 
@@ -158,12 +159,6 @@ def _ended_job(row: asyncpg.Record) -> EndedJob:
         JobStatus(row["status"]),
         row["attempt"],
         row["error_message"],
-        _object(row["on_end"]),
-        _object(row["options"]),
+        object_from(row["on_end"]),
+        object_from(row["options"]),
     )
-
-
-def _object(text: str | None) -> Mapping[str, Any]:
-    """Return a JSON object; an empty one for anything else, which was written by hand."""
-    value = None if text is None else json.loads(text)
-    return value if isinstance(value, dict) else {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.result import JobError, JobResult, KeptResult
+from pg_scheduler.jobs.stored_json import value_from
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
 
@@ -59,11 +59,16 @@ def _result_from(row: Any) -> JobResult | None:
     if row["has_row"] and status is None:
         return None  # a result of an earlier run may exist
     if (kept := _ended(row["status"])) is not None:
+        value, reason = None, row["no_value_reason"]
+        try:
+            value = value_from(row["value"])
+        except ValueError as error:
+            reason = str(error)
         return JobResult(
             job_id,
             kept,
-            value=None if row["value"] is None else json.loads(row["value"]),
-            no_value_reason=row["no_value_reason"],
+            value=value,
+            no_value_reason=reason,
             error=_error_from(row["error"]),
             attempts=row["attempts"],
             started_at=row["started_at"],
@@ -93,7 +98,10 @@ def _ended(status: str | None) -> JobStatus | None:
 def _error_from(document: str | None) -> JobError | None:
     if document is None:
         return None
-    found = json.loads(document)
+    try:
+        found = value_from(document)
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         return JobError("", document)
     texts = [found.get(key) for key in ("type", "message", "traceback")]

@@ -95,6 +95,9 @@ DOCUMENTS = [
     "{}",
     '{"child": true}',
     '{"keep_result": "x"}',
+    "[" * 1000 + "]" * 1000,
+    '{"child": ' + "[" * 1000 + "]" * 1000 + "}",
+    "9" * 5000,
 ]
 REPLACEMENTS = [
     "null",

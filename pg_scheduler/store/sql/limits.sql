@@ -44,12 +44,13 @@ used AS MATERIALIZED (
         SELECT
             count(*) FILTER (WHERE log.is_running) AS running,
             array_agg(log.ctid) FILTER (WHERE NOT log.is_running AND (
-                log.at <= (clock.at - make_interval(secs => greatest(each.keep_s, log.keep_s)))
-                OR log.at >= (clock.at + make_interval(secs => greatest(each.keep_s, log.keep_s)))
+                log.at <= (clock.at - make_interval(secs => log.kept_s))
+                OR log.at >= (clock.at + make_interval(secs => log.kept_s))
             )) AS past
         FROM clock
         CROSS JOIN LATERAL (
-            SELECT start.ctid, start.at, start.keep_s, {is_running} AS is_running
+            SELECT start.ctid, start.at, {is_running} AS is_running,
+                least(greatest(each.keep_s, start.keep_s), {longest_extension_s}) AS kept_s
             FROM {schema}scheduler_starts AS start
             WHERE start.key = each.key
             OFFSET 0
@@ -306,7 +307,7 @@ WHERE ctid = ANY (ARRAY (
     SELECT start.ctid
     FROM {schema}scheduler_starts AS start
     CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock
-    WHERE start.at < (clock.at - make_interval(secs => start.keep_s) - interval '1 hour')
+    WHERE start.at < (clock.at - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})) - interval '1 hour')
       AND NOT {is_running}
     LIMIT $1
 ));

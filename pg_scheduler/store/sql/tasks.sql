@@ -35,7 +35,12 @@ RETURNING name;
 -- name: paused_tasks
 -- route: shared, reserved
 -- Return the pauses, and whether each has ended and the seconds until it does.
-SELECT name, paused_at, paused_until, note, actor,
-    (extract(epoch FROM paused_until - coalesce($1, now())))::double precision AS ends_in
+--
+-- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
+SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
+    (extract(epoch FROM until.at - coalesce($1, now())))::double precision AS ends_in
 FROM {schema}scheduler_tasks
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
+) AS until
 ORDER BY name;
