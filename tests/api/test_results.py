@@ -24,9 +24,10 @@ from pg_scheduler import (
     ResultUnavailableError,
     Scheduler,
 )
-from pg_scheduler.events import JobCompleted, JobFailed
+from pg_scheduler.events import JobCompleted, JobFailed, ListenerConnected, ListenerLost
 from tests.api.conftest import Make, Pools
-from tests.support.worker import Gate, Recorder, now
+from tests.support.statements import Statements
+from tests.support.worker import PATIENCE, Gate, Recorder, now, wire_to
 from tests.worker import processes
 
 HOUR = timedelta(hours=1)
@@ -82,6 +83,41 @@ async def test_result_is_received_when_no_notification_arrives(make: Make) -> No
     await worker.start()
     job_id = await client.enqueue(echo, args=({"a": [1, None]},), keep_result=HOUR)
     assert (await result_of(client, job_id)).value == {"a": [1, None]}
+
+
+async def test_all_readers_receive_the_result_while_listen_is_cut(make: Make, dsn: str, gate: Gate) -> None:
+    sent = Statements()
+    async with (
+        wire_to(dsn) as wire,
+        asyncpg.create_pool(dsn, min_size=1, max_size=5, init=sent.listen) as own_pool,
+    ):
+        worker = make()
+        worker.register(gate.job, name="gated")
+        reader = make(
+            own_pool,
+            direct_dsn=wire.dsn,
+            keeper_dsn=dsn,
+            polling_config=PollingConfig(max_interval=0.2),
+            role="observer",
+        )
+        seen = Recorder(reader)
+        await worker.start()
+        await reader.start()
+        wire.cut()
+        await seen.until(ListenerLost)
+        job_id = await worker.enqueue("gated", keep_result=HOUR)
+        readers = [asyncio.create_task(reader.get_job_result(job_id, timeout=PATIENCE)) for _ in range(2)]
+        await gate.wait_begun()
+        async with asyncio.timeout(PATIENCE):
+            while not (await sent.take()).named["get_results"]:  # a query that finds nothing comes first
+                pass
+        gate.open.set()
+        one, other = await asyncio.gather(*readers)
+        assert one == other == await reader.get_job_result(job_id, timeout=PATIENCE)
+        assert one is not None
+        assert one.status is JobStatus.COMPLETED
+        assert len(seen.of(ListenerConnected)) <= 1, "no notification could arrive"
+        await reader.shutdown()
 
 
 async def test_many_waiters_share_one_query(make: Make, pools: Pools) -> None:

@@ -1,0 +1,104 @@
+"""Plans of the statements of schedules and results on large tables.
+
+A statement that is prepared while its table is empty keeps its plan, so it is executed before the table is
+filled. Then it is planned again with statistics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import Store
+from tests.support.store import NOW, Connection
+
+QUERIES = load_queries("public")
+ROWS = 50_000
+INSTANT = f"'{NOW.isoformat()}'"
+LAST_JOBS = "'{" + ",".join(f"job-{n}" for n in range(500)) + "}'"
+TYPES = {
+    "due_schedules": "timestamptz, text[], text[], text[], integer",
+    "next_fire": "timestamptz, text[], text[], text[]",
+    "lock_last_jobs": "text[]",
+    "vacuum_results": "integer, timestamptz",
+    "get_results": "text[], timestamptz",
+}
+VALUES = {
+    "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', 500",
+    "next_fire": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}'",
+    "lock_last_jobs": LAST_JOBS,
+    "vacuum_results": f"1000, {INSTANT}",
+    "get_results": f"{LAST_JOBS}, {INSTANT}",
+}
+EXPECTED = {
+    "due_schedules": {("Index Scan", "scheduler_schedules_due")},
+    "next_fire": {("Index Scan", "scheduler_schedules_due")},
+    "lock_last_jobs": {("Index Scan", "scheduled_jobs_pkey")},
+    "vacuum_results": {
+        ("Index Scan", "scheduler_results_expiry"),
+        ("Index Scan", "scheduler_results_pkey"),
+    },
+    "get_results": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_results_pkey")},
+}
+READ_AT_MOST = {
+    "due_schedules": 500,
+    "next_fire": 1,
+    "lock_last_jobs": 1000,
+    "vacuum_results": 2000,
+    "get_results": 1000,
+}
+FILL = f"""
+    INSERT INTO scheduler_schedules (
+        schedule_id, owner, task, trigger, kinds, described, task_data, options, metadata, overlap, catch_up,
+        anchor, next_fire_at, created_at, updated_at
+    )
+    SELECT 'schedule-' || n, 'api', 'work', '{{}}', '{{every}}', 'x', '{{}}', '{{}}', '{{}}', 'allow',
+        'latest', at, at + (n - 1000) * interval '1 minute', at, at
+    FROM generate_series(1, {ROWS}) AS n, (SELECT timestamptz {INSTANT} AS at) AS now;
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)
+    SELECT 'job-' || n, 'work', {INSTANT}, CASE WHEN n % 2 = 0 THEN 'pending' ELSE 'completed' END,
+        CASE WHEN n % 2 = 1 THEN timestamptz {INSTANT} END
+    FROM generate_series(1, {ROWS}) AS n;
+    INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)
+    SELECT 'job-' || n, 'completed', 1, at, at + (n - 3000) * interval '1 minute'
+    FROM generate_series(1, {ROWS}) AS n, (SELECT timestamptz {INSTANT} AS at) AS now;
+"""
+
+
+@pytest.fixture
+async def session(store: Store) -> AsyncIterator[Connection]:
+    """A transaction in which the statements were executed on empty tables, which are full now."""
+    async with store.connections.transaction() as connection:
+        for name, types in TYPES.items():
+            await connection.execute(f"PREPARE {name} ({types}) AS {QUERIES[name].text}")
+            for _ in range(6):  # from the sixth on PostgreSQL may keep one plan for all values
+                await connection.execute(f"EXECUTE {name} ({VALUES[name]})")
+        await connection.execute(FILL)
+        yield connection
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+async def test_statement_reads_few_rows_by_index_on_large_tables(
+    session: Connection, name: str, analyzed: bool
+) -> None:
+    if analyzed:
+        await session.execute("ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results")
+    text = await session.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({VALUES[name]})")
+    scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if "Relation Name" in node]
+    scans = [node for node in scans if "Scan" in node["Node Type"]]
+    assert {(node["Node Type"], node.get("Index Name")) for node in scans} == EXPECTED[name]
+    read = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"] for node in scans
+    )
+    assert read <= READ_AT_MOST[name]
