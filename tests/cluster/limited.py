@@ -34,7 +34,7 @@ def build(pool: asyncpg.Pool, observer: asyncpg.Pool, arguments: argparse.Namesp
         misfire_grace_time=None,
     )
 
-    async def observed(seconds: float, blocks: float) -> None:
+    async def observed(seconds: float, blocks: float = 0.0, cleanup: float = 0.0) -> None:
         async with observer.acquire() as session:
             token = await find_free(session, arguments.most)
             if token is None:
@@ -42,6 +42,9 @@ def build(pool: asyncpg.Pool, observer: asyncpg.Pool, arguments: argparse.Namesp
             try:
                 await asyncio.sleep(seconds * random.uniform(0.5, 1.5))
                 time.sleep(blocks)  # noqa: ASYNC251 - it blocks the event loop on purpose
+            except asyncio.CancelledError:
+                await asyncio.sleep(cleanup)
+                raise
             finally:
                 if token is not None:
                     await session.execute("SELECT pg_advisory_unlock($1, $2)", OBSERVED, token)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -20,6 +21,9 @@ from tests.support.worker import now
 
 TIMEOUT_S = 60.0
 RUNNING = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {OBSERVED} AND granted"
+CANCELLED_NEXT = "SELECT job_id FROM scheduled_jobs WHERE status = 'running' ORDER BY started_at DESC LIMIT 2"
+CLEANUP_S = 0.3
+"""Seconds that a job takes to end after its cancellation: less than the 2 seconds for which it counts."""
 LEFT = "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
 
 Start = Callable[..., Awaitable[Process]]
@@ -51,14 +55,21 @@ async def start(dsn: str) -> AsyncIterator[Start]:
         await process.wait()
 
 
-async def enqueue(client: Scheduler, count: int, seconds: float, blocks: float = 0.0) -> list[str]:
-    arguments = f'{{"args": [{seconds}, {blocks}], "kwargs": {{}}}}'
+async def enqueue(
+    client: Scheduler,
+    count: int,
+    *arguments: float,
+    prefix: str = "job",
+    delay: timedelta = timedelta(0),
+) -> None:
+    """Insert jobs without a notification; the arguments are those of the observed job."""
+    task_data = json.dumps({"args": arguments, "kwargs": {}})
+    due = now() + delay
     jobs = [
-        NewJob(f"job-{n}", arguments, now(), "observed", JobPriority.NORMAL.db_value, 0, None, None)
+        NewJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
         for n in range(count)
     ]
     await client._store.jobs.insert(jobs)
-    return [job.job_id for job in jobs]
 
 
 class Observer:
@@ -94,14 +105,21 @@ class Observer:
 async def test_limit_is_exact_while_workers_are_killed_and_jobs_are_cancelled(
     start: Start, client: Scheduler, pool: asyncpg.Pool
 ) -> None:
+    """Jobs of a wave become due at one instant, at which all workers are idle and the limit has room."""
     observer = Observer(pool)
     workers = [await start(7) for _ in range(3)]
     async with observer.watching():
-        job_ids = await enqueue(client, 400, 0.02, 0.002)
-        for left in (300, 200, 100):
-            await observer.until(LEFT, lambda count, left=left: count <= left)  # type: ignore[misc]
-            for job_id in random.sample(job_ids, 20):
-                await client.cancel_job(job_id)
+        for wave in range(5):
+            delay = timedelta(seconds=1 + 0.6 * wave)
+            await enqueue(client, 24, 0.05, prefix=f"wave-{wave}", delay=delay)
+        await observer.until(LEFT, lambda count: count == 0)
+        assert await observer.excess() == 0
+        await enqueue(client, 200, 0.1, 0.002, CLEANUP_S)
+        for left in (150, 100, 50):
+            for goal in (left + 30, left + 20, left + 10, left):
+                await observer.until(LEFT, lambda count, goal=goal: count <= goal)  # type: ignore[misc]
+                for job_id in [row[0] for row in await pool.fetch(CANCELLED_NEXT)]:
+                    await client.cancel_job(job_id)
             workers.pop().kill()
             workers.insert(0, await start(7))
         await observer.until(LEFT, lambda count: count == 0)

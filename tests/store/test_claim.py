@@ -387,9 +387,12 @@ async def test_claim_leaves_expired_and_crashed_jobs_to_an_exchange(store: Store
 
 
 async def test_complete_refuses_completions_that_are_lost_or_locked(store: Store, pool: Pool) -> None:
-    done, lost, locked = await running(store, new_job("done"), new_job("lost"), new_job("locked"))
+    done, lost, again, locked = await running(store, *map(new_job, ("done", "lost", "again", "locked")))
     await store.jobs.cancel("lost")
+    await pool.execute("UPDATE scheduled_jobs SET attempt = 2 WHERE job_id = 'again'")
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
-        assert await store.claims.complete("w1", [done, lost, locked], keep=True) == {"lost", "locked"}
-    assert await column(pool, "status") == {"done": "completed", "lost": "cancelled", "locked": "running"}
+        refused = await store.claims.complete("w1", [done, lost, again, locked], keep=True)
+    assert refused == {"lost", "again", "locked"}
+    left = {"lost": "cancelled", "again": "running", "locked": "running"}
+    assert await column(pool, "status") == {"done": "completed", **left}

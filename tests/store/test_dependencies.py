@@ -64,6 +64,27 @@ async def test_job_is_unblocked_when_the_last_of_its_parents_completes(store: St
     assert claim.job_id == "c"
 
 
+async def test_outcome_of_an_earlier_attempt_unblocks_nothing(store: Store, pool: Pool) -> None:
+    (first,) = await running(store, new_job("a"))
+    await add(store, child("c", "a"))
+    await settle(store, first, ReleaseOutcome())
+    (second,) = (await store.claims.exchange("w1", [NAME], 5)).jobs
+    assert second.attempt == first.attempt + 1
+    assert await store.results.settle("w1", [(first, COMPLETE)]) == set()
+    assert await state(pool, "a", "c") == [("running", None), BLOCKED]
+    await settle(store, second)
+    assert await state(pool, "c") == [FREE]
+
+
+async def test_consequences_of_a_job_that_runs_are_not_applied(store: Store, pool: Pool) -> None:
+    (a,) = await running(store, new_job("a"))
+    await add(store, child("c", "a"))
+    await store.consequences.apply(["a"])
+    assert await state(pool, "c") == [BLOCKED]
+    await settle(store, a)
+    assert await state(pool, "c") == [FREE]
+
+
 async def test_misfire_grace_time_starts_when_the_job_is_unblocked(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:

@@ -165,11 +165,12 @@ async def test_admit_applies_the_smallest_of_several_numbers_of_one_limit(store:
 async def test_admit_answers_nothing_for_attempts_that_the_worker_does_not_hold(
     store: Store, pool: Pool
 ) -> None:
-    cancelled, reclaimed, replaced, held = await claims_of(store, 4)
+    cancelled, reclaimed, replaced, again, held = await claims_of(store, 5)
     await store.jobs.cancel(cancelled.job_id)
+    await pool.execute("UPDATE scheduled_jobs SET attempt = 2 WHERE job_id = $1", again.job_id)
     await pool.execute("UPDATE scheduled_jobs SET worker_id = 'w2' WHERE job_id = $1", reclaimed.job_id)
     await store.jobs.replace([new_job(replaced.job_id)])
-    answer = await admit(store, [cancelled, reclaimed, replaced, held], (KEY, most(1)))
+    answer = await admit(store, [cancelled, reclaimed, replaced, again, held], (KEY, most(1)))
     assert answer == {held.job_id: None}
     assert await starts(pool) == [held.job_id]
 
