@@ -54,6 +54,7 @@ from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import JobError, JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.schedules.decorator import periodic
@@ -122,6 +123,7 @@ __all__ = [
     "TaskInfo",
     "ThreadExecutor",
     "TransientFault",
+    "Unique",
     "VacuumConfig",
     "VacuumPolicy",
     "VacuumTrigger",

@@ -9,7 +9,7 @@
     │   ├── JobExpiredError                  it expired
     │   ├── JobFailedError                   it failed
     │   └── ResultUnavailableError           it completed, and its value was not kept
-    ├── JobConflictError (ValueError)        the job id exists and conflict_resolution is RAISE
+    ├── JobConflictError (ValueError)        the job id exists, or the unique key is taken
     ├── JobNotFoundError (LookupError)       no job has this id
     ├── ScheduleConflictError (ValueError)   the schedule exists, or was changed since it was read
     ├── ScheduleNotFoundError (LookupError)  no schedule has this id
@@ -105,16 +105,26 @@ class ResultUnavailableError(JobEndedError):
 
 
 class JobConflictError(SchedulerError, ValueError):
-    """A job with this id already exists.
+    """A job with this id already exists, or an unfinished one with this unique key.
 
     Attributes:
-        job_id: The id.
-        status: The status of the existing job, as text; None when the id occurs twice in one call.
+        job_id: The id of the existing job.
+        status: The status of the existing job, as text; None when the id or the key occurs twice in one call.
+        unique_key: The unique key, if that is the reason; None if it is the id.
     """
 
-    def __init__(self, job_id: str, status: str | None) -> None:
+    def __init__(self, job_id: str, status: str | None, unique_key: str | None = None) -> None:
         self.job_id = job_id
         self.status = status
+        self.unique_key = unique_key
+        if unique_key is not None:
+            found = f"is taken by job {job_id!r} with status {status!r}"
+            super().__init__(
+                f"unique key {unique_key!r} {found if status else 'occurs more than once in this call'}; "
+                "wait until that job has ended, or schedule the job with "
+                "conflict_resolution=ConflictResolution.IGNORE or REPLACE"
+            )
+            return
         found = f"already exists with status {status!r}" if status else "occurs more than once in this call"
         super().__init__(
             f"job id {job_id!r} {found}; pass another id, no id, "

@@ -88,6 +88,7 @@ NAMES = [
     "ThreadExecutor",
     "TransientFault",
     "UNSET",
+    "Unique",
     "VacuumConfig",
     "VacuumPolicy",
     "VacuumTrigger",

@@ -102,6 +102,9 @@ class ControlMethods(SchedulerParts):
         Returns:
             True if the job had finished and is pending now, False if it is unfinished or does not exist. Also
             False while the attempt of a cancelled job still runs, if other jobs or a schedule wait for it.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key; a ValueError.
         """
         was_finished = await self._store.jobs.retry(check_job_id(job_id))
         if was_finished:
@@ -124,6 +127,8 @@ class ControlMethods(SchedulerParts):
 
         Raises:
             ValueError: ``status`` is not a status.
+            JobConflictError: A finished job would be unfinished, and another one has its unique key; a
+                ValueError.
         """
         new = JobStatus.parse(status)
         change = await self._store.jobs.set_status(check_job_id(job_id), new, self._config.lease_seconds)

@@ -17,6 +17,7 @@ from pg_scheduler.jobs.model import (
 )
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import split_task_data
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.store.connections.session import Connection
@@ -47,6 +48,7 @@ class JobMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
         connection: Connection | None = None,
     ) -> str:
         """Schedule one job at one time.
@@ -61,7 +63,7 @@ class JobMethods(SchedulerParts):
             priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
             max_retries: Retries after a failed first attempt. Default: the task's, else 0.
             job_id: Your own id, at most 2,000 bytes of UTF-8; None to generate one.
-            conflict_resolution: The behaviour when the id exists.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
             misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
                 limit. Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
@@ -73,11 +75,14 @@ class JobMethods(SchedulerParts):
                 None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
             after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
                 it in any case.
+            unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
+                ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
+                the key. None for a job that is not unique. Default: the task's, else None.
             connection: An asyncpg connection inside a transaction. The job exists if and only if that
                 transaction commits.
 
         Returns:
-            The id of the job.
+            The id of the job; under IGNORE and REPLACE that of the existing one.
 
         Raises:
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
@@ -86,7 +91,8 @@ class JobMethods(SchedulerParts):
                 is out of range.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
-            JobConflictError: The id exists and the resolution is RAISE; a ValueError.
+            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
+                REPLACE, the id is that of one job and another one has the key; a ValueError.
             JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the job may
                 exist. Call again with the same ``job_id`` and ``ConflictResolution.IGNORE``.
@@ -114,6 +120,7 @@ class JobMethods(SchedulerParts):
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
+            unique=unique,
         )
         (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.insert(job, conflict_resolution, connection)
@@ -135,6 +142,7 @@ class JobMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
         connection: Connection | None = None,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
@@ -150,7 +158,7 @@ class JobMethods(SchedulerParts):
             priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
             max_retries: Retries after a failed first attempt. Default: the task's, else 0.
             job_id: Your own id; None to generate one.
-            conflict_resolution: The behaviour when the id exists.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
             misfire_grace_time: Seconds after its due time within which the job may start; None for no limit.
                 Default: the task's, else the Scheduler's.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
@@ -160,6 +168,7 @@ class JobMethods(SchedulerParts):
             metadata: A JSON object for people and filters, merged into that of the task.
             after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
             after_outcome: ``"completed"`` or ``"ended"``.
+            unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: An asyncpg connection inside a transaction; see ``schedule()``. A delay counts from
                 this call, not from the commit.
 
@@ -190,6 +199,7 @@ class JobMethods(SchedulerParts):
                 metadata=metadata,
                 after=after,
                 after_outcome=after_outcome,
+                unique=unique,
             )
         else:
             spec = JobSpec(
@@ -206,6 +216,7 @@ class JobMethods(SchedulerParts):
                 metadata=metadata,
                 after=after,
                 after_outcome=after_outcome,
+                unique=unique,
             )
             (job,) = self._preparer.prepare((spec,))
         return await self._enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
@@ -222,19 +233,22 @@ class JobMethods(SchedulerParts):
 
         Args:
             jobs: The jobs. All are validated before the first one is written.
-            conflict_resolution: The behaviour for ids that exist or occur twice. RAISE inserts all jobs or
-                none. Of the jobs with one id, IGNORE keeps the first and REPLACE the last.
+            conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
+                inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
+                the last.
             batch_size: Jobs per statement.
             connection: An asyncpg connection inside a transaction; see ``schedule()``.
 
         Returns:
-            The ids in the order of ``jobs``, None where a job was not inserted.
+            The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
+            unique job is that of the job whose definition it replaced.
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
             ValueError: A value is out of range, or ``connection`` is not in a transaction.
             PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
-            JobConflictError: An id exists or occurs twice, and the resolution is RAISE; a ValueError.
+            JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
+                ValueError.
             JobNotFoundError: A job in ``after`` neither exists nor is one of ``jobs``.
             DatabaseUnavailableError: The database is unavailable, or its response was lost; see
                 ``schedule()``.
@@ -257,6 +271,7 @@ class JobMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 
@@ -267,13 +282,14 @@ class JobMethods(SchedulerParts):
             priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
             max_retries: Retries after a failed first attempt. Default: the task's, else 0.
             job_id: Your own id; None to generate one.
-            conflict_resolution: The behaviour when the id exists.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
             timeout: Time limit of one attempt, as in ``schedule()``.
             keep_result: How long the result is kept, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``.
             after: Ids of jobs that must end before, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``.
+            unique: A key or a ``Unique()``, as in ``schedule()``.
 
         Returns:
             The id of the job. ``schedule()`` lists the errors.
@@ -293,5 +309,6 @@ class JobMethods(SchedulerParts):
             metadata=metadata,
             after=after,
             after_outcome=after_outcome,
+            unique=unique,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)

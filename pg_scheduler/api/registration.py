@@ -14,6 +14,7 @@ from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = ["RegistrationMethods"]
@@ -59,6 +60,7 @@ class RegistrationMethods(SchedulerParts):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        unique: Unique | str | Unset | None = UNSET,
     ) -> F: ...
     @overload
     def register(
@@ -77,6 +79,7 @@ class RegistrationMethods(SchedulerParts):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        unique: Unique | str | Unset | None = UNSET,
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -94,6 +97,7 @@ class RegistrationMethods(SchedulerParts):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        unique: Unique | str | Unset | None = UNSET,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -113,6 +117,7 @@ class RegistrationMethods(SchedulerParts):
             typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
+            unique: Which of its jobs exclude one another, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -139,6 +144,7 @@ class RegistrationMethods(SchedulerParts):
             typed=typed,
             metadata=metadata,
             limits=check_limits(limits),
+            unique=unique,
         )
 
         def add(function: F) -> F:

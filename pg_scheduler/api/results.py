@@ -13,7 +13,6 @@ from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import Event, JobFailed
 from pg_scheduler.jobs.call import Call
-from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_delay, check_job_id
@@ -131,11 +130,13 @@ class ResultMethods(JobMethods, ControlMethods):
                 "here never ends; call enqueue() and, after the commit, get_job_result()"
             )
         seconds = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
-        options = {"keep_result": RUN_JOB_KEEPS, "job_id": new_job_id(), **options}
-        exceptions: list[BaseException | None] = [None]
-        unsubscribe = self._record_failure(options["job_id"], exceptions)
+        options = {"keep_result": RUN_JOB_KEEPS, **options}
+        failures: dict[str, BaseException | None] = {}
+        expected: list[str] = []
+        unsubscribe = self._record_failures(expected, failures)
         try:
             job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
+            expected.append(job_id)
             try:
                 async with asyncio.timeout(seconds):
                     result = await self._waiters.wait(job_id)
@@ -143,13 +144,17 @@ class ResultMethods(JobMethods, ControlMethods):
                 if cancel_on_timeout:
                     await self.cancel_job(job_id)
                 raise
-            return replace(result, exception=exceptions[-1]).unwrap()
+            return replace(result, exception=failures.get(job_id)).unwrap()
         finally:
             unsubscribe()
 
-    def _record_failure(self, job_id: str, exceptions: list[BaseException | None]) -> Callable[[], None]:
+    def _record_failures(
+        self, expected: Sequence[str], failures: dict[str, BaseException | None]
+    ) -> Callable[[], None]:
+        """Record the exceptions of expected jobs; of all jobs until the id is known."""
+
         def record(event: Event) -> None:
-            if isinstance(event, JobFailed) and event.job_id == job_id:
-                exceptions.append(event.exception)
+            if isinstance(event, JobFailed) and (not expected or event.job_id in expected):
+                failures[event.job_id] = event.exception
 
         return self._events.subscribe(record, JobFailed)

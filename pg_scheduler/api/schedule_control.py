@@ -163,6 +163,9 @@ class ScheduleControl:
 
         Returns:
             The id of the job, or None if the id of the schedule is unknown.
+
+        Raises:
+            JobConflictError: The task is unique, and another job has the key; a ValueError.
         """
         job = await self._writer.trigger(check_schedule_id(schedule_id))
         if job is None:
@@ -182,7 +185,7 @@ class ScheduleControl:
             limit: The number of fire times at most, up to 100,000.
 
         Returns:
-            The ids of the enqueued jobs.
+            The ids of the enqueued jobs. A job of a unique task whose key is taken is left out.
 
         Raises:
             ValueError: A time is naive, or the span has more than ``limit`` fire times.

@@ -136,6 +136,7 @@ class Tasks:
             typed=task.typed is not None,
             keep_result=None if keep is None else timedelta(seconds=keep),
             metadata=deepcopy(dict(task.metadata)),
+            unique=task.unique,
             **about,
         )
 

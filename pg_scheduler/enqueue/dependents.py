@@ -37,7 +37,11 @@ def extended(job: NewJob, *, after: Iterable[str | None], after_outcome: str) ->
         raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
     extras = job.extras if isinstance(job, ExtendedJob) else Extras()
     return ExtendedJob.of(
-        job, extras._replace(blocked_on="after"), after=tuple(parents), after_outcome=after_outcome
+        job,
+        extras._replace(blocked_on="after"),
+        after=tuple(parents),
+        after_outcome=after_outcome,
+        span=job.span if isinstance(job, ExtendedJob) else None,
     )
 
 

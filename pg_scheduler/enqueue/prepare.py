@@ -9,6 +9,7 @@ from operator import is_not
 from typing import Any, cast
 
 from pg_scheduler.enqueue.dependents import extended
+from pg_scheduler.enqueue.unique import made_unique, rule_of
 from pg_scheduler.jobs.ids import new_job_id, new_job_ids
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority, JobSpec
@@ -16,6 +17,7 @@ from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, GeneratedIdJob, NewJob
 from pg_scheduler.jobs.task import Task
+from pg_scheduler.jobs.unique import Unique, Uniqueness
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -31,6 +33,9 @@ __all__ = ["JobPreparer"]
 
 JobDefaults = tuple[str, int, int, int | None, float | None]
 """The values that many jobs of a call share: the fields of NewJob after the execution time."""
+
+Shared = tuple[JobDefaults, Extras | None, Uniqueness | None]
+"""Those, what a plain job lacks, and which jobs exclude one another."""
 
 
 class JobPreparer:
@@ -48,10 +53,9 @@ class JobPreparer:
         self._tasks = tasks
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._last: tuple[tuple[object, ...], JobDefaults, Extras | None] = (
-            (None,) * 6,
-            ("", 0, 0, None, None),
-            None,
+        self._last: tuple[tuple[object, ...], Shared] = (
+            (None,) * 7,
+            (("", 0, 0, None, None), None, None),
         )
 
     def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
@@ -69,7 +73,7 @@ class JobPreparer:
         limit = self._max_payload_bytes
         last = check_kind("a job", specs[0], JobSpec)
         due = check_execution_time(last.execution_time)
-        task, defaults, extras = self._defaults_of(last)
+        task, (defaults, extras, unique) = self._defaults_of(last)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
             if (
@@ -79,8 +83,9 @@ class JobPreparer:
                 or spec.misfire_grace_time is not last.misfire_grace_time
                 or spec.timeout is not last.timeout
                 or spec.keep_result is not last.keep_result
+                or spec.unique is not last.unique
             ):
-                task, defaults, extras = self._defaults_of(spec)
+                task, (defaults, extras, unique) = self._defaults_of(spec)
             if spec.execution_time is not last.execution_time:
                 due = check_execution_time(spec.execution_time)
             task_data = task.encode(spec.args, spec.kwargs)
@@ -94,6 +99,8 @@ class JobPreparer:
                 job = NewJob(check_job_id(spec.job_id), task_data, due, *defaults)
             if extras is not None:
                 job = ExtendedJob.of(job, extras)
+            if unique is not None:
+                job = made_unique(job, unique, task, has_id=spec.job_id is not None)
             if spec.after != () or spec.after_outcome != "completed":
                 job = extended(job, after=spec.after, after_outcome=spec.after_outcome)
             jobs.append(job)
@@ -116,6 +123,7 @@ class JobPreparer:
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: str = "completed",
+        unique: Unique | str | Unset | None = UNSET,
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
 
@@ -145,9 +153,11 @@ class JobPreparer:
         extras = _extras(task, keep_result)
         if extras is not None:
             job = ExtendedJob.of(job, extras)
+        if (rule := rule_of(unique, task)) is not None:
+            job = made_unique(job, rule, task, has_id=job_id is not None)
         return extended(job, after=after, after_outcome=after_outcome)
 
-    def _defaults_of(self, spec: JobSpec) -> tuple[Task, JobDefaults, Extras | None]:
+    def _defaults_of(self, spec: JobSpec) -> tuple[Task, Shared]:
         task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart
         given = (
             task,
@@ -156,8 +166,9 @@ class JobPreparer:
             spec.misfire_grace_time,
             spec.timeout,
             spec.keep_result,
+            spec.unique,
         )
-        last, defaults, extras = self._last
+        last, shared = self._last
         # The same objects as in the call before have been validated.
         if any(map(is_not, given, last)):
             defaults = self._defaults(
@@ -168,9 +179,9 @@ class JobPreparer:
                 misfire_grace_time=spec.misfire_grace_time,
                 timeout=spec.timeout,
             )
-            extras = _extras(task, spec.keep_result)
-            self._last = given, defaults, extras
-        return task, defaults, extras
+            shared = defaults, _extras(task, spec.keep_result), rule_of(spec.unique, task)
+            self._last = given, shared
+        return task, shared
 
     def _defaults(
         self,

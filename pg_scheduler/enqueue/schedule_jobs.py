@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.enqueue.unique import made_unique
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority
@@ -42,6 +43,12 @@ class JobBuilder:
     timeout_s: float | None
     keep_result_s: float | None
     on_end: str | None
+    task: Task | None = None
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether a job may be rejected since another one has its unique key."""
+        return self.task is not None and self.task.unique is not None
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -79,7 +86,10 @@ class JobBuilder:
             options["fire_time"] = fire_time.isoformat()
         if self.keep_result_s is not None:
             options["keep_result"] = self.keep_result_s
-        return ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
+        made = ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
+        if self.task is None or self.task.unique is None:
+            return made
+        return made_unique(made, self.task.unique, self.task, has_id=False)
 
 
 class ScheduleJobs:
@@ -132,6 +142,7 @@ class ScheduleJobs:
             timeout_s=timeout,
             keep_result_s=None if keep is None else to_seconds("keep_result", keep),
             on_end=TELL_SCHEDULE if _wants_ends(row) else None,
+            task=task,
         )
 
 
@@ -147,7 +158,7 @@ def in_order(jobs: Sequence[ExtendedJob], last_job_id: str | None) -> list[Exten
 def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
     """Return the job, blocked until another one has ended."""
     return ExtendedJob.of(
-        job, job.extras._replace(blocked_on="after"), after=(parent,), after_outcome="ended"
+        job, job.extras._replace(blocked_on="after"), after=(parent,), after_outcome="ended", span=job.span
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
+from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
+from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.errors import (
     ConfigurationError,
+    JobConflictError,
     ScheduleConflictError,
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
@@ -76,8 +78,9 @@ class ScheduleWriter:
             else:
                 raise ScheduleConflictError(schedule_id, 1)
             if run_now and change != "kept":
-                job = self._jobs.builder(row).manual_job(now)
-                row = await self._enqueue(row, [job], transaction)
+                builder = self._jobs.builder(row)
+                jobs, _ = await self._enqueue(builder, [builder.manual_job(now)], transaction)
+                row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
         return row, change
 
     async def _insert_or_replace(
@@ -151,16 +154,22 @@ class ScheduleWriter:
         return row
 
     async def trigger(self, schedule_id: str) -> ExtendedJob | None:
-        """Enqueue one job of a schedule now; return None for an unknown id."""
+        """Enqueue one job of a schedule now; return None for an unknown id.
+
+        Raises:
+            JobConflictError: The task is unique, and another job has the key.
+        """
 
         async def enqueue(transaction: Connection) -> list[ExtendedJob] | None:
             locked = await self._store.schedules.lock([schedule_id], on=transaction)
             if schedule_id not in locked:
                 return None
             row, now = locked[schedule_id]
-            job = self._jobs.builder(row).manual_job(now)
-            await self._enqueue(row, [job], transaction)
-            return [job]
+            builder = self._jobs.builder(row)
+            jobs, conflict = await self._enqueue(builder, [builder.manual_job(now)], transaction)
+            if conflict is not None:
+                raise conflict
+            return jobs
 
         jobs = await self._store.statements.run_retrying(enqueue)
         return None if jobs is None else jobs[0]
@@ -187,27 +196,36 @@ class ScheduleWriter:
                 [job.job_id for job in jobs], connection=transaction
             )
             jobs = [job for job in jobs if job.job_id not in existing]
-            if jobs:
-                await self._enqueue(row, jobs, transaction)
-            return jobs
+            inserted, _ = await self._enqueue(builder, jobs, transaction)
+            return inserted
 
         return await self._store.statements.run_retrying(enqueue)
 
     async def _enqueue(
-        self, row: ScheduleRow, jobs: Sequence[ExtendedJob], transaction: Connection
-    ) -> ScheduleRow:
-        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
-        if row.overlap != Overlap.ALLOW:
-            last = row.last_job_id
-            if last is not None and not await self._store.dependencies.lock_unfinished([last], transaction):
-                last = None
-            jobs = in_order(jobs, last)
-        await self._store.jobs.insert_extended(jobs, connection=transaction)
-        if blocked := [job for job in jobs if job.after]:
-            await self._store.dependencies.block(blocked, transaction)
-        last_job_id = jobs[-1].job_id
-        await self._store.schedules.note_last_job(row.schedule_id, last_job_id, on=transaction)
-        return replace(row, last_job_id=last_job_id)
+        self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Connection
+    ) -> tuple[list[ExtendedJob], JobConflictError | None]:
+        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits.
+
+        Returns:
+            The jobs that were inserted, and why the last of the others was not: the task is unique.
+        """
+        row, last, conflict = builder.row, None, None
+        queued = row.overlap != Overlap.ALLOW
+        if queued and row.last_job_id is not None:
+            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
+            last = row.last_job_id if unfinished else None
+        if builder.is_unique:
+            jobs, conflict = await insert_unique(
+                self._store, jobs, transaction, last_job_id=last, queued=queued
+            )
+        elif jobs:
+            jobs = in_order(jobs, last) if queued else jobs
+            await self._store.jobs.insert_extended(jobs, connection=transaction)
+            if blocked := [job for job in jobs if job.after]:
+                await self._store.dependencies.block(blocked, transaction)
+        if jobs:
+            await self._store.schedules.note_last_job(row.schedule_id, jobs[-1].job_id, on=transaction)
+        return list(jobs), conflict
 
 
 def _blank(schedule_id: str, now: datetime) -> ScheduleRow:

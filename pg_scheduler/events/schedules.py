@@ -82,7 +82,7 @@ class PeriodicJobPlanned(ScheduleFired):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSkipped(ScheduleEvent):
-    """Fire times were dropped because of the overlap policy: the last job is unfinished."""
+    """Fire times were dropped: the last job is unfinished, or another job has the unique key."""
 
     fire_times: int
     """The number of fire times."""

@@ -23,28 +23,29 @@ class Arity:
         accepted: The numbers that were enough together with keyword arguments, by the names of those.
         last: The names of the keyword arguments that were accepted last, and the number of the others. To
             compare a list is cheaper than a lookup.
+        signature: The signature; None if the function has none that can be read.
     """
 
-    __slots__ = ("_name", "_signature", "accepted", "counts", "last")
+    __slots__ = ("_name", "accepted", "counts", "last", "signature")
 
     def __init__(self, func: JobFunction) -> None:
         self._name = func.__qualname__
         self.accepted: Final[dict[tuple[str, ...], set[int]]] = {}
         self.last: tuple[list[str], int] = ([], 0)
-        self._signature: inspect.Signature | None
+        self.signature: inspect.Signature | None
         try:
             # The call goes to a wrapper itself, whatever function it wraps.
-            self._signature = inspect.signature(func, follow_wrapped=False)
+            self.signature = inspect.signature(func, follow_wrapped=False)
         except (TypeError, ValueError):  # a __signature__ that is none
-            self._signature = None
-        self.counts: Final = _counts(self._signature)
+            self.signature = None
+        self.counts: Final = _counts(self.signature)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
         """Raise TypeError unless the function accepts the arguments, and remember their number."""
         named = kwargs or {}
         try:
-            if self._signature is not None:
-                self._signature.bind(*args, **named)
+            if self.signature is not None:
+                self.signature.bind(*args, **named)
         except TypeError as error:  # its text has names only, no values
             raise TypeError(
                 f"{self._name}() cannot be called with the arguments of the job: {error}; "

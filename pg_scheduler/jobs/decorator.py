@@ -12,6 +12,7 @@ from pg_scheduler.jobs.naming import check_aliases
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = ["job"]
@@ -33,6 +34,7 @@ def job(
     typed: bool | Unset = UNSET,
     metadata: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
+    unique: Unique | str | Unset | None = UNSET,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -58,6 +60,8 @@ def job(
         metadata: A JSON object for people and filters, merged into that of its jobs.
         limits: How many attempts may run or start at once, per key or in total; see ``Limit``. Unlimited if
             omitted.
+        unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
+            fire times of schedules too. Not unique if omitted.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -88,6 +92,7 @@ def job(
         typed=typed,
         metadata=metadata,
         limits=check_limits(limits),
+        unique=unique,
     )
 
     def decorate(func: F) -> F:

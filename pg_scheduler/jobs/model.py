@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 
 __all__ = [
@@ -109,7 +110,7 @@ _PRIORITIES: Final = {number: priority for priority, number in _DB_VALUES.items(
 
 
 class ConflictResolution(Enum):
-    """The behaviour when a job with the same id exists."""
+    """The behaviour when a job with the same id exists, or an unfinished one with the same unique key."""
 
     RAISE = "raise"
     """Raise JobConflictError, a ValueError with the id and the status of the existing job."""
@@ -141,6 +142,7 @@ class JobSpec:
         metadata: A JSON object for people and filters, merged into that of the task.
         after: Ids of jobs that must end before the job may start, as in ``schedule()``.
         after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
+        unique: A key or a ``Unique()``, as in ``schedule()``. Default: the task's, else not unique.
 
     Raises:
         TypeError: ``func`` is a ``call()``, and ``args`` or ``kwargs`` are given too.
@@ -169,6 +171,7 @@ class JobSpec:
     metadata: Mapping[str, Any] | None = field(default=None, kw_only=True)
     after: Iterable[str | None] = field(default=(), kw_only=True)
     after_outcome: AfterOutcome = field(default="completed", kw_only=True)
+    unique: Unique | str | Unset | None = field(default=UNSET, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.func, Call):

@@ -10,6 +10,7 @@ from typing import Any
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unique import Unique
 
 __all__ = ["Pause", "TaskInfo"]
 
@@ -73,6 +74,8 @@ class TaskInfo:
     """Why it was paused."""
     actor: str | None = None
     """The Scheduler that paused it: its identity, else its worker id."""
+    unique: Unique | str | None = None
+    """Which of its jobs exclude one another; None for none."""
 
     @property
     def is_paused(self) -> bool:

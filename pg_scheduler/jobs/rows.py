@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
-__all__ = ["Claim", "DelayedJob", "ExtendedJob", "Extras", "GeneratedIdJob", "NewJob"]
+from pg_scheduler.jobs.unique import slot_id
+
+__all__ = ["Claim", "DelayedJob", "ExtendedJob", "Extras", "GeneratedIdJob", "NewJob", "Span"]
 
 
 class NewJob(NamedTuple):
@@ -50,6 +52,15 @@ class Extras(NamedTuple):
     """JSON that lists the consequences of the job's end."""
 
 
+class Span(NamedTuple):
+    """What the id of a job is derived from that exists once in a time span."""
+
+    text: str
+    """How the id begins."""
+    per: timedelta
+    """The length of the time span."""
+
+
 class ExtendedJob(NewJob):
     """A job with values that plain jobs lack. Statements of their own insert it."""
 
@@ -58,20 +69,41 @@ class ExtendedJob(NewJob):
     """Ids of jobs that must end before; each once."""
     after_outcome: str
     """``completed`` or ``ended``."""
+    span: Span | None
+    """Derives the id from the due time; None if the time does not matter."""
 
     @classmethod
     def of(
-        cls, job: NewJob, extras: Extras, *, after: tuple[str, ...] = (), after_outcome: str = "completed"
+        cls,
+        job: NewJob,
+        extras: Extras,
+        *,
+        after: tuple[str, ...] = (),
+        after_outcome: str = "completed",
+        span: Span | None = None,
     ) -> ExtendedJob:
         """Return the job with these extras."""
+        if span is not None:
+            job = job._replace(job_id=slot_id(span.text, span.per, job.execution_time))
         extended = cls._make(job)
         extended.extras, extended.after, extended.after_outcome = extras, after, after_outcome
+        extended.span = span
         return extended
+
+    def with_id(self, job_id: str) -> ExtendedJob:
+        """Return the job with another id."""
+        return ExtendedJob.of(
+            self._replace(job_id=job_id), self.extras, after=self.after, after_outcome=self.after_outcome
+        )
 
     def due_at(self, execution_time: datetime) -> ExtendedJob:
         """Return the job with another due time."""
         return ExtendedJob.of(
-            super().due_at(execution_time), self.extras, after=self.after, after_outcome=self.after_outcome
+            super().due_at(execution_time),
+            self.extras,
+            after=self.after,
+            after_outcome=self.after_outcome,
+            span=self.span,
         )
 
 

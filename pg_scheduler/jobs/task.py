@@ -16,6 +16,7 @@ from pg_scheduler.jobs.naming import qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
+from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.jobs.validation import (
     check_count,
@@ -42,6 +43,7 @@ class TaskOptions:
     metadata: Mapping[str, Any] | None = None
     typed: bool | Unset = UNSET
     limits: tuple[Limit, ...] = ()
+    unique: Uniqueness | Unset | None = UNSET
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -60,6 +62,7 @@ class Task:
         metadata: Merged into that of its jobs.
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
+        unique: Which of its jobs exclude one another; None for none.
         arity: The arguments that the function accepts.
     """
 
@@ -75,10 +78,12 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True, compare=False)
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
+    unique: Uniqueness | None = field(default=None, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arity", Arity(self.func))
+        check_unique_names(self.unique, self.arity.signature, self.func.__qualname__)
 
     @property
     def identity(self) -> str:
@@ -114,7 +119,7 @@ class Task:
 
         Raises:
             TypeError: An option has the wrong type.
-            ConfigurationError: An option is out of range.
+            ConfigurationError: An option is out of range, or ``unique`` names an unknown argument.
             PayloadError: JSON cannot represent the metadata.
         """
         grace, timeout, retries = options.misfire_grace_time, options.timeout, options.max_retries
@@ -140,6 +145,7 @@ class Task:
             metadata=self.metadata if options.metadata is None else check_metadata(options.metadata),
             typed=self._typed_of(func, options.typed),
             limits=options.limits or self.limits,
+            unique=self.unique if isinstance(options.unique, Unset) else check_unique(options.unique),
         )
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:

@@ -21,6 +21,7 @@ from pg_scheduler.store.queries import Route
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import CancelledJob, ExpiredJob, JobFilters, OverdueName, StatusChange
+from pg_scheduler.store.unique_keys import UniqueKeyRepository, detecting_taken_keys
 
 __all__ = ["MAX_EXAMINED_ROWS", "JobRepository"]
 
@@ -37,11 +38,15 @@ class JobRepository:
     Args:
         statements: Runs the statements.
         consequences: Applied to jobs that end here.
+        unique_keys: Reports who holds the unique key of a job that is to run again.
     """
 
-    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+    def __init__(
+        self, statements: Statements, consequences: Consequences, unique_keys: UniqueKeyRepository
+    ) -> None:
         self._statements = statements
         self._consequences = consequences
+        self._unique_keys = unique_keys
 
     # -- insert ----------------------------------------------------------------------------------------
 
@@ -130,14 +135,19 @@ class JobRepository:
     async def replace_extended(
         self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
     ) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ."""
-        await self._statements.fetch_retrying(
-            "replace_extended_jobs",
-            *zip(*jobs, strict=True),
-            self._statements.now,
-            *zip(*(each.extras for each in jobs), strict=True),
-            on=connection,
-        )
+        """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        Raises:
+            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
+        """
+        with detecting_taken_keys():
+            await self._statements.fetch_retrying(
+                "replace_extended_jobs",
+                *zip(*jobs, strict=True),
+                self._statements.now,
+                *zip(*(each.extras for each in jobs), strict=True),
+                on=connection,
+            )
 
     @asynccontextmanager
     async def all_or_nothing(self, connection: Connection | None = None) -> AsyncIterator[Connection]:
@@ -179,12 +189,22 @@ class JobRepository:
         return await self._change("cancel_job", job_id, self._statements.now)
 
     async def retry(self, job_id: str) -> bool:
-        """Make a finished job due now and reset its retries and crashes; return False if there is none."""
-        return bool(await self._statements.fetch("retry_job", job_id, self._statements.now))
+        """Make a finished job due now and reset its retries and crashes; return False if there is none.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+        """
+        fetch, now = self._statements.fetch, self._statements.now
+        return bool(await self._unique_keys.restart(job_id, lambda: fetch("retry_job", job_id, now)))
 
     async def set_status(self, job_id: str, status: JobStatus, lease_s: float) -> StatusChange:
-        """Set a status manually; ``running`` reserves the job for one lease."""
-        return await self._change("set_status", job_id, status.value, lease_s, self._statements.now)
+        """Set a status manually; ``running`` reserves the job for one lease.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+        """
+        args = status.value, lease_s, self._statements.now
+        return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
 
     async def _change(self, name: str, job_id: str, *args: object) -> StatusChange:
         """Change one job; in a transaction if its end has consequences."""

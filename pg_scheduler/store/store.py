@@ -26,6 +26,7 @@ from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
 from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
 
 __all__ = ["Store"]
@@ -55,7 +56,8 @@ class Store:
         self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock())
         self.consequences: Final = Consequences(self.statements)
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
-        self.jobs: Final = JobRepository(self.statements, self.consequences)
+        self.unique_keys: Final = UniqueKeyRepository(self.statements)
+        self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
         self.kept_results: Final = KeptResultRepository(self.statements)
         self.results: Final = ResultRepository(
             self.statements, self.consequences, self.dependencies, self.kept_results

@@ -25,6 +25,7 @@ from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.unset import UNSET, Unset
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
@@ -255,6 +256,7 @@ class BlockingMethods(Blocking):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        unique: Unique | str | Unset | None = UNSET,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -279,6 +281,7 @@ class BlockingMethods(Blocking):
         typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
+        unique: Unique | str | Unset | None = UNSET,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -348,6 +351,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
     ) -> str:
         """Schedule one job at one time.
 
@@ -370,6 +374,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
     ) -> str:
         """Run one job now, or after a delay, by the clock of the database.
 
@@ -404,6 +409,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         after: Iterable[str | None] = (),
         after_outcome: AfterOutcome = "completed",
+        unique: Unique | str | Unset | None = UNSET,
     ) -> str:
         """Schedule one job by name. The function need not be registered in this process.
 

@@ -20,7 +20,7 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.enqueue.enqueuer import MIN_COPY_JOBS, PREPARE_BATCH
+from pg_scheduler.enqueue.bulk import MIN_COPY_JOBS, PREPARE_BATCH
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import Job
 from tests.api.conftest import Make, Pools

@@ -594,6 +594,23 @@ async def test_reschedule_recipe_moves_the_job_and_calls_it_off(load: Load, pool
     assert (await job_of(scheduler, "remind:17")).status is JobStatus.CANCELLED
 
 
+@recipe("coordinating.md unique_by_arguments.py")
+async def test_unique_by_arguments_recipe_schedules_no_second_job_before_the_first_has_ended(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("coordinating.md unique_by_arguments.py")
+    front = Scheduler(pool)
+    ids = await asyncio.gather(*[module.contacts_changed(front, 7, "import") for _ in range(5)])
+    assert len({*ids}) == 1
+    assert await module.contacts_changed(front, 7, "edit") == ids[0]
+    async with running(pool) as (scheduler, seen):
+        await seen.until(JobCompleted, job_id=ids[0])
+        again = await module.contacts_changed(scheduler, 7, "edit")
+        assert again != ids[0]
+        await seen.until(JobCompleted, job_id=again)
+    assert capsys.readouterr().out == "syncing 7 because of import\nsyncing 7 because of edit\n"
+
+
 @recipe("coordinating.md debounce.py")
 async def test_debounce_recipe_runs_the_job_once_with_the_last_arguments(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]

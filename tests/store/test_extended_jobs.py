@@ -92,7 +92,7 @@ async def test_replacement_of_a_running_job_takes_effect_with_its_extras_at_the_
     await pool.execute("""UPDATE scheduled_jobs SET on_end = '{"child": true, "schedule": true}'""")
     await store.jobs.replace_extended([extended(priority=1)])
     found = await extras_of(pool)
-    assert (found["options"], found["unique_key"], found["blocked_on"]) == (None, None, None)
+    assert (found["options"], found["unique_key"], found["blocked_on"]) == (None, "key", None)
     assert found["on_end"].keys() == {"child", "schedule", "replacement"}
     assert await store.results.settle("w1", [(claim, CompleteOutcome())]) == {"job"}
     assert await extras_of(pool) == WRITTEN | {"on_end": {"child": True, "on_failure": "app.page"}}

@@ -72,8 +72,12 @@ TYPES = {
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
     "find_unfinished": "text, bigint, bigint, " + FILTER_TYPES,
     "cancel_jobs": "text[], timestamptz, bool, " + FILTER_TYPES,
+    "find_conflicts": "text[], text[]",
+    "lock_key_holders": "text[]",
+    "find_key_holder": "text",
 }
-UNTUNED = {"get_job", "list_jobs", "find_jobs", "find_unfinished", "cancel_jobs", "vacuum_blocks"}
+KEYS = {"find_conflicts", "lock_key_holders", "find_key_holder"}
+UNTUNED = {"get_job", "list_jobs", "find_jobs", "find_unfinished", "cancel_jobs", "vacuum_blocks", *KEYS}
 """Statements of callers."""
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
 TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
@@ -128,6 +132,9 @@ VALUES = {
     "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
     "find_unfinished": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
     "cancel_jobs": f"{IDS}, {INSTANT}, true, NULL, NULL, NULL, NULL, NULL, NULL",
+    "find_conflicts": f"{IDS}, {IDS}",
+    "lock_key_holders": IDS,
+    "find_key_holder": "'held-001'",
 }
 
 
@@ -211,6 +218,7 @@ CLAIM = ("Index Scan", "scheduled_jobs_claim")
 KEY = ("Index Scan", "scheduled_jobs_pkey")
 TID = ("Tid Scan", None)
 BLOCKED = ("Index Scan", "scheduled_jobs_blocked")
+UNIQUE = ("Index Scan", "scheduled_jobs_unique")
 EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
     "skip_head": {CLAIM, ("Index Only Scan", "scheduled_jobs_claim")},
@@ -248,6 +256,9 @@ EXPECTED = {
     "find_jobs": {KEY},
     "find_unfinished": {KEY},
     "cancel_jobs": {KEY},
+    "find_conflicts": {KEY, UNIQUE},
+    "lock_key_holders": {UNIQUE},
+    "find_key_holder": {KEY, UNIQUE},
 }
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
@@ -38,6 +39,7 @@ from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
+from pg_scheduler.store.unique_keys import Holder
 from tests.support.store import (
     LEASE,
     NAME,
@@ -265,6 +267,17 @@ async def use_path(store: Store) -> object:
     )
     assert await store.jobs.insert_extended([extended], message="due") == {"n"}
     await store.jobs.replace_extended([extended])
+    holder = Holder("n", "pending", "key")
+    assert await store.unique_keys.find_conflicts(["n", "nobody"], ["key"]) == [holder]
+    async with store.statements.transaction() as connection:
+        assert await store.unique_keys.lock_holders(["key", "other"], connection) == {"key": holder}
+    await store.jobs.cancel("n")
+    await store.jobs.insert_extended([ExtendedJob.of(new_job("o", job_name="nobody.knows"), extended.extras)])
+    with pytest.raises(JobConflictError, match="'o'"):
+        await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
+    await store.jobs.cancel("o")
+    assert await store.jobs.retry("n")
+    await store.jobs.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as connection:
         waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
@@ -350,7 +363,7 @@ async def use_path(store: Store) -> object:
 
 @pytest.mark.parametrize(
     ("use", "expected"),
-    [(use_vacuum, 1), (use_schedules, [(0, 2, None), (3, 0, "job")]), (use_path, (("new",), 9, 14))],
+    [(use_vacuum, 1), (use_schedules, [(0, 2, None), (3, 0, "job")]), (use_path, (("new",), 9, 15))],
 )
 @pytest.mark.parametrize("codec", ["text", "binary"])
 async def test_store_works_with_codecs_of_the_pools_owner(
@@ -387,12 +400,12 @@ class OwnRecord(asyncpg.Record):
 async def test_store_works_with_a_record_class_of_the_pools_owner(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, record_class=OwnRecord) as pool:
         store = Store(Connections(cast("Pool", pool)), clock=clock)
-        assert await use_path(store) == (("new",), 9, 14)
+        assert await use_path(store) == (("new",), 9, 15)
 
 
 async def test_store_works_without_a_statement_cache(dsn: str, clock: FakeClock) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1, statement_cache_size=0) as pool:
-        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 14)
+        assert await use_path(Store(Connections(pool), clock=clock)) == (("new",), 9, 15)
 
 
 async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: asyncpg.Pool) -> None:

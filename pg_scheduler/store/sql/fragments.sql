@@ -67,7 +67,7 @@ SELECT
     {new_row_values}, new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
 FROM ROWS FROM (
     {new_arrays}, unnest($14::text[]), unnest($15::text[]), unnest($16::text[]), unnest($17::text[])
-) AS new ({new_names}, options, unique_key, blocked_on, on_end)
+) WITH ORDINALITY AS new ({new_names}, options, unique_key, blocked_on, on_end, place)
 
 -- fragment: replacing_rows
 SELECT
@@ -91,7 +91,8 @@ ON CONFLICT (job_id) DO UPDATE SET
     function        = CASE WHEN old.status = 'running' THEN old.function        ELSE EXCLUDED.function END,
     lock_key        = CASE WHEN old.status = 'running' THEN old.lock_key        ELSE EXCLUDED.lock_key END,
     options         = CASE WHEN old.status = 'running' THEN old.options         ELSE EXCLUDED.options END,
-    unique_key      = CASE WHEN old.status = 'running' THEN old.unique_key      ELSE EXCLUDED.unique_key END,
+    unique_key      = CASE WHEN old.status = 'running' THEN coalesce(old.unique_key, EXCLUDED.unique_key)
+        ELSE EXCLUDED.unique_key END,
     expires_at      = CASE WHEN old.status = 'running' THEN old.expires_at      ELSE EXCLUDED.expires_at END,
     retry_count     = CASE WHEN old.status = 'running' THEN old.retry_count     ELSE 0 END,
     crash_count     = CASE WHEN old.status = 'running' THEN old.crash_count     ELSE 0 END,

@@ -64,12 +64,14 @@ RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 -- route: pool | sticky
 -- Insert jobs with options ($14), unique keys ($15), what they wait for ($16) and their consequences ($17).
 --
--- Returns the ids of those whose id and unique key are free, and sends a message as insert_job does.
+-- Returns the ids of those whose id and unique key are free, and sends a message as insert_job does. Of several
+-- jobs with one unique key, the first one in the arrays is inserted. Calls that share keys insert in the same
+-- order, so they cannot deadlock.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
 {extended_rows}
-ORDER BY new.job_id COLLATE "C"
+ORDER BY new.unique_key COLLATE "C", CASE WHEN new.unique_key IS NULL THEN new.job_id END COLLATE "C", new.place
 ON CONFLICT DO NOTHING
 RETURNING job_id, CASE WHEN $12::text IS NOT NULL THEN pg_notify($12, $13) END;
 

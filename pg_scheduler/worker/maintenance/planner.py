@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs, in_order
+from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.events import (
     Event,
     EventBus,
@@ -33,7 +34,7 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob
-from pg_scheduler.schedules.advance import advance, first_allowed, jitter_of
+from pg_scheduler.schedules.advance import Advance, advance, first_allowed, jitter_of
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.schedule import catch_up_of
@@ -41,6 +42,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import INSTANT, Trigger
+from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.kinds import registered_kinds
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
@@ -69,6 +71,18 @@ BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
 """The reason of a JobCancelled under Overlap.CANCEL."""
 
 
+@dataclass(frozen=True, slots=True)
+class UniquePlan:
+    """The due fire times of a schedule whose task is unique: which become jobs, the database decides."""
+
+    row: ScheduleRow
+    due: Advance
+    jobs: list[ExtendedJob]
+    last_job_id: str | None
+    following: datetime | None
+    """The next fire time if none of them does."""
+
+
 @dataclass(slots=True)
 class Planned:
     """What one transaction writes, and the events that follow its commit."""
@@ -77,6 +91,7 @@ class Planned:
     changes: list[ScheduleChange] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    unique: list[UniquePlan] = field(default_factory=list)
 
 
 class Planner(Service):
@@ -154,11 +169,13 @@ class Planner(Service):
                 blocked = [job for job in planned.jobs if job.after and job.job_id in inserted]
                 if blocked:
                     await self._store.dependencies.block(blocked, connection)
+            for plan in planned.unique:
+                await self._insert_unique(plan, planned, connection)
             if planned.changes:
                 await schedules.advance(planned.changes, on=connection)
         for event in planned.events:
             self._events.publish(event)
-        if planned.jobs:
+        if planned.jobs or planned.unique:
             self._signals.jobs_planned()
         for job_id in planned.cancelled:
             await self._cancel(job_id)
@@ -218,36 +235,76 @@ class Planner(Service):
             runs_left=None if row.max_runs is None else max(row.max_runs - row.runs, 0),
             is_busy=is_busy,
         )
-        about = row.schedule_id
         jobs = [
             builder.fire_time_job(each, each + _jitter(row, trigger, each), now) for each in due.fire_times
         ]
+        last_job_id = None if last is None else row.last_job_id
+        if jobs and builder.is_unique:
+            following = due.next_fire_at
+            if following is None and due.last_fire_at is not None:
+                after = max(due.last_fire_at, now) if is_fixed_delay(trigger) else due.last_fire_at
+                following = first_allowed(trigger, after=after, anchor=row.anchor, end=row.end_at)
+            planned.unique.append(UniquePlan(row, due, jobs, last_job_id, following))
+            return
         if row.overlap != Overlap.ALLOW:
-            jobs = in_order(jobs, None if last is None else row.last_job_id)
-        if row.overlap == Overlap.CANCEL and jobs and last is not None and row.last_job_id is not None:
-            planned.cancelled.append(row.last_job_id)
-        kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
-        events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
-        if due.skipped:
-            events.append(ScheduleSkipped(about, due.skipped, row.last_job_id or ""))
-        if due.missed:
-            events.append(ScheduleMissed(about, due.missed, due.is_exact))
-        if due.is_finished:
-            events.append(ScheduleFinished(about))
+            jobs = in_order(jobs, last_job_id)
         planned.jobs += jobs
-        planned.events += events
-        planned.changes.append(
-            ScheduleChange(
-                about,
-                next_fire_at=due.next_fire_at,
-                last_fire_at=due.last_fire_at,
-                last_job_id=jobs[-1].job_id if jobs else None,
-                runs=len(jobs),
-                skipped=due.skipped,
-                missed=due.missed,
-                is_finished=due.is_finished,
-            )
+        _add(planned, row, due, jobs, last_job_id)
+
+    async def _insert_unique(self, plan: UniquePlan, planned: Planned, connection: Connection) -> None:
+        """Insert the jobs that no other one excludes. The other fire times are skipped."""
+        row, due = plan.row, plan.due
+        jobs, conflict = await insert_unique(
+            self._store,
+            plan.jobs,
+            connection,
+            last_job_id=plan.last_job_id,
+            queued=row.overlap != Overlap.ALLOW,
         )
+        skipped = len(plan.jobs) - len(jobs)
+        if skipped:
+            due = replace(due, skipped=due.skipped + skipped)
+        if skipped and (not jobs or due.is_finished):
+            is_last = row.max_runs is not None and row.runs + len(jobs) >= row.max_runs
+            following = None if is_last else plan.following
+            due = replace(due, next_fire_at=following, is_finished=following is None)
+        _add(planned, row, due, jobs, plan.last_job_id, holder=None if conflict is None else conflict.job_id)
+
+
+def _add(
+    planned: Planned,
+    row: ScheduleRow,
+    due: Advance,
+    jobs: Sequence[ExtendedJob],
+    last_job_id: str | None,
+    *,
+    holder: str | None = None,
+) -> None:
+    """Add the change of a schedule, and its events."""
+    about = row.schedule_id
+    if row.overlap == Overlap.CANCEL and jobs and last_job_id is not None:
+        planned.cancelled.append(last_job_id)
+    kind = PeriodicJobPlanned if row.is_declared else ScheduleFired
+    events: list[Event] = [kind(about, job.job_id, due.next_fire_at) for job in jobs]
+    if due.skipped:
+        events.append(ScheduleSkipped(about, due.skipped, holder or row.last_job_id or ""))
+    if due.missed:
+        events.append(ScheduleMissed(about, due.missed, due.is_exact))
+    if due.is_finished:
+        events.append(ScheduleFinished(about))
+    planned.events += events
+    planned.changes.append(
+        ScheduleChange(
+            about,
+            next_fire_at=due.next_fire_at,
+            last_fire_at=due.last_fire_at,
+            last_job_id=jobs[-1].job_id if jobs else None,
+            runs=len(jobs),
+            skipped=due.skipped,
+            missed=due.missed,
+            is_finished=due.is_finished,
+        )
+    )
 
 
 def _first(row: ScheduleRow, trigger: Trigger) -> datetime | None:

@@ -1,0 +1,178 @@
+"""Unique jobs: the key of which at most one job is unfinished, or the id that a time span has once.
+
+A key is a text of the caller, or names the task and a digest of arguments. Arguments are compared as JSON
+carries them, by the names of the parameters, so a positional and a keyword argument are equal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.validation import check_text
+
+__all__ = ["Unique", "Uniqueness", "check_unique", "check_unique_names", "slot_id", "unique_text"]
+
+MAX_KEY_BYTES: Final = 200
+MAX_NAME_LENGTH: Final = 200
+"""Characters of the task's name in a key. The digest covers the whole name."""
+
+MIN_PER: Final = timedelta(seconds=1)
+MAX_PER: Final = timedelta(days=366)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+OTHER_NAMES: Final = "**"
+"""The key of the arguments for ``**kwargs``. No parameter has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """At most one unfinished job of a task with the same arguments, or at most one in a time span.
+
+    Arguments are equal if their JSON is equal. It does not matter whether they are positional or keyword
+    arguments. An omitted argument counts as its default, if JSON can represent that.
+
+    Args:
+        args: The names of the parameters that are compared, as a tuple; True for all. An empty tuple means
+            one job of the task, whatever its arguments.
+        per: Counts finished jobs too: at most one job whose ``execution_time`` is in the same span of this
+            length, 1 second to 366 days. The spans are counted from 1970-01-01 in UTC, so an hour begins at
+            a full hour, and a day at midnight UTC. The id of the job is derived from its span, and
+            ``job_id=`` is not accepted. The job counts as long as its row exists. None for unfinished jobs
+            only, at any time.
+
+    Raises:
+        TypeError: A value has the wrong type.
+        ConfigurationError: ``per`` is out of range; a ValueError.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> from pg_scheduler import Unique, job
+        >>> @job(unique=Unique(args=("user_id",)))
+        ... async def sync_user(user_id: int, reason: str) -> None: ...
+        >>> @job(unique=Unique(per=timedelta(days=1)))
+        ... async def send_digest(user_id: int) -> None: ...
+    """
+
+    args: Literal[True] | tuple[str, ...] = True
+    per: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        names: object = self.args
+        if isinstance(names, str):
+            raise TypeError(f"args must be True or a tuple of names, not a str; pass ({names!r},)")
+        if names is not True:
+            if not isinstance(names, Iterable):
+                raise TypeError(f"args must be True or a tuple of names, not {names!r}")
+            each: tuple[Any, ...] = tuple(names)
+            for name in each:
+                check_text("a name in args", name)
+            object.__setattr__(self, "args", each)
+        if self.per is None:
+            return
+        if not isinstance(self.per, timedelta):
+            raise TypeError(f"per must be a timedelta or None, not {self.per!r}; pass timedelta(hours=1)")
+        if not MIN_PER <= self.per <= MAX_PER:
+            raise ConfigurationError(f"per must be 1 second to 366 days, not {self.per!r}")
+
+
+Uniqueness: TypeAlias = Unique | str
+"""A rule, or an explicit key."""
+
+
+def check_unique(value: object) -> Uniqueness | None:
+    """Return a rule or an explicit key; None for a job that is not unique.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: It is a text that cannot be a key.
+    """
+    if value is None or isinstance(value, Unique):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"unique must be a str, a Unique() or None, not {value!r}; pass Unique()")
+    size = len(check_text("unique", value).encode())
+    if not 1 <= size <= MAX_KEY_BYTES:
+        raise ValueError(f"unique must have 1 to {MAX_KEY_BYTES} bytes of UTF-8, not {size}")
+    return value
+
+
+def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature | None, function: str) -> None:
+    """Raise ValueError if a rule names a parameter that the function lacks."""
+    if not isinstance(unique, Unique) or unique.args is True or signature is None:
+        return
+    parameters = signature.parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return
+    for name in unique.args:
+        if name not in parameters:
+            known = ", ".join(map(repr, parameters)) or "none"
+            raise ConfigurationError(
+                f"unique names the argument {name!r}, which {function}() lacks; its parameters are: {known}"
+            )
+
+
+def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, task_data: str) -> str:
+    """Return the key of a job, or how the ids of its spans begin.
+
+    Args:
+        rule: The rule.
+        task: The name of the task.
+        signature: That of the function.
+        task_data: The arguments of the job as in its row.
+    """
+    args, kwargs = decode(task_data)
+    values = _bound(signature, args, kwargs)
+    if rule.args is not True:
+        others = values.get(OTHER_NAMES, {})
+        values = {
+            name: values[name] if name in values else others[name]
+            for name in rule.args
+            if name in values or name in others
+        }
+    per_s = None if rule.per is None else rule.per.total_seconds()
+    text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
+    digest = sha256(text.encode()).hexdigest()[:32]
+    return f"unique:{task[:MAX_NAME_LENGTH]}:{digest}"
+
+
+def slot_id(text: str, per: timedelta, execution_time: datetime) -> str:
+    """Return the id of the job of a time span."""
+    number = (execution_time - EPOCH) // per
+    try:
+        slot = (EPOCH + number * per).isoformat()
+    except OverflowError:  # the span begins before the first day of the calendar
+        slot = str(number)
+    return f"{text}:{slot}"
+
+
+def _bound(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return arguments by the names of their parameters, with the defaults that JSON can represent."""
+    parameters = () if signature is None else tuple(signature.parameters.values())
+    positional = [
+        each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+    ]
+    values: dict[str, Any] = {each.name: value for each, value in zip(positional, args, strict=False)}
+    if rest := list(args[len(positional) :]):
+        values[next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "*")] = rest
+    by_name = {
+        each.name for each in parameters if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
+    }
+    values |= {name: value for name, value in kwargs.items() if name in by_name}
+    for each in parameters:
+        if each.name not in values and each.default is not each.empty:
+            try:
+                values[each.name] = json.loads(json.dumps(each.default))
+            except (TypeError, ValueError, RecursionError):
+                continue
+    if others := {name: value for name, value in kwargs.items() if name not in by_name}:
+        values[OTHER_NAMES] = others
+    return values

@@ -1,0 +1,28 @@
+-- name: find_conflicts
+-- route: reserved
+-- Return the jobs with one of the ids $1, and the unfinished ones with one of the unique keys $2.
+SELECT job_id, status, unique_key, finished_at IS NULL AS is_unfinished
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1::text[])
+UNION
+SELECT job_id, status, unique_key, TRUE
+FROM {schema}scheduled_jobs
+WHERE unique_key = ANY ($2::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL;
+
+-- name: lock_key_holders
+-- route: caller
+-- Lock the unfinished jobs with the unique keys $1, so that none of them ends before this transaction.
+SELECT job_id, status, unique_key
+FROM {schema}scheduled_jobs
+WHERE unique_key = ANY ($1::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL
+ORDER BY unique_key COLLATE "C"
+FOR UPDATE;
+
+-- name: find_key_holder
+-- route: reserved
+-- Return the unfinished job with the unique key of job $1.
+SELECT job_id, status, unique_key
+FROM {schema}scheduled_jobs
+WHERE finished_at IS NULL
+  AND unique_key IS NOT NULL
+  AND unique_key = (SELECT unique_key FROM {schema}scheduled_jobs WHERE job_id = $1);

@@ -1,0 +1,175 @@
+"""Unique jobs: the rules, the keys, and the ids of time spans."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pg_scheduler import Unique
+from pg_scheduler.enqueue.unique import key_of, made_unique, rule_of
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.jobs.task import Task, TaskOptions
+from pg_scheduler.jobs.unique import check_unique, slot_id, unique_text
+from pg_scheduler.jobs.unset import UNSET
+
+DUE = datetime(2030, 1, 1, 12, 30, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+async def work(user_id: int, /, reason: str = "none", *rest: str, force: bool = False) -> None: ...
+
+
+async def options(user_id: int, **kwargs: Any) -> None: ...
+
+
+async def odd(value: object = object(), tags: tuple[str, ...] = ("a",)) -> None: ...
+
+
+def text(
+    *args: Any,
+    func: Callable[..., Any] = work,
+    rule: Unique = Unique(),  # noqa: B008 - a frozen value
+    task: str = "app.work",
+    **kwargs: Any,
+) -> str:
+    return unique_text(rule, task, inspect.signature(func), encode(args, kwargs))
+
+
+def job(**changes: Any) -> NewJob:
+    return NewJob("own", encode((7,), {}), DUE, "app.work", 5, 0, None, None)._replace(**changes)
+
+
+def test_unique_key_is_equal_for_positional_keyword_and_default_arguments() -> None:
+    assert text(7) == text(7, "none") == text(7, reason="none") == text(7, force=False, reason="none")
+    assert len({text(7), text(8), text(7, "other"), text(7, force=True), text(7, "none", "more")}) == 5
+    assert text(1, b=2, a=[1], func=options) == text(1, a=(1,), b=2, func=options)
+
+
+def test_unique_key_contains_the_name_of_the_task_and_hides_the_arguments() -> None:
+    key = text(7, "a secret")
+    assert key.startswith("unique:app.work:")
+    assert "secret" not in key
+    assert text(7, task="app.other") != text(7)
+    long = text(7, task="x" * 5000)
+    assert len(long) < 300
+    assert long != text(7, task="x" * 5001)
+
+
+def test_unique_key_compares_only_the_selected_arguments() -> None:
+    rule = Unique(args=("user_id",))
+    assert text(7, "one", rule=rule) == text(7, "two", force=True, rule=rule)
+    assert text(7, rule=rule) != text(8, rule=rule)
+    assert text(7, rule=Unique(args=())) == text(8, "x", rule=Unique(args=()))
+    by_name = Unique(args=("tenant",))
+    assert text(1, tenant=7, func=options, rule=by_name) == text(2, tenant=7, func=options, rule=by_name)
+    assert text(1, tenant=7, func=options, rule=by_name) != text(1, func=options, rule=by_name)
+
+
+def test_unique_key_ignores_a_default_that_json_cannot_represent() -> None:
+    assert text(func=odd) == text(tags=["a"], func=odd)
+    assert text(func=odd) != text(None, func=odd)
+
+
+def test_unique_key_of_a_function_without_signature_compares_the_arguments_as_given() -> None:
+    def of(*args: Any, **kwargs: Any) -> str:
+        return unique_text(Unique(), "app.work", None, encode(args, kwargs))
+
+    assert len({of(1), of(a=1), of(a=2), of()}) == 4
+
+
+def test_slot_id_is_the_same_within_a_span_counted_from_the_epoch() -> None:
+    assert slot_id("unique:x:1", HOUR, DUE) == "unique:x:1:2030-01-01T12:00:00+00:00"
+    assert slot_id("a", HOUR, DUE + HOUR / 2 - timedelta(microseconds=1)) == slot_id("a", HOUR, DUE)
+    assert slot_id("a", HOUR, DUE + HOUR / 2) == "a:2030-01-01T13:00:00+00:00"
+    week = slot_id("a", timedelta(days=7), DUE)
+    assert week == "a:2029-12-27T00:00:00+00:00", "the epoch was a Thursday"
+    assert slot_id("a", HOUR, datetime(1969, 12, 31, 23, 59, tzinfo=UTC)) == "a:1969-12-31T23:00:00+00:00"
+    first = datetime(1, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert slot_id("a", timedelta(days=366), first).startswith("a:-"), "the calendar begins within the span"
+
+
+def test_spans_of_another_length_have_other_ids() -> None:
+    day = text(7, rule=Unique(per=timedelta(days=1)))
+    assert len({day, text(7, rule=Unique(per=HOUR)), text(7)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Unique(args="user_id"), TypeError, r"pass \('user_id',\)"),  # type: ignore[arg-type]
+        (lambda: Unique(args=False), TypeError, "True or a tuple of names, not False"),  # type: ignore[arg-type]
+        (lambda: Unique(args=(7,)), TypeError, "a name in args must be a str"),  # type: ignore[arg-type]
+        (lambda: Unique(per=3600), TypeError, r"pass timedelta\(hours=1\)"),  # type: ignore[arg-type]
+        (lambda: Unique(per=timedelta(0)), ValueError, "1 second to 366 days"),
+        (lambda: Unique(per=timedelta(days=367)), ValueError, "1 second to 366 days"),
+        (lambda: check_unique(True), TypeError, r"must be a str, a Unique\(\) or None, not True"),
+        (lambda: check_unique(7), TypeError, "not 7"),
+        (lambda: check_unique(""), ValueError, "1 to 200 bytes of UTF-8, not 0"),
+        (lambda: check_unique("ä" * 101), ValueError, "1 to 200 bytes of UTF-8, not 202"),
+        (lambda: check_unique("a\x00"), ValueError, "NUL"),
+        (lambda: check_unique("\ud800"), ValueError, "surrogate"),
+    ],
+)
+def test_unique_rejects_invalid_values(make: Callable[[], object], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_unique_is_a_value() -> None:
+    assert Unique(args=["a", "b"]) == Unique(args=("a", "b"))  # type: ignore[arg-type]
+    assert hash(Unique(per=HOUR)) == hash(Unique(per=HOUR))
+    assert check_unique("ä" * 100) == "ä" * 100
+
+
+def test_task_rejects_a_unique_argument_that_the_function_lacks() -> None:
+    task = Task(work, "app.work")
+    with pytest.raises(ValueError, match=r"'account', which work\(\) lacks; its parameters are: 'user_id'"):
+        task.changed(work, "app.work", TaskOptions(unique=Unique(args=("account",))))
+    rule = Unique(args=("account",))
+    assert (
+        Task(options, "app.options").changed(options, "app.options", TaskOptions(unique=rule)).unique == rule
+    )
+    with pytest.raises(ValueError, match="'account'"):
+        rule_of(rule, task)
+
+
+def test_rule_of_a_call_takes_precedence_over_that_of_the_task() -> None:
+    task = Task(work, "app.work", unique="task")
+    assert rule_of(UNSET, task) == "task"
+    assert rule_of(None, task) is None
+    assert rule_of("call", task) == "call"
+    assert rule_of(UNSET, None) is None
+
+
+def test_registering_a_task_again_keeps_its_rule_unless_it_is_given() -> None:
+    task = Task(work, "app.work", unique="task")
+    assert task.changed(work, "app.work", TaskOptions()).unique == "task"
+    assert task.changed(work, "app.work", TaskOptions(unique=None)).unique is None
+
+
+def test_unique_job_follows_its_due_time() -> None:
+    task = Task(work, "app.work")
+    made = made_unique(job(), Unique(per=HOUR), task, has_id=False)
+    moved = made.due_at(DUE + HOUR)
+    assert moved.job_id == made.job_id.replace("T12", "T13")
+    assert moved.due_at(DUE).job_id == made.job_id
+    assert (key_of(made), key_of(job())) == (None, None)
+    renamed = made_unique(job(), Unique(), task, has_id=True).with_id("other")
+    assert isinstance(renamed, ExtendedJob)
+    assert (renamed.job_id, key_of(renamed)) == ("other", text(7))
+
+
+def test_unique_job_with_a_span_accepts_no_id() -> None:
+    with pytest.raises(ValueError, match=r"'own' and unique with per= exclude each other"):
+        made_unique(job(), Unique(per=HOUR), Task(work, "app.work"), has_id=True)
+
+
+def test_unique_job_of_an_unregistered_task_needs_a_key() -> None:
+    assert key_of(made_unique(job(), "import:7", None, has_id=False)) == "import:7"
+    with pytest.raises(ValueError, match=r"'app\.work' is not registered in this process"):
+        made_unique(job(), Unique(), None, has_id=False)
