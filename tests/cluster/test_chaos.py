@@ -17,7 +17,7 @@ import pytest
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence, KeptResult, Row
-from tools.chaos.jobs import IN_TURN, LIMITED, MAX_RUNNING
+from tools.chaos.jobs import IN_TURN, LIMITED, MAX_RUNNING, UNIQUE
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
@@ -189,6 +189,9 @@ def sound() -> Evidence:
     }
     for at in range(MAX_RUNNING + 1):
         rows[f"limited {at}"] = row(f"limited {at}", job_name=LIMITED)
+    for at in range(2):
+        rows[f"unique {at}"] = row(f"unique {at}", job_name=UNIQUE, attempt=2 - at, unique_key="key")
+    rows["other key"] = row("other key", job_name=UNIQUE, unique_key="other")
     for at in range(3):
         job_id = f"schedule:queue-all:{at}"
         rows[job_id] = row(job_id, job_name=IN_TURN, due=10.0, created=10.0, started=10.1)
@@ -198,6 +201,11 @@ def sound() -> Evidence:
             ledgers.attempts[one.job_id] = [
                 Attempt(one.job_id, 1, "worker-1", "a", 1, 1, started=10.1, ended=10.2, outcome=DONE)
             ]
+    ledgers.attempts["unique 0"].append(  # it was retried, or ran once more
+        Attempt("unique 0", 2, "worker-1", "a", 1, 0, started=11.0, ended=11.5, outcome=DONE)
+    )
+    [second] = ledgers.attempts["unique 1"]
+    second.started, second.ended = 11.6, 11.7
     ledgers.attempts["replaced"].append(
         Attempt("replaced", 2, "worker-1", "a", 1, 2, started=11, ended=11.5, outcome=DONE)
     )
@@ -430,6 +438,18 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "one job too many of a limited task": (
         "limits exceeded",
         lambda it: setattr(it.ledgers.attempts[f"limited {MAX_RUNNING}"][0], "started", 10.15),
+    ),
+    "a second job of a unique key runs while the first one waits for its retry": (
+        "unique keys held twice",
+        lambda it: setattr(it.ledgers.attempts["unique 1"][0], "started", 10.5),
+    ),
+    "a second job of a unique key started before the first one ended": (
+        "unique keys held twice",
+        lambda it: setattr(it.ledgers.attempts["unique 0"][1], "ended", 11.65),
+    ),
+    "two jobs have the same unique key": (
+        "unique keys held twice",
+        lambda it: put(it, "other key", unique_key="key"),
     ),
     "a result is missing": ("results lost or wrong", lambda it: without_result(it, "kept")),
     "an error is missing": ("results lost or wrong", lambda it: without_result(it, "kept error")),

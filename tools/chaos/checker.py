@@ -12,8 +12,13 @@ from itertools import pairwise
 from typing import Final
 
 from tools.chaos.evidence import Evidence, Verdict, attempt_of
-from tools.chaos.features import callbacks_early_or_repeated, limits_exceeded, results_lost_or_wrong
-from tools.chaos.jobs import IN_TURN, LIMITED, PERIODIC
+from tools.chaos.features import (
+    callbacks_early_or_repeated,
+    limits_exceeded,
+    results_lost_or_wrong,
+    unique_keys_held_twice,
+)
+from tools.chaos.jobs import IN_TURN, LIMITED, PERIODIC, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED
 from tools.chaos.order import (
@@ -56,6 +61,7 @@ def judge(evidence: Evidence) -> Verdict:
         "callbacks early or repeated": list(callbacks_early_or_repeated(evidence)),
         "schedules overlapping or stopped": list(overlapping_or_stopped(evidence)),
         "limits exceeded": list(limits_exceeded(evidence)),
+        "unique keys held twice": list(unique_keys_held_twice(evidence)),
         "claimed early": list(early_claims(evidence)),
         "claimed out of order": list(inversions(evidence)),
         "workers that stopped by themselves": list(evidence.unexpected_exits),
@@ -87,6 +93,7 @@ def judge(evidence: Evidence) -> Verdict:
         "callbacks": sum(bool(request.after) for request in evidence.requests.values()),
         "jobs of schedules": sum(row.job_name == IN_TURN for row in evidence.rows.values()),
         "jobs of a limited task": sum(row.job_name == LIMITED for row in evidence.rows.values()),
+        "unique jobs": sum(row.job_name == UNIQUE for row in evidence.rows.values()),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }
     verdict.recoveries = sorted(_recoveries(evidence))

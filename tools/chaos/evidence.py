@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.chaos.jobs import IN_TURN, LIMITED
+from tools.chaos.jobs import IN_TURN, LIMITED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
@@ -29,6 +29,7 @@ class Row:
     due: float
     created: float
     started: float | None
+    unique_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,10 @@ class Evidence:
     stopped_schedules: Sequence[str] = ()
 
     def is_replaced(self, job_id: str) -> bool:
-        """Return whether the job was given a new definition, which restarts its attempts."""
+        """Return whether the job may have a new definition, which restarts its attempts."""
+        row = self.rows.get(job_id)
+        if row is not None and row.job_name == UNIQUE:
+            return True
         request = self.requests.get(job_id)
         return request is not None and request.kind == REPLACED
 

@@ -1,15 +1,21 @@
-"""The checks of features that a part of the jobs use: kept results, and callbacks after other jobs."""
+"""The checks of features that a part of the jobs use: kept results, callbacks, limits and unique keys."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tools.chaos.evidence import Evidence, Row, attempt_of
 from tools.chaos.jobs import LIMITED, MAX_RUNNING, value_of
 from tools.chaos.load import IN_VAIN, Request
 
-__all__ = ["callbacks_early_or_repeated", "limits_exceeded", "results_lost_or_wrong"]
+__all__ = [
+    "callbacks_early_or_repeated",
+    "limits_exceeded",
+    "results_lost_or_wrong",
+    "unique_keys_held_twice",
+]
 
 
 def results_lost_or_wrong(evidence: Evidence) -> Iterator[str]:
@@ -87,3 +93,24 @@ def limits_exceeded(evidence: Evidence) -> Iterator[str]:
         running += change
         if change > 0 and running > MAX_RUNNING:
             yield f"{job_id} ran with {running - 1} others"
+
+
+def unique_keys_held_twice(evidence: Evidence) -> Iterator[str]:
+    """Yield jobs that started before the end of another job with their unique key.
+
+    A job has its key from its first attempt to the end of the attempt that its row names. Earlier attempts
+    were fenced, and may run on.
+    """
+    spans: dict[str, list[tuple[float, float, str]]] = {}
+    for row in evidence.rows.values():
+        attempts = evidence.ledgers.attempts.get(row.job_id)
+        last = attempt_of(evidence, row)
+        if row.unique_key is None or not attempts or last is None or last.ended is None:
+            continue
+        span = min(one.started for one in attempts), last.ended, row.job_id
+        spans.setdefault(row.unique_key, []).append(span)
+    for key, found in spans.items():
+        found.sort()
+        for (_, ended, one), (started, _, other) in pairwise(found):
+            if started < ended:
+                yield f"{other} started {ended - started:.3f} s before the end of {one}: both have {key}"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler import Limit, current_job, job, periodic
+from pg_scheduler import Limit, Unique, current_job, job, periodic
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "MAX_RUNNING",
     "PERIODIC",
     "STEP",
+    "UNIQUE",
     "broken",
     "broken_value",
     "flaky",
@@ -31,6 +32,7 @@ __all__ = [
     "quick",
     "slow",
     "thread_value",
+    "unique",
     "use",
     "value",
     "value_of",
@@ -43,6 +45,8 @@ IN_TURN: Final = "chaos.in_turn"
 
 LIMITED: Final = "chaos.limited"
 MAX_RUNNING: Final = 3
+
+UNIQUE: Final = "chaos.unique"
 
 _ledgers: list[Ledger] = []
 
@@ -168,6 +172,15 @@ async def limited() -> None:
         await asyncio.sleep(random.uniform(0.1, 0.5))
 
 
+@job(name=UNIQUE, unique=Unique(args=("key",)))
+async def unique(key: int, *, fails: bool = False) -> None:  # noqa: ARG001 - the key of the job
+    """Run while no other job of the key is unfinished; with ``fails``, fail at the first attempt."""
+    with entry() as attempt:
+        await asyncio.sleep(random.uniform(0.1, 1))
+        if fails and attempt == 1:
+            raise ConnectionError("the first attempt fails")
+
+
 @job(name=IN_TURN)
 async def in_turn() -> None:
     """Run, at times for longer than the interval of its schedule, while no other job of that runs."""
@@ -190,7 +203,7 @@ async def tock() -> None:
 
 
 FUNCTIONS: Final = (
-    *(quick, slow, flaky, broken, limited, in_turn),
+    *(quick, slow, flaky, broken, limited, unique, in_turn),
     *(value, broken_value, thread_value, process_value),
 )
 """All but the periodic ones."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler
+from pg_scheduler import ConflictResolution, JobConflictError, JobPriority, JobSpec, Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import jobs
 
@@ -38,6 +38,10 @@ BATCH_SIZE: Final = 10
 
 LIMITED_RATE: Final = 1.0
 """Calls per second for the limited task, each for as many jobs as may run at once."""
+
+UNIQUE_RATE: Final = 5.0
+UNIQUE_KEYS: Final = 4
+"""Calls per second for unique jobs, and the number of their keys: most calls meet an unfinished job."""
 
 KEEP: Final = timedelta(days=1)
 PRIORITIES: Final = (JobPriority.CRITICAL, JobPriority.HIGH, JobPriority.NORMAL, JobPriority.LOW)
@@ -89,6 +93,7 @@ class Load:
             (self._process, 0.002, 1),
             (self._batch, 0.05, BATCH_SIZE),
             (self._limited, min(0.01, LIMITED_RATE / self._rate), 1),
+            (self._unique, min(0.02, UNIQUE_RATE / self._rate), 1),
         ]
         for call, share, size in shares:
             per_tick = self._rate * share * TICK_S / size
@@ -261,6 +266,22 @@ class Load:
             for _ in range(jobs.MAX_RUNNING)
         ]
         await self._bulk_of(specs)
+
+    async def _unique(self) -> None:
+        """Schedule a unique job, which may be rejected, kept out or replace the unfinished one."""
+        try:
+            job_id = await self._client.schedule(
+                jobs.unique,
+                execution_time=self._soon(0.5),
+                args=(self._random.randrange(UNIQUE_KEYS),),
+                kwargs={"fails": self._random.random() < 0.2},
+                max_retries=1,
+                misfire_grace_time=None,
+                conflict_resolution=self._random.choice(list(ConflictResolution)),
+            )
+        except JobConflictError:
+            return
+        self.requests.setdefault(job_id, Request(REPLACED)).confirmed = True
 
     async def _batch(self) -> None:
         """Schedule jobs, and a callback after all of them before, while or after they run."""

@@ -51,7 +51,7 @@ UNFINISHED: Final = (
 ROWS: Final = """
     SELECT job_id, job_name, status, worker_id, attempt, retry_count, max_retries, priority,
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
-        extract(epoch FROM started_at)::float8 - $1
+        extract(epoch FROM started_at)::float8 - $1, unique_key
     FROM scheduled_jobs
 """
 
