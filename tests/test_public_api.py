@@ -225,11 +225,11 @@ PERIODIC = (
     ", *, trigger=None, overlap=<Overlap.ALLOW: 'allow'>, catch_up=CatchUp.latest(), jitter=0, "
     "start=None, end=None, pause_after_failures=None"
 )
-LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed'"
+LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcome='completed', unique=UNSET"
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None, limits=()"
+    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET"
 )
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 
