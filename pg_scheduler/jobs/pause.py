@@ -66,6 +66,8 @@ class TaskInfo:
     """Default time for which results are kept; None if they are not kept."""
     metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Merged into the metadata of its jobs."""
+    unique: Unique | str | None = field(default=None, kw_only=True)
+    """Which of its jobs exclude one another; None for none."""
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
     paused_until: datetime | None = None
@@ -74,8 +76,6 @@ class TaskInfo:
     """Why it was paused."""
     actor: str | None = None
     """The Scheduler that paused it: its identity, else its worker id."""
-    unique: Unique | str | None = None
-    """Which of its jobs exclude one another; None for none."""
 
     @property
     def is_paused(self) -> bool:
