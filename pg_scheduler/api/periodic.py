@@ -28,7 +28,7 @@ class PeriodicMethods(SchedulerParts):
 
     @cached_property
     def schedules(self) -> Schedules:
-        """Schedules that are added, changed and read at run time."""
+        """Schedules that are added, changed and read at run time; see `Schedules`."""
         return Schedules(self)
 
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:

@@ -27,7 +27,7 @@ class RegistrationMethods(SchedulerParts):
 
     @cached_property
     def tasks(self) -> Tasks:
-        """The registered functions and the paused names: ``list()``, ``pause()`` and ``resume()``."""
+        """The registered functions and the paused names; see `Tasks`."""
         return Tasks(
             self._tasks,
             self._store,

@@ -238,7 +238,7 @@ class BlockingMethods(Blocking):
         """
     @property
     def tasks(self) -> BlockingTasks:
-        """The registered functions and the paused names: ``list()``, ``pause()`` and ``resume()``."""
+        """The registered functions and the paused names; see `Tasks`."""
     @overload
     def register(
         self,
@@ -526,7 +526,7 @@ class BlockingMethods(Blocking):
         """
     @property
     def schedules(self) -> BlockingSchedules:
-        """Schedules that are added, changed and read at run time."""
+        """Schedules that are added, changed and read at run time; see `Schedules`."""
     def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
         """Return the periodic functions of this process by dedup key.
 

@@ -147,6 +147,7 @@ def test_reference_contains_no_unconverted_docstring_markup() -> None:
         ("scheduler.md", ") -> Callable[[F], F]\n"),  # the second overload of register()
         ("scheduler.md", "- `LEASE_DURATION: float = 60`: "),
         ("scheduler.md", "- `is_running: bool`: "),
+        ("scheduler.md", "- `tasks: Tasks`: "),  # a cached property
         (
             "scheduler.md",
             "| [`get_vacuum_stats()`](#get_vacuum_stats) | ",

@@ -28,6 +28,7 @@ __all__ = ["PART", "Part", "parts", "rendered"]
 
 LINE_LENGTH = 120
 MIN_METHODS_FOR_A_TABLE = 4
+PROPERTIES = {"property", "cached_property"}
 FACE = "Scheduler"
 """The class whose methods are mentioned without it."""
 
@@ -156,7 +157,7 @@ class Renderer:
             if not name.startswith("_")
         }
         names = dict.fromkeys(name for owner in owners for name in owner.functions() if name in functions)
-        methods = [name for name in names if "property" not in _decorators(functions[name][1][-1])]
+        methods = [name for name in names if not _decorators(functions[name][1][-1]) & PROPERTIES]
         properties = [name for name in names if name not in methods]
         fields = [each for owner in owners for each in owner.fields()]
         bases = f"({', '.join(it.bases())})" if it.bases() else ""
