@@ -16,7 +16,9 @@ import functools
 import inspect
 import re
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
@@ -27,11 +29,11 @@ __all__ = [
     "BlockingFacet",
     "BlockingIterator",
     "Caller",
+    "Crossing",
     "Member",
     "check_may_block",
     "derive",
     "members_of",
-    "result_of",
 ]
 
 T = TypeVar("T")
@@ -75,10 +77,87 @@ def check_may_block(name: str, owner: str = "a SyncScheduler") -> None:
     )
 
 
-async def result_of(function: Callable[[], Any]) -> Any:
-    """Return what a function returned, or the result of its coroutine."""
+async def _result_of(function: Callable[[], Any]) -> Any:
     result = function()
     return await result if inspect.isawaitable(result) else result
+
+
+class Crossing:
+    """One call of a function in the event loop of another thread, which begins at once.
+
+    It does what ``asyncio.run_coroutine_threadsafe()`` does, with one lock instead of a future, a condition
+    and the callbacks that chain them.
+
+    Args:
+        loop: The event loop.
+        function: Called with the context variables of the caller. If it returns a coroutine, that is awaited.
+
+    Raises:
+        RuntimeError: The event loop is closed.
+    """
+
+    __slots__ = ("_ended", "_error", "_function", "_loop", "_task", "_value", "has_ended", "is_cancelled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
+        self._loop = loop
+        self._function = function
+        self._task: asyncio.Task[Any] | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.has_ended = False
+        self.is_cancelled = False
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        loop.call_soon_threadsafe(self._begin)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for so many seconds; return whether the call has ended. For one thread only."""
+        return self.has_ended or self._ended.acquire(timeout=timeout)
+
+    def result(self) -> Any:
+        """Return the result of the call, which has ended, or raise its error.
+
+        Raises:
+            concurrent.futures.CancelledError: The call was cancelled.
+            BaseException: The error of the function.
+        """
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            del self  # the error refers to this frame
+
+    def cancel(self) -> None:
+        """Cancel the call, unless it has ended."""
+        if not self.has_ended:
+            self.is_cancelled = True
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        if self.is_cancelled:
+            self._end(None, CancelledError())
+            return
+        self._task = task = self._loop.create_task(_result_of(self._function))
+        task.add_done_callback(self._end_with)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end_with(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self._end(None, CancelledError())
+        elif (error := task.exception()) is not None:
+            self._end(None, error)
+        else:
+            self._end(task.result(), None)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        self._value, self._error = value, error
+        self.has_ended = True
+        self._ended.release()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Generic, TypeVar, overload
 
-from pg_scheduler.blocking import result_of
+from pg_scheduler.blocking import Crossing
 from pg_scheduler.events.log import logger, record_fields
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -23,6 +23,9 @@ __all__ = ["CLOSED", "Portal"]
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+CHECK_INTERVAL_S: Final = 1.0
+"""Seconds between two checks of a caller that the thread is alive."""
 
 CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create another one"
 
@@ -78,28 +81,30 @@ class Portal(Generic[R]):
             RuntimeError: The portal was closed.
             BaseException: The error of the function.
         """
-        future = self.submit(function)
+        crossing = self.submit(function)
         try:
-            return future.result()
+            while not crossing.wait(CHECK_INTERVAL_S):
+                # The loop may have ended before it began the call.
+                if not self._thread.is_alive() and not crossing.wait(0):
+                    raise RuntimeError(CLOSED)
+            return crossing.result()
         except CancelledError:
             if self._closing.is_set():
                 raise RuntimeError(CLOSED) from None
             raise
         finally:
-            future.cancel()  # without effect after its end
-            del future  # its error refers to this frame
+            crossing.cancel()  # without effect after its end
+            del crossing  # its error refers to this frame
 
-    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+    def submit(self, function: Callable[[], Any]) -> Crossing:
         """Call the function in the thread, with the context variables of the caller, and do not wait.
 
         Raises:
             RuntimeError: The portal was closed.
         """
-        call = result_of(function)
         try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop)
+            return Crossing(self._loop, function)
         except RuntimeError:  # the loop is closed
-            call.close()
             raise RuntimeError(CLOSED) from None
 
     def close(self, timeout: float) -> bool:

@@ -94,6 +94,11 @@ async def test_blocking_call_raises_in_a_thread_with_an_event_loop(scheduler: Sc
 
 async def test_job_in_a_thread_registers_functions_and_subscribes(scheduler: Scheduler) -> None:
     events: list[Event] = []
+    noted = threading.Event()
+
+    def note(event: Event) -> None:
+        events.append(event)
+        noted.set()
 
     def job() -> None:
         mine = current_scheduler()
@@ -101,13 +106,14 @@ async def test_job_in_a_thread_registers_functions_and_subscribes(scheduler: Sch
         @mine.register(name="test.registered")
         async def registered() -> None: ...
 
-        unsubscribe = mine.subscribe(events.append, JobCompleted)
+        unsubscribe = mine.subscribe(note, JobCompleted)
         mine.run_job("test.registered", wait_timeout=timedelta(seconds=PATIENCE))
+        assert noted.wait(PATIENCE)
         unsubscribe()
         mine.run_job("test.registered", wait_timeout=timedelta(seconds=PATIENCE))
 
     await run(scheduler, job)
-    assert len([event for event in events if isinstance(event, JobCompleted)]) == 1
+    assert [type(event) for event in events] == [JobCompleted]
 
 
 async def test_blocking_methods_take_no_connection(scheduler: Scheduler) -> None:

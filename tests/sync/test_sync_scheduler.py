@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from pg_scheduler import (
     SchemaMissingError,
     periodic,
 )
+from pg_scheduler.blocking import Crossing
 from pg_scheduler.events import Event, JobCompleted, WorkerStarted
 from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.sync import SyncScheduler, portal
@@ -381,6 +383,55 @@ def test_portal_raises_the_cancellation_of_a_call_that_cancels_itself(scheduler:
 
     with pytest.raises(CancelledError):
         scheduler._portal().call(cancel)
+
+
+def test_portal_raises_when_the_event_loop_ended_before_it_began_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closes, submitted = threading.Event(), threading.Event()
+
+    class LateLoop(asyncio.SelectorEventLoop):
+        """Is closed after another thread has submitted a call that it does not run."""
+
+        def call_soon_threadsafe(  # type: ignore[override]
+            self, *args: Any, **options: Any
+        ) -> asyncio.Handle:
+            handle = super().call_soon_threadsafe(*args, **options)
+            if closes.is_set():
+                submitted.set()
+            return handle
+
+        def close(self) -> None:
+            closes.set()
+            submitted.wait(TIMEOUT_S)
+            super().close()
+
+    monkeypatch.setattr(portal, "new_event_loop", LateLoop)
+    monkeypatch.setattr(portal, "CHECK_INTERVAL_S", 0.01)
+    late = Portal(nullcontext)
+    closing = threading.Thread(target=late.close, args=(TIMEOUT_S,))
+    closing.start()
+    assert closes.wait(TIMEOUT_S)
+    called: list[int] = []
+    with pytest.raises(RuntimeError, match="the SyncScheduler was closed"):
+        late.call(lambda: called.append(1))
+    closing.join(TIMEOUT_S)
+    assert not called
+
+
+def test_crossing_does_not_call_a_function_that_is_cancelled_before_it_begins() -> None:
+    called: list[int] = []
+    with asyncio.Runner() as runner:
+        crossing = Crossing(runner.get_loop(), lambda: called.append(1))
+        crossing.cancel()
+        assert not crossing.wait(0)
+        runner.run(asyncio.sleep(0))
+        assert crossing.wait(0)
+        assert crossing.wait(0)
+        with pytest.raises(CancelledError):
+            crossing.result()
+    crossing.cancel()  # without effect on a closed loop
+    assert not called
 
 
 def test_portal_raises_the_error_of_closing_its_resource() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pg_scheduler.blocking import Blocking, Caller, check_may_block, derive, result_of
+from pg_scheduler.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.jobs.context import cancellation
 
@@ -79,10 +79,10 @@ class _Calls:
         """
         flag = cancellation.get(None)
         may_interrupt = flag is not None and not flag.is_cancelled
-        future = self.submit(function)
+        crossing = self.submit(function)
         was_stopped = False
         try:
-            while not wait([future], CHECK_INTERVAL_S).done:
+            while not crossing.wait(CHECK_INTERVAL_S):
                 if may_interrupt and flag is not None and flag.is_cancelled:
                     raise JobCancelledError(
                         "the job was cancelled during a call of current_job().scheduler: it timed out, was "
@@ -92,24 +92,22 @@ class _Calls:
                 if is_stopped and was_stopped:  # asyncio.run() pauses it for a moment at its end
                     raise NotRunningError(ENDED)
                 was_stopped = is_stopped
-            return future.result()
+            return crossing.result()
         except CancelledError:
             raise NotRunningError(ENDED) from None
         finally:
-            future.cancel()  # without effect after its end
-            del future  # its error refers to this frame
+            crossing.cancel()  # without effect after its end
+            del crossing  # its error refers to this frame
 
-    def submit(self, function: Callable[[], Any]) -> Future[Any]:
+    def submit(self, function: Callable[[], Any]) -> Crossing:
         """Call the function with the context variables of the caller, and do not wait.
 
         Raises:
             NotRunningError: The event loop is closed.
         """
-        call = result_of(function)
         try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop)
+            return Crossing(self._loop, function)
         except RuntimeError:
-            call.close()
             raise NotRunningError(ENDED) from None
 
 
