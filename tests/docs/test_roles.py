@@ -274,6 +274,7 @@ CALLS: list[Callable[[Scheduler], object]] = [
         work, execution_time=now(), job_id="other", conflict_resolution=ConflictResolution.REPLACE
     ),
     lambda scheduler: scheduler.enqueue(work, after=["other"]),
+    lambda scheduler: scheduler.enqueue(work, unique="key"),
     lambda scheduler: scheduler.enqueue(work, keep_result=timedelta(hours=1)),
     lambda scheduler: scheduler.get_job_result("other", wait=False),
     lambda scheduler: scheduler.schedules.add(work, Every(hours=1)),
