@@ -26,6 +26,7 @@ __all__ = [
     "LimitKeyError",
     "LimitRow",
     "check_limits",
+    "is_shared_by_all",
     "limit_keys",
 ]
 
@@ -170,6 +171,11 @@ def limit_keys(
     return [
         (_prefix(each, task_name) + _key_of(each, task_name, args, kwargs), _row(each)) for each in limits
     ]
+
+
+def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
+    """Return whether every job of a task needs room in this limit, whatever its arguments are."""
+    return any(each.key is None and _prefix(each, task_name) == key for each in limits)
 
 
 def _row(limit: Limit) -> LimitRow:

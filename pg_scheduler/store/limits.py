@@ -10,7 +10,14 @@ from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["AdmissionRequest", "LatePosition", "LimitRepository", "Unblocked"]
+__all__ = [
+    "AdmissionRequest",
+    "BlockedJob",
+    "LatePosition",
+    "LimitRepository",
+    "SurplusPosition",
+    "Unblocked",
+]
 
 LOCK_CLASS: Final = 1_885_825_130
 """The first key of the advisory locks of limits; the second is a hash of the limit."""
@@ -37,6 +44,23 @@ class Unblocked(NamedTuple):
     free_in: float | None
     jobs: int
     late: int
+
+
+class SurplusPosition(NamedTuple):
+    """A place in the claim index."""
+
+    priority: int
+    execution_time: datetime
+    job_id: str
+
+
+class BlockedJob(NamedTuple):
+    """A job that was blocked before it was claimed."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    execution_time: datetime
 
 
 class LatePosition(NamedTuple):
@@ -97,6 +121,20 @@ class LimitRepository:
                 on=connection,
             )
         return {row["job_id"]: row["blocked_on"] for row in rows}
+
+    async def block_surplus(
+        self, key: str, names: Sequence[str], after: SurplusPosition, limit: int
+    ) -> list[BlockedJob]:
+        """Block due jobs on a full limit that all of them need, among a number of rows.
+
+        Args:
+            key: The limit.
+            names: The names of a task.
+            after: The position in the order of claims after which to read.
+            limit: The number of rows to read.
+        """
+        rows = await self._statements.fetch("block_surplus", key, names, *after, limit, self._statements.now)
+        return [BlockedJob(*row) for row in rows]
 
     async def unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], most: int) -> list[Unblocked]:
         """Unblock the first jobs of limits that have room, as many as there is room for.

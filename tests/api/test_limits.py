@@ -59,6 +59,44 @@ async def test_job_of_another_task_starts_at_once_when_a_limit_blocks_a_backlog(
     assert len(starts) == len({start.job_id for start in starts}) == 21
 
 
+async def test_backlog_of_a_full_task_is_blocked_without_claiming_each_job(
+    make: Make, gate: Gate, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(max_concurrent_jobs=5)
+    scheduler.register(gate.job, name="limited", limits=[Limit(max_running=2)])
+    scheduler.register(noop, name="other")
+    record = Recorder(scheduler)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " SELECT 'job-' || n, 'limited', now() - interval '1 hour' FROM generate_series(1, 1300) AS n"
+    )
+    await scheduler.start()
+    await record.until(JobBlocked, 1298)
+    other = await scheduler.enqueue("other")
+    await record.until(JobCompleted, job_id=other)
+    claimed = "SELECT count(*) FROM scheduled_jobs WHERE attempt > 0 AND job_name = 'limited'"
+    assert await pool.fetchval(claimed) <= 300, "not one after another"
+    waiting = "SELECT count(*) FROM scheduled_jobs WHERE blocked_on = 'limit:limited:'"
+    assert await pool.fetchval(waiting) == 1298
+    gate.open.set()
+    await record.until(JobCompleted, 20, job_name="limited")
+
+
+async def test_backlog_of_a_full_key_leaves_the_other_keys(
+    make: Make, gate: Gate, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(max_concurrent_jobs=5)
+    limits = [Limit(max_running=1, key=lambda *args: "".join(args))]
+    scheduler.register(gate.job, name="limited", limits=limits)
+    record = Recorder(scheduler)
+    jobs = [JobSpec(gate.job, now(), args=(key,)) for key in ("", "", "", "a")]
+    await scheduler.schedule_bulk(jobs)
+    await scheduler.start()
+    await record.until(JobStarted, 2)
+    await record.until(JobBlocked, 2)
+    assert await pool.fetchval("SELECT sum(attempt) FROM scheduled_jobs") == 4
+
+
 async def test_blocked_jobs_start_in_order_when_attempts_end(make: Make) -> None:
     order: list[int] = []
 

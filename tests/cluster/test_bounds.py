@@ -31,7 +31,7 @@ from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.limits import AdmissionRequest
+from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
@@ -330,6 +330,9 @@ STORE_CALLS: dict[str, Call] = {
         KEEP,
     ),
     "unblock": lambda it, _: it.limits.unblock({"limit:a:": [[LimitRow(1, None, None)]]}, 1),
+    "block_surplus": lambda it, _: it.limits.block_surplus(
+        "limit:a:", [NAME], SurplusPosition(5, now(), ""), 1
+    ),
     "blocked_keys": lambda it, _: it.limits.blocked_keys("after", 1),
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),

@@ -15,7 +15,7 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, ReleaseOutcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.faults import is_lock_timeout
-from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, LatePosition
+from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, BlockedJob, LatePosition, SurplusPosition
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
 
@@ -266,6 +266,30 @@ async def test_unblock_reports_late_jobs_and_leaves_them_to_expire(store: Store,
 
 async def test_unblock_has_no_answer_for_limits_without_blocked_jobs(store: Store) -> None:
     assert await store.limits.unblock({KEY: [[most(1)]], OTHER: [[most(1)]]}, 100) == []
+
+
+async def test_block_surplus_blocks_due_jobs_of_the_names_behind_a_position(store: Store, pool: Pool) -> None:
+    late, soon = NOW - 60 * SECOND, NOW + SECOND
+    await store.jobs.insert(
+        [
+            *(new_job(job_id, execution_time=late) for job_id in ("a", "b", "c", "d")),
+            new_job("other", execution_time=late, job_name="other"),
+            new_job("first", execution_time=late, priority=1),
+            new_job("future", execution_time=soon),
+            new_job("expired", execution_time=late, misfire_grace_time=5),
+            new_job("waits", execution_time=late),
+        ]
+    )
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = $1 WHERE job_id = 'waits'", OTHER)
+    async with pool.acquire() as session, session.transaction():
+        await session.execute("SELECT FROM scheduled_jobs WHERE job_id = 'c' FOR UPDATE")
+        found = await store.limits.block_surplus(KEY, [NAME], SurplusPosition(5, late, "a"), 100)
+    assert sorted(found) == [BlockedJob(job_id, NAME, 0, late) for job_id in ("b", "d")]
+    assert await blocked(pool) == {"b": KEY, "d": KEY, "waits": OTHER}
+    found = await store.limits.block_surplus(KEY, [NAME], SurplusPosition(5, late, ""), 1)
+    assert [job.job_id for job in found] == ["a"], "the number of rows is bounded"
+    found = await store.limits.block_surplus(KEY, ["other"], SurplusPosition(5, late, ""), 100)
+    assert [job.job_id for job in found] == ["other"]
 
 
 async def block_by_hand(pool: Pool, store: Store, key: str, *job_ids: str) -> None:

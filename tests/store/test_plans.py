@@ -25,6 +25,7 @@ from pg_scheduler.store.connections.options import (
     TRANSACTION_SETTINGS,
 )
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.limits import SurplusPosition
 from pg_scheduler.store.queries import Route, load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS
@@ -62,6 +63,7 @@ TYPES = {
     "clear_consequences": "text[]",
     "unblock_jobs": "text[], timestamptz",
     "cancel_blocked": "text[], text[], timestamptz",
+    "block_surplus": "text, text[], integer, timestamptz, text, integer, timestamptz",
     "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
     "blocked_keys": "text, integer",
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
@@ -122,6 +124,7 @@ VALUES = {
     "clear_consequences": IDS,
     "unblock_jobs": f"{IDS}, {INSTANT}",
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
+    "block_surplus": f"'limit:a:', '{{{NAME}}}', 5, '-infinity', '', 100, {INSTANT}",
     "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",
     "blocked_keys": "'after', 100",
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
@@ -246,6 +249,7 @@ EXPECTED = {
     "clear_consequences": {KEY},
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
+    "block_surplus": {CLAIM, TID},
     "unblock_limited": {BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID, KEY},
     "blocked_keys": {("Index Only Scan", "scheduled_jobs_blocked")},
     "unblock_late": {BLOCKED, TID},
@@ -423,6 +427,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.scan_deadlines(30, 120)
         await store.workers.restart_leases()
         await store.workers.rescue(120)
+        await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 1)
         await store.limits.unblock({"limit:a:": [[LimitRow(1, 1, 1.0)]]}, 1)
         assert await store.limits.blocked_keys("after", 1) == []
         await store.limits.unblock_late(["limit:a:"], None, 1)

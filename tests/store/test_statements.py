@@ -34,7 +34,7 @@ from pg_scheduler.store import queries
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.limits import AdmissionRequest
+from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
@@ -295,6 +295,7 @@ async def use_path(store: Store) -> object:
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
     answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})
     assert answer == {"f": None, "a": "limit:a:"}
+    assert await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 9) == []
     assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0)

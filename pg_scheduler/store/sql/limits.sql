@@ -142,6 +142,43 @@ SELECT decided.job_id, decided.blocked_on
 FROM decided
 WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.job_id FROM blocked));
 
+-- name: block_surplus
+-- route: shared, tuned
+-- Block due jobs of the names $2 on a full limit ($1): those among the next $6 rows of a priority ($3) after the
+-- position $4 and $5.
+--
+-- Each of them would be claimed and then blocked by admission control, which delays the jobs behind them. To block
+-- too many is harmless, because the limit is checked afterwards. Jobs past their misfire grace time are left to
+-- expire.
+WITH due AS MATERIALIZED (
+    SELECT ctid, status, coalesce(function, job_name) AS name, expires_at
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = $3
+      AND (execution_time, job_id COLLATE "C") > ($4::timestamptz, $5::text)
+      AND execution_time <= coalesce($7, now())
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $6
+),
+surplus AS MATERIALIZED (
+    SELECT job.ctid
+    FROM {schema}scheduled_jobs AS job
+    WHERE job.ctid = ANY (ARRAY (
+        SELECT due.ctid
+        FROM due
+        WHERE due.status = 'pending'
+          AND due.name = ANY ($2)
+          AND (due.expires_at IS NULL OR due.expires_at >= coalesce($7, now()))
+    ))
+      AND job.status = 'pending'
+      AND job.blocked_on IS NULL
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}scheduled_jobs SET blocked_on = $1
+WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
+RETURNING job_id, job_name, attempt, execution_time;
+
 -- name: unblock_limited
 -- route: shared, tuned
 -- Unblock as many jobs of the limits ($2) as these have room for, at most $7 of each, in the order of claims.

@@ -7,19 +7,19 @@ pass decides about many of them, in one transaction; see ``store/limits.py``. Ot
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import EventBus, JobBlocked
-from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, limit_keys
+from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, is_shared_by_all, limit_keys
 from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.faults import is_lock_timeout
-from pg_scheduler.store.limits import AdmissionRequest, LimitRepository
+from pg_scheduler.store.limits import AdmissionRequest, LimitRepository, SurplusPosition
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -31,6 +31,13 @@ __all__ = ["Admission"]
 
 BATCH_SIZE: Final = 500
 """Attempts of one transaction at most. The locks of their limits are held for its time."""
+
+SURPLUS_SIZE: Final = 1000
+"""Due rows of which one statement blocks those that would be claimed in vain."""
+
+SURPLUS_FROM: Final = 50
+"""Attempts in a row that a limit blocks before other jobs are blocked unclaimed. Where attempts end all the
+time, this would cost throughput, because each job has to be unblocked again."""
 
 
 class Admission(Service):
@@ -62,6 +69,8 @@ class Admission(Service):
         self._worker_id = worker_id
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
+        self._refused: Counter[str] = Counter()  # attempts in a row, by limit
+        self._surplus: dict[str, tuple[list[str], SurplusPosition]] = {}  # names and position by limit
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:
         """Reserve slots for the claims of limited tasks, to start them once they are admitted.
@@ -93,7 +102,9 @@ class Admission(Service):
                 requests.append(AdmissionRequest(attempt.claim, limits))
         if requests:
             await self._decide(requests, attempts)
-        return 0 if self._waiting else NEVER
+        if self._surplus:
+            await self._block_surplus()
+        return 0 if self._waiting or self._surplus else NEVER
 
     async def drain(self) -> None:
         """Release the claims that were not decided about."""
@@ -139,9 +150,12 @@ class Admission(Service):
             blocked_on = decided.get(request.claim.job_id, "")
             if blocked_on:
                 self._block(attempt, request, blocked_on)
+                self._note_surplus(attempt.claim, blocked_on)
             elif attempt.revocation is not None:
                 self._executor.begin(attempt)  # it ends at once
             elif blocked_on is None and not lost_lease:
+                for key, _ in request.limits:
+                    self._refused.pop(key, None)
                 self._unblocker.admitted(attempt.claim, [key for key, _ in request.limits])
                 self._executor.begin(attempt)
             else:  # changed since the claim: the release is refused, or makes way for the new definition
@@ -169,6 +183,29 @@ class Admission(Service):
         self._executor.withdraw(attempt)
         self._events.publish(JobBlocked(claim.job_id, claim.job_name, claim.attempt, blocked_on))
         self._unblocker.blocked(key for key, _ in request.limits)
+
+    def _note_surplus(self, claim: Claim, key: str) -> None:
+        """Look for other due jobs behind a blocked one that need the same limit, whatever their arguments."""
+        task = self._tasks.resolve(claim.function)
+        if task is None or not is_shared_by_all(task.limits, task.name, key):
+            return
+        self._refused[key] += 1
+        if self._refused[key] >= SURPLUS_FROM:
+            names = [name for name, each in self._tasks.limited().items() if each is task]
+            self._surplus[key] = (names, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
+
+    async def _block_surplus(self) -> None:
+        """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
+        key, (names, position) = self._surplus.popitem()
+        blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE)
+        for job in blocked:
+            self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
+        if blocked:
+            self._unblocker.blocked([key])  # it may have got room meanwhile
+        if len(blocked) >= SURPLUS_SIZE // 2:
+            last = max(blocked, key=lambda job: (job.execution_time, job.job_id))
+            position = SurplusPosition(position.priority, last.execution_time, last.job_id)
+            self._surplus.setdefault(key, (names, position))
 
     def _release_all(self, attempts: dict[str, Attempt]) -> None:
         for attempt in attempts.values():
