@@ -61,6 +61,7 @@ class RegistrationMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
     ) -> F: ...
     @overload
     def register(
@@ -80,6 +81,7 @@ class RegistrationMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
     ) -> Callable[[F], F]: ...
     def register(
         self,
@@ -98,6 +100,7 @@ class RegistrationMethods(SchedulerParts):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
     ) -> Any:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -118,6 +121,7 @@ class RegistrationMethods(SchedulerParts):
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
+            on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
 
         Returns:
             The unchanged function, or a decorator that returns it.
@@ -145,6 +149,7 @@ class RegistrationMethods(SchedulerParts):
             metadata=metadata,
             limits=check_limits(limits),
             unique=unique,
+            on_failure=on_failure,
         )
 
         def add(function: F) -> F:

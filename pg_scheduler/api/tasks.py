@@ -137,6 +137,7 @@ class Tasks:
             keep_result=None if keep is None else timedelta(seconds=keep),
             metadata=deepcopy(dict(task.metadata)),
             unique=task.unique,
+            on_failure=task.on_failure,
             **about,
         )
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.enqueue.dependents import DependentInserter
+from pg_scheduler.enqueue.failure_alerts import FailureAlerts
 from pg_scheduler.enqueue.insert_batcher import InsertBatcher
 from pg_scheduler.enqueue.job_writer import JobWriter
 from pg_scheduler.enqueue.outbox import Outbox
@@ -48,6 +49,7 @@ class Enqueuer:
         self._replacer = UniqueReplacer(store)
         self._writer = JobWriter(store)
         self._bulk = BulkInserter(store, preparer, self._writer, self._dependents, self._replacer)
+        FailureAlerts(store, preparer).connect()
 
     async def insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None

@@ -157,6 +157,37 @@ class JobPreparer:
             job = made_unique(job, rule, task, has_id=job_id is not None)
         return extended(job, after=after, after_outcome=after_outcome)
 
+    def prepare_alert(
+        self, name: str, due: datetime, kwargs: Mapping[str, Any], *, job_id: str, failed_tasks: Sequence[str]
+    ) -> NewJob:
+        """Return the row of a job that follows the failure of another one, with the defaults of its task.
+
+        Its arguments are not checked: an error here would undo the failure, so the attempt reports it.
+
+        Args:
+            name: The task.
+            due: When it is due.
+            kwargs: Its arguments.
+            job_id: Its id.
+            failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
+        """
+        task = self._tasks.resolve(name)
+        defaults = self._defaults(
+            name, task, priority=UNSET, max_retries=UNSET, misfire_grace_time=UNSET, timeout=UNSET
+        )
+        task_data = encode((), kwargs)
+        if task is not None:
+            task_data = with_metadata(task_data, task.metadata, None)
+        job = NewJob(job_id, task_data, due, *defaults)
+        extras = _extras(task, UNSET) or Extras()
+        chain = [*failed_tasks, name]
+        next_alert = None if task is None else task.on_failure
+        on_end = None
+        if next_alert is not None and next_alert not in chain:
+            on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
+        extras = extras._replace(on_end=on_end)
+        return job if extras == Extras() else ExtendedJob.of(job, extras)
+
     def _defaults_of(self, spec: JobSpec) -> tuple[Task, Shared]:
         task = self._tasks.adopt(cast("JobFunction", spec.func))  # a JobSpec takes a call() apart
         given = (
@@ -217,4 +248,10 @@ def _extras(task: Task | None, keep_result: timedelta | Unset | None) -> Extras 
         seconds = task.keep_result if task is not None else None
     else:
         seconds = check_keep_result(keep_result)
-    return None if seconds is None else Extras(options=json.dumps({"keep_result": seconds}))
+    on_failure = task.on_failure if task is not None else None
+    if seconds is None and on_failure is None:
+        return None
+    return Extras(
+        options=None if seconds is None else json.dumps({"keep_result": seconds}),
+        on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
+    )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 from pg_scheduler.enqueue.unique import made_unique
 from pg_scheduler.jobs.ids import new_job_id
@@ -26,9 +26,6 @@ from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 
 __all__ = ["JobBuilder", "ScheduleJobs", "in_order"]
-
-TELL_SCHEDULE: Final = json.dumps({"schedule": True})
-"""The consequence of the end of a job of which its schedule wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ class ScheduleJobs:
             grace=grace,
             timeout_s=timeout,
             keep_result_s=None if keep is None else to_seconds("keep_result", keep),
-            on_end=TELL_SCHEDULE if _wants_ends(row) else None,
+            on_end=_on_end(row, task),
             task=task,
         )
 
@@ -162,8 +159,14 @@ def _queued(job: ExtendedJob, parent: str) -> ExtendedJob:
     )
 
 
-def _wants_ends(row: ScheduleRow) -> bool:
-    return row.pause_after_failures is not None or is_fixed_delay(read_trigger(row.trigger))
+def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
+    """Return the consequences of the end of a job as JSON; None for none."""
+    on_end: dict[str, Any] = {}
+    if row.pause_after_failures is not None or is_fixed_delay(read_trigger(row.trigger)):
+        on_end["schedule"] = True
+    if task is not None and task.on_failure is not None:
+        on_end["on_failure"] = task.on_failure
+    return json.dumps(on_end) if on_end else None
 
 
 def _task_data(row: ScheduleRow, task: Task | None) -> str:

@@ -35,6 +35,7 @@ def job(
     metadata: Mapping[str, Any] | None = None,
     limits: Iterable[Limit] = (),
     unique: Unique | str | Unset | None = UNSET,
+    on_failure: str | None = None,
 ) -> Callable[[F], F]:
     """Declare a function as a job of every Scheduler of the process.
 
@@ -62,6 +63,8 @@ def job(
             omitted.
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
+        on_failure: The name of a task to enqueue when a job has failed finally, in the same transaction. It
+            is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for none.
 
     Returns:
         A decorator that returns the unchanged function.
@@ -93,6 +96,7 @@ def job(
         metadata=metadata,
         limits=check_limits(limits),
         unique=unique,
+        on_failure=on_failure,
     )
 
     def decorate(func: F) -> F:

@@ -68,6 +68,8 @@ class TaskInfo:
     """Merged into the metadata of its jobs."""
     unique: Unique | str | None = field(default=None, kw_only=True)
     """Which of its jobs exclude one another; None for none."""
+    on_failure: str | None = field(default=None, kw_only=True)
+    """The task that is enqueued when a job has failed finally; None for none."""
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
     paused_until: datetime | None = None

@@ -12,7 +12,7 @@ from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
-from pg_scheduler.jobs.naming import qualified_name
+from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.typed import TypedArguments
@@ -44,6 +44,7 @@ class TaskOptions:
     typed: bool | Unset = UNSET
     limits: tuple[Limit, ...] = ()
     unique: Uniqueness | Unset | None = UNSET
+    on_failure: str | None = None
 
 
 NO_OPTIONS: Final = TaskOptions()
@@ -63,6 +64,7 @@ class Task:
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
         unique: Which of its jobs exclude one another; None for none.
+        on_failure: The task that is enqueued when a job fails; None for none.
         arity: The arguments that the function accepts.
     """
 
@@ -79,6 +81,7 @@ class Task:
     typed: TypedArguments | None = field(default=None, repr=False, compare=False, kw_only=True)
     limits: tuple[Limit, ...] = field(default=(), kw_only=True)
     unique: Uniqueness | None = field(default=None, kw_only=True)
+    on_failure: str | None = field(default=None, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +149,7 @@ class Task:
             typed=self._typed_of(func, options.typed),
             limits=options.limits or self.limits,
             unique=self.unique if isinstance(options.unique, Unset) else check_unique(options.unique),
+            on_failure=self.on_failure if options.on_failure is None else check_name(options.on_failure),
         )
 
     def _typed_of(self, func: JobFunction, typed: bool | Unset) -> TypedArguments | None:

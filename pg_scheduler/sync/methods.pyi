@@ -257,6 +257,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
     ) -> F:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
@@ -282,6 +283,7 @@ class BlockingMethods(Blocking):
         metadata: Mapping[str, Any] | None = None,
         limits: Iterable[Limit] = (),
         unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
     ) -> Callable[[F], F]:
         """Register a function with this Scheduler, also while it runs; usable as a decorator.
 

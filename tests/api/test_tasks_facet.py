@@ -221,6 +221,7 @@ async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> Non
         keep_result=HOUR,
         metadata={"team": {"name": "mail"}},
         limits=[Limit("smtp", max_running=2)],
+        on_failure="alerts.page",
     )
     def send() -> None: ...
 
@@ -250,6 +251,7 @@ async def test_list_returns_registered_tasks_and_paused_names(make: Make) -> Non
             typed=True,
             keep_result=HOUR,
             metadata={"team": {"name": "mail"}},
+            on_failure="alerts.page",
         ),
     ]
     (unnamed,) = [info async for info in infos(make())]

@@ -126,7 +126,7 @@ ON CONFLICT (job_id) DO UPDATE SET
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'schedule', 'on_failure', 'alive']
+ARRAY ['replacement', 'schedule', 'on_failure', 'failed_tasks', 'alive']
 
 -- Whether the consequences of a job that has ended wait for the real end of its last attempt, or of the job before.
 

@@ -1,0 +1,90 @@
+"""Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure.
+
+The id is derived from that of the failed job, so a job has one alert, even if it is run again and fails
+again. An event about the failure may be lost; this job is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from pg_scheduler.enqueue.prepare import JobPreparer
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.jobs.validation import MAX_ID_BYTES
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.consequences import Effects, EndedJob
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import DUE
+
+__all__ = ["FailureAlerts", "alert_id"]
+
+SUFFIX: Final = ":failed"
+HASH_CHARACTERS: Final = 32
+
+
+class FailureAlerts:
+    """Enqueues the jobs that follow the failure of other jobs.
+
+    Args:
+        preparer: Resolves the options of their tasks.
+    """
+
+    def __init__(self, store: Store, preparer: JobPreparer) -> None:
+        self._store = store
+        self._preparer = preparer
+
+    def connect(self) -> None:
+        """Be called when a job with ``on_failure`` has ended."""
+        self._store.consequences.handlers["on_failure"] = self.enqueue
+
+    async def enqueue(self, ended: Sequence[EndedJob], connection: Connection) -> Effects:
+        """Enqueue the alerts of those jobs that failed."""
+        failed = [job for job in ended if job.status is JobStatus.FAILED and _task_of(job)]
+        if failed:
+            now = await self._store.jobs.clock(connection=connection)
+            alerts = [
+                self._preparer.prepare_alert(
+                    _task_of(job),
+                    now,
+                    {
+                        "job_id": job.job_id,
+                        "job_name": job.job_name,
+                        "error": job.error,
+                        "attempts": job.attempt,
+                    },
+                    job_id=alert_id(job.job_id),
+                    failed_tasks=_failed_tasks(job),
+                )
+                for job in failed
+            ]
+            await self._insert(sorted(alerts, key=lambda alert: alert.job_id), connection)
+        return Effects()
+
+    async def _insert(self, alerts: Sequence[NewJob], connection: Connection) -> None:
+        extended = [job for job in alerts if isinstance(job, ExtendedJob)]
+        plain = [job for job in alerts if not isinstance(job, ExtendedJob)]
+        await self._store.jobs.insert(plain, message=DUE, connection=connection)
+        if extended:
+            await self._store.jobs.insert_extended(extended, message=DUE, connection=connection)
+
+
+def alert_id(job_id: str) -> str:
+    """Return the id of the alert of a job: with a hash instead of its end if it would be too long."""
+    if len(job_id.encode()) + len(SUFFIX) > MAX_ID_BYTES:
+        start = job_id.encode()[: MAX_ID_BYTES - len(SUFFIX) - HASH_CHARACTERS].decode(errors="ignore")
+        job_id = start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]
+    return job_id + SUFFIX
+
+
+def _task_of(job: EndedJob) -> str:
+    """Return the name of the task to enqueue; an empty one for a value that was written by hand."""
+    name = job.on_end["on_failure"]
+    return name if isinstance(name, str) and len(name.encode()) <= MAX_ID_BYTES else ""
+
+
+def _failed_tasks(job: EndedJob) -> list[str]:
+    names = job.on_end.get("failed_tasks")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

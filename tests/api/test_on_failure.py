@@ -1,0 +1,270 @@
+"""A job that failed finally enqueues the task of on_failure=, once, in the same transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import (
+    Abort,
+    ConflictResolution,
+    JobPriority,
+    JobStatus,
+    Overlap,
+    RetryPolicy,
+    Scheduler,
+    job,
+)
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.enqueue.failure_alerts import alert_id
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.events import JobCompleted, JobFailed
+from pg_scheduler.jobs.outcome import CrashOutcome, FailOutcome, RetryOutcome, SkipOutcome
+from pg_scheduler.jobs.validation import MAX_ID_BYTES
+from pg_scheduler.triggers import Every
+from tests.api.conftest import Make
+from tests.support.worker import LEASE, Recorder, new_worker
+
+START = datetime(2040, 1, 1, tzinfo=UTC)
+QUICK = RetryPolicy(timedelta(milliseconds=1), 1.0, timedelta(milliseconds=1))
+MINUTE = timedelta(minutes=1)
+
+
+async def work(*args: object, **kwargs: object) -> None: ...
+
+
+async def page(**kwargs: object) -> None: ...
+
+
+class Bench:
+    """A Scheduler that is not started, whose jobs a test claims and settles."""
+
+    def __init__(self, make: Make, **options: Any) -> None:
+        self.clock = FakeClock(START)
+        self.scheduler = make(clock=self.clock)
+        self.store = self.scheduler._store
+        self.scheduler.register(page, name="alerts.page", **options)
+        self.scheduler.register(work, name="app.work", on_failure="alerts.page")
+
+    async def settle(self, outcome: Any, name: str = "app.work") -> None:
+        await self.store.workers.register(new_worker(), LEASE)
+        (claim,) = (await self.store.claims.exchange("me", [name], 1)).jobs
+        await self.store.results.settle("me", [(claim, outcome)])
+
+    async def ids(self) -> set[str]:
+        return {each.job_id for each in await self.scheduler.list_jobs()}
+
+
+Build = Callable[..., Bench]
+
+
+@pytest.fixture
+async def build(make: Make) -> AsyncIterator[Build]:
+    """Return what creates the bench of a test, with these options of the alert."""
+    benches: list[Bench] = []
+
+    def create(**options: Any) -> Bench:
+        benches.append(Bench(make, **options))
+        return benches[-1]
+
+    yield create
+    for bench in benches:
+        await bench.store.connections.release_held()
+
+
+async def test_job_whose_retries_are_used_up_enqueues_one_alert(make: Make) -> None:
+    calls: list[dict[str, Any]] = []
+
+    async def alert(**kwargs: Any) -> None:
+        calls.append(kwargs)
+
+    @job(name=f"{__name__}.failing", on_failure=f"{__name__}.alert", max_retries=2, retry=QUICK)
+    async def failing() -> None:
+        raise ValueError("no")
+
+    scheduler = make()
+    scheduler.register(alert, name=f"{__name__}.alert")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.enqueue(failing)
+    await seen.until(JobCompleted, job_id=f"{job_id}:failed")
+    about = {"job_id": job_id, "job_name": f"{__name__}.failing"}
+    assert calls == [{**about, "error": "ValueError: no", "attempts": 3}]
+    assert await scheduler.retry_job(job_id)
+    await seen.until(JobFailed, 2, job_id=job_id)
+    assert len(await scheduler.list_jobs()) == 2, "a second failure enqueues no other one"
+
+
+async def test_alert_has_the_options_of_its_task_and_is_due_at_once(build: Build) -> None:
+    bench = build(
+        priority=JobPriority.HIGH,
+        max_retries=7,
+        timeout=5,
+        metadata={"team": "ops"},
+        keep_result=MINUTE,
+    )
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    await bench.settle(FailOutcome("no"))
+    alert = await bench.scheduler.get_job("a:failed")
+    assert alert is not None
+    assert (alert.job_name, alert.status, alert.priority) == (
+        "alerts.page",
+        JobStatus.PENDING,
+        JobPriority.HIGH,
+    )
+    assert (alert.max_retries, alert.timeout, alert.execution_time) == (7, timedelta(seconds=5), START)
+    assert alert.metadata == {"team": "ops"}
+    assert alert.kwargs == {"job_id": "a", "job_name": "app.work", "error": "no", "attempts": 1}
+
+
+@pytest.mark.parametrize("outcome", [SkipOutcome("locked"), RetryOutcome(MINUTE, "no")])
+async def test_job_that_did_not_fail_finally_enqueues_nothing(build: Build, outcome: Any) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a", max_retries=1)
+    await bench.settle(outcome)
+    assert await bench.ids() == {"a"}
+
+
+async def test_cancelled_and_expired_jobs_enqueue_nothing(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    await bench.scheduler.cancel_job("a")
+    await bench.scheduler.enqueue("app.work", job_id="b", misfire_grace_time=1)
+    bench.clock.advance(MINUTE)
+    assert len(await bench.store.jobs.expire("me", ["app.work"], 10)) == 1
+    assert await bench.ids() == {"a", "b"}
+
+
+async def test_job_that_is_quarantined_after_crashes_enqueues_an_alert(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="child")
+    await bench.settle(CrashOutcome("the process died", 1))
+    await bench.scheduler.enqueue("app.work", job_id="worker")
+    await bench.store.workers.register(new_worker(), 1.0)
+    assert len((await bench.store.claims.exchange("me", ["app.work"], 1)).jobs) == 1
+    bench.clock.advance(MINUTE)
+    (failed,) = (await bench.store.workers.rescue(120, max_crashes=1)).quarantined
+    alert = await bench.scheduler.get_job("worker:failed")
+    assert alert is not None
+    assert alert.kwargs["error"] == failed.error
+    assert await bench.ids() == {"child", "child:failed", "worker", "worker:failed"}
+
+
+async def test_job_of_a_schedule_enqueues_an_alert(build: Build) -> None:
+    bench = build()
+    await bench.scheduler.schedules.add(
+        "app.work", Every(MINUTE), schedule_id="s", pause_after_failures=1, overlap=Overlap.ALLOW
+    )
+    job_id = await bench.scheduler.schedules.trigger("s")
+    await bench.settle(FailOutcome("no"))
+    schedule = await bench.scheduler.schedules.get("s")
+    assert schedule is not None
+    assert schedule.paused_at is not None
+    assert await bench.ids() == {job_id, f"{job_id}:failed"}
+
+
+async def test_job_with_arguments_that_do_not_fit_and_an_aborted_job_enqueue_alerts(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    async def typed(number: int) -> None:
+        raise Abort("no")
+
+    scheduler = make()
+    name = f"{__name__}.typed"
+    scheduler.register(typed, name=name, typed=True, on_failure="elsewhere.page")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    first = await scheduler.enqueue(name, args=(1,), max_retries=3)
+    await seen.until(JobFailed, job_id=first)
+    second = await scheduler.enqueue(name, args=(2,), delay=timedelta(hours=1))
+    await pool.execute(
+        "UPDATE scheduled_jobs SET task_data = $1, execution_time = now() WHERE job_id = $2",
+        '{"args": ["x"]}',
+        second,
+    )
+    await scheduler.retry_job(first)
+    await seen.until(JobFailed, job_id=second)
+    assert {each.job_id for each in await scheduler.list_jobs(job_name="elsewhere.page")} == {
+        f"{first}:failed",
+        f"{second}:failed",
+    }
+
+
+async def test_alert_is_rolled_back_with_the_failure(build: Build, pool: asyncpg.Pool) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    await pool.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    with pytest.raises(asyncpg.RaiseError):
+        await bench.settle(FailOutcome("no"))
+    found = await bench.scheduler.get_job("a")
+    assert found is not None
+    assert found.status is JobStatus.RUNNING
+
+
+async def test_task_that_alerts_itself_is_enqueued_once(build: Build) -> None:
+    bench = build(on_failure="alerts.page")
+    await bench.scheduler.enqueue("alerts.page", job_id="a")
+    await bench.settle(FailOutcome("no"), "alerts.page")
+    await bench.settle(FailOutcome("no"), "alerts.page")
+    assert await bench.ids() == {"a", "a:failed"}
+
+
+async def test_chain_of_alerts_contains_each_task_once(build: Build) -> None:
+    bench = build(on_failure="app.work")
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    for name in ("app.work", "alerts.page", "app.work"):
+        await bench.settle(FailOutcome("no"), name)
+    assert await bench.ids() == {"a", "a:failed", "a:failed:failed"}
+
+
+@pytest.mark.parametrize(
+    "on_end",
+    [
+        {"on_failure": 5},
+        {"on_failure": ""},
+        {"on_failure": "é" * 1001},
+        {"on_failure": "alerts.page", "failed_tasks": 7},
+    ],
+)
+async def test_alert_written_by_hand_does_not_stop_the_failure(
+    build: Build, pool: asyncpg.Pool, on_end: dict[str, Any]
+) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    await pool.execute("UPDATE scheduled_jobs SET on_end = $1::text::jsonb", json.dumps(on_end))
+    await bench.settle(FailOutcome("no"))
+    assert await bench.ids() == ({"a", "a:failed"} if "failed_tasks" in on_end else {"a"})
+
+
+async def test_replacing_a_job_replaces_its_alert(build: Build, pool: asyncpg.Pool) -> None:
+    bench = build()
+    await bench.scheduler.enqueue("app.work", job_id="a")
+    assert json.loads(await pool.fetchval("SELECT on_end FROM scheduled_jobs")) == {
+        "on_failure": "alerts.page"
+    }
+    await bench.scheduler.enqueue("elsewhere.run", job_id="a", conflict_resolution=ConflictResolution.REPLACE)
+    assert await pool.fetchval("SELECT on_end FROM scheduled_jobs") is None
+
+
+def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:
+    assert alert_id("a") == "a:failed"
+    longest = "é" * 1000
+    assert alert_id("x" * (MAX_ID_BYTES - 7)) == "x" * (MAX_ID_BYTES - 7) + ":failed"
+    ids = {alert_id(longest), alert_id(longest[:-1] + "e"), alert_id(longest[:-1] + "f")}
+    assert len(ids) == 3
+    assert all(len(each.encode()) <= MAX_ID_BYTES and each.endswith(":failed") for each in ids)
+
+
+@pytest.mark.parametrize("name", [5, "", "\x00"])
+def test_register_rejects_an_invalid_name(make: Make, name: Any) -> None:
+    scheduler: Scheduler = make()
+    with pytest.raises((TypeError, ValueError, ConfigurationError)):
+        scheduler.register(work, name="app.work", on_failure=name)
