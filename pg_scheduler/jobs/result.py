@@ -22,7 +22,16 @@ from pg_scheduler.jobs.payload import encode_value
 from pg_scheduler.jobs.stored_json import object_from
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
-__all__ = ["JobError", "JobResult", "KeptResult", "NoValue", "keep_seconds", "kept_error", "kept_value"]
+__all__ = [
+    "JobError",
+    "JobResult",
+    "KeptResult",
+    "NoValue",
+    "keep_seconds",
+    "keep_seconds_of",
+    "kept_error",
+    "kept_value",
+]
 
 MAX_MESSAGE_LENGTH: Final = 10_000
 """Characters of an error message that are kept."""
@@ -155,7 +164,12 @@ def keep_seconds(options: str | None) -> float | None:
     """Return how long the result of a job is kept, from its options; None if it is not kept."""
     if options is None:
         return None
-    seconds = object_from(options).get("keep_result")
+    return keep_seconds_of(object_from(options))
+
+
+def keep_seconds_of(options: Mapping[str, Any]) -> float | None:
+    """Return how long the result of a job is kept; None if it is not kept."""
+    seconds = options.get("keep_result")
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         return None
     return float(min(seconds, MAX_KEEP_S))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pg_scheduler.jobs.model import JobStatus
-from pg_scheduler.jobs.result import JobError, JobResult, KeptResult
+from pg_scheduler.jobs.result import JobError, JobResult, KeptResult, keep_seconds_of, kept_error
 from pg_scheduler.jobs.stored_json import value_from
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.statements import Statements
 
 __all__ = ["NOT_KEPT", "KeptResultRepository"]
 
 NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
+
+SET_BY_HAND: Final = "the status was set by hand"
 
 
 class KeptResultRepository:
@@ -21,10 +24,12 @@ class KeptResultRepository:
 
     Args:
         statements: Runs the statements.
+        consequences: Calls this repository when a job has ended without a value, and its result is kept.
     """
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements
+        consequences.handlers["result"] = self.keep_ended
 
     async def keep(self, kept: Mapping[str, KeptResult], connection: Connection) -> None:
         """Store the results of jobs that ended in the caller's transaction, and announce their ids."""
@@ -40,6 +45,20 @@ class KeptResultRepository:
             on=connection,
         )
 
+    async def keep_ended(self, ended: Sequence[EndedJob], connection: Connection) -> Effects:
+        """Store the results of jobs that ended without a value: failed, cancelled or expired.
+
+        The outcome of an attempt that failed has more to tell, and overwrites it in the same transaction.
+        """
+        kept = {
+            job.job_id: _kept_end(job, seconds)
+            for job in ended
+            if (seconds := keep_seconds_of(job.options)) is not None
+        }
+        if kept:
+            await self.keep(kept, connection)
+        return Effects()
+
     async def get(self, job_ids: Sequence[str]) -> dict[str, JobResult | None]:
         """Return the results of those jobs that exist, by id; None for one that has not ended."""
         rows = await self._statements.fetch("get_results", job_ids, self._statements.now)
@@ -51,6 +70,12 @@ class KeptResultRepository:
         """Delete at most so many results past their lifetime; return their number."""
         count: int = await self._statements.value("vacuum_results", limit, self._statements.now)
         return count
+
+
+def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
+    if job.status is JobStatus.COMPLETED:
+        return KeptResult(seconds, no_value_reason=SET_BY_HAND)
+    return KeptResult(seconds) if job.error is None else kept_error(seconds, job.error, None)
 
 
 def _result_from(row: Any) -> JobResult | None:

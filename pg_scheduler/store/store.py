@@ -58,7 +58,7 @@ class Store:
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
-        self.kept_results: Final = KeptResultRepository(self.statements)
+        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
         self.results: Final = ResultRepository(
             self.statements, self.consequences, self.dependencies, self.kept_results
         )

@@ -115,9 +115,8 @@ async def test_job_that_no_longer_matches_when_its_lock_is_released_is_left(
 
 
 async def test_cancelling_a_batch_applies_the_consequences_of_its_jobs(store: Store, pool: Pool) -> None:
-    await running(store, new_job("a"))
+    await store.jobs.insert([new_job("a"), new_job("b")])
     await add(store, child("c", "a", job_name="other"))
-    await store.jobs.insert([new_job("b")])
     assert await cancelled(store, JobFilters(job_name=NAME)) == "ab"
     assert await column(pool, "status") == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
     assert set((await column(pool, "blocked_on")).values()) == {None}

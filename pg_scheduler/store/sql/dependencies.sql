@@ -122,7 +122,7 @@ UPDATE {schema}scheduled_jobs SET
     finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, now()) END,
     error_message = CASE WHEN status = 'pending' THEN ($2::text[])[{place}] ELSE error_message END,
     blocked_on    = NULL,
-    on_end        = CASE WHEN status = 'pending' THEN on_end ELSE on_end - 'replacement' END
+    on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END
 FROM place
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'

@@ -126,7 +126,19 @@ ON CONFLICT (job_id) DO UPDATE SET
 -- replacement.
 
 -- fragment: definition_keys
-ARRAY ['replacement', 'schedule', 'on_failure', 'failed_tasks', 'alive']
+ARRAY ['replacement', 'schedule', 'on_failure', 'failed_tasks', 'alive', 'result']
+
+-- Whether the result of a job is kept.
+
+-- fragment: keeps_result
+(options -> 'keep_result') IS NOT NULL
+
+-- The consequences of a job that ends without a value: its result is stored too, if it is kept.
+
+-- fragment: on_end_with_result
+CASE WHEN NOT {keeps_result} THEN on_end
+        ELSE CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
+            || jsonb_build_object('result', true) END
 
 -- Whether the consequences of a job that has ended wait for the real end of its last attempt, or of the job before.
 
@@ -163,10 +175,12 @@ status      = 'cancelled',
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 
 -- fragment: kept_on_end
-CASE WHEN old.is_awaited
-            THEN CASE WHEN old.has_consequences THEN job.on_end - 'replacement' ELSE jsonb_build_object() END
-                || jsonb_build_object('alive', true)
-        WHEN old.has_consequences THEN job.on_end - 'replacement' END
+CASE WHEN old.is_awaited OR old.has_consequences THEN
+            CASE WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - 'replacement' ELSE jsonb_build_object() END
+            || CASE WHEN (job.options -> 'keep_result') IS NULL THEN jsonb_build_object()
+                ELSE jsonb_build_object('result', true) END
+            || CASE WHEN old.is_awaited THEN jsonb_build_object('alive', true) ELSE jsonb_build_object() END
+        END
 
 -- The next $3 rows by id, after $1. The first condition bounds the scan of the key under any plan.
 

@@ -5,7 +5,7 @@
 -- Where its end has consequences, it is cancelled only if $3, in a transaction that applies them. SELECT ... FOR
 -- UPDATE first: RETURNING would show the new row.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
+    SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NULL
     FOR UPDATE
@@ -29,7 +29,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $5, as in cancel_job.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
+    SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1
     FOR UPDATE
@@ -52,7 +52,7 @@ changed AS (
             ELSE job.expires_at END,
         blocked_on     = NULL,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
-            WHEN old.has_consequences THEN job.on_end - 'replacement' - 'alive' END,
+            WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - ARRAY ['replacement', 'alive', 'result'] END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
@@ -148,7 +148,7 @@ LIMIT $2::bigint;
 -- route: pool
 -- Cancel the pending and running jobs of the ids $1 that still match the filters, as cancel_job does.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} AS has_consequences, {is_awaited} AS is_awaited
+    SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}
     ORDER BY job_id COLLATE "C"
@@ -178,7 +178,8 @@ GROUP BY status;
 UPDATE {schema}scheduled_jobs SET
     status        = 'expired',
     finished_at   = coalesce($4, now()),
-    error_message = {expiry_reason}
+    error_message = {expiry_reason},
+    on_end        = {on_end_with_result}
 WHERE ctid = ANY (ARRAY (
     SELECT late.ctid
     FROM {levels}

@@ -69,6 +69,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     finished_at   = coalesce($3, now()),
     error_message = $2,
     attempt       = attempt % 2147483647 + 1,
+    on_end        = {on_end_with_result},
     errors        = {kept_errors} || jsonb_build_array(jsonb_build_object(
         'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
         'ended_at', coalesce($3, now())))

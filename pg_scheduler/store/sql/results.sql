@@ -15,7 +15,7 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET (
     status, error_message, retry_count, crash_count, execution_time, expires_at,
-    finished_at, worker_id, started_at, last_heartbeat, lease_until, errors
+    finished_at, worker_id, started_at, last_heartbeat, lease_until, on_end, errors
 ) = (
     SELECT
         change.status,
@@ -32,6 +32,7 @@ UPDATE {schema}scheduled_jobs AS job SET (
         CASE WHEN change.status <> 'pending' THEN job.started_at END,
         CASE WHEN change.status <> 'pending' THEN job.last_heartbeat END,
         NULL::timestamptz,
+        CASE WHEN change.status = ANY (ARRAY ['failed', 'cancelled']) THEN {on_end_with_result} ELSE job.on_end END,
         CASE WHEN change.entry IS NULL THEN job.errors
             ELSE {kept_errors} || jsonb_build_array(change.entry::jsonb || {entry_of_attempt}
                 || jsonb_build_object('ended_at', coalesce($9, now()))) END
@@ -109,7 +110,7 @@ UPDATE {schema}scheduled_jobs AS job SET
         || jsonb_build_object('ended_at', coalesce($5, now()))),
     finished_at   = coalesce($5, now()),
     lease_until   = NULL,
-    on_end        = on_end - 'replacement'
+    on_end        = {on_end_with_result} - 'replacement'
 WHERE job_id = $1
   AND status = 'running'
   AND worker_id = $2
