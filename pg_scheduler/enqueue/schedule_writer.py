@@ -22,6 +22,7 @@ from pg_scheduler.schedules.definition import Definition, restarted, retimed
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
@@ -66,6 +67,7 @@ class ScheduleWriter:
             ScheduleConflictError: The id exists and the resolution is RAISE.
             ScheduleOwnedByCodeError: The id is declared in code.
         """
+        jobs: list[ExtendedJob] = []
         async with self._store.jobs.all_or_nothing(connection) as transaction:
             now = await self._store.jobs.clock(connection=transaction)
             new = definition.applied_to(_blank(schedule_id, now), max_bytes=self._max_bytes)
@@ -81,6 +83,8 @@ class ScheduleWriter:
                 builder = self._jobs.builder(row)
                 jobs, _ = await self._enqueue(builder, [builder.manual_job(now)], transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
+        if connection is None:
+            self._store.consequences.publish_all(waiting_events(jobs))
         return row, change
 
     async def _insert_or_replace(
@@ -172,6 +176,7 @@ class ScheduleWriter:
             return jobs
 
         jobs = await self._store.statements.run_retrying(enqueue)
+        self._store.consequences.publish_all(waiting_events(jobs or ()))
         return None if jobs is None else jobs[0]
 
     async def backfill(
@@ -199,7 +204,9 @@ class ScheduleWriter:
             inserted, _ = await self._enqueue(builder, jobs, transaction)
             return inserted
 
-        return await self._store.statements.run_retrying(enqueue)
+        jobs = await self._store.statements.run_retrying(enqueue)
+        self._store.consequences.publish_all(waiting_events(jobs))
+        return jobs
 
     async def _enqueue(
         self, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Connection

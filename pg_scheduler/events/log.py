@@ -64,7 +64,7 @@ _RECORDS: Final[dict[type[types.Event], tuple[int, str]]] = {
     types.WorkerStopped: (logging.INFO, "worker %(worker_id)s stopped"),
     types.JobScheduled: (logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s"),
     types.JobStarted: (logging.DEBUG, f"{_JOB} started, due at %(execution_time)s"),
-    types.JobBlocked: (logging.DEBUG, f"{_JOB} waits: %(blocked_on)s is full"),
+    types.JobBlocked: (logging.DEBUG, f"{_JOB} waits: blocked on %(blocked_on)s"),
     types.JobCompleted: (logging.DEBUG, f"{_JOB} completed"),
     types.JobFailed: (logging.ERROR, f"{_JOB} failed, no retry: %(error)s"),
     types.JobRetried: (logging.WARNING, f"{_JOB} failed, retry in %(delay)s: %(error)s"),

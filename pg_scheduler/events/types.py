@@ -104,10 +104,10 @@ class JobStarted(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobBlocked(JobEvent):
-    """A limit of the task was full: the job waits, and uses no retry."""
+    """The job waits: a limit of its task was full, which uses no retry, or it comes after other jobs."""
 
     blocked_on: str
-    """The limit and its key, as ``limit:<name>:<key>``."""
+    """The limit and its key, as ``limit:<name>:<key>``, or ``after``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ The state follows from the rows, so ``repair()`` corrects what was written by ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
 import asyncpg
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.events import Event, JobCancelled
+from pg_scheduler.events import Event, JobBlocked, JobCancelled
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.sqltext import qualify
@@ -26,7 +26,10 @@ from pg_scheduler.store.consequences import Consequences, Effects, EndedJob
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import DUE
 
-__all__ = ["DependencyRepository", "ScanPosition"]
+__all__ = ["DependencyRepository", "ScanPosition", "waiting_events"]
+
+AFTER: Final = "after"
+"""What a job that waits for others is blocked on."""
 
 COMPLETED: Final = "completed"
 NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"
@@ -107,6 +110,7 @@ class DependencyRepository:
         waiting = {child for _, child, _ in edges}
         free = [child for child in children if child not in waiting and child not in failed]
         effects = await self._decide(free, failed, connection)
+        effects.events += waiting_events([job for job in jobs if job.job_id in waiting])
         return effects.events + await self._consequences.run(effects.ended, connection)
 
     async def _check_cycles(
@@ -225,3 +229,8 @@ class DependencyRepository:
                 if row["has_consequences"]:
                     effects.ended.append(row["job_id"])
         return effects
+
+
+def waiting_events(jobs: Iterable[ExtendedJob]) -> list[Event]:
+    """Return the events for those jobs, which were inserted, that wait for others."""
+    return [JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.after]

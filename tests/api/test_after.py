@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobNotFoundError, JobSpec, JobStatus, Scheduler
-from pg_scheduler.events import Event, JobCancelled
+from pg_scheduler.events import Event, JobBlocked, JobCancelled
 from tests.api.conftest import Make
-from tests.support.worker import PATIENCE, now
+from tests.support.worker import PATIENCE, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
 LATER = timedelta(hours=1)
@@ -69,6 +69,19 @@ def subscribe_to_cancellations(scheduler: Scheduler) -> list[str]:
 
     scheduler.subscribe(note, JobCancelled)
     return cancelled
+
+
+async def test_job_that_waits_is_reported_when_it_is_scheduled(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    seen = Recorder(scheduler)
+    a = await scheduler.enqueue("work", args=["a"], delay=3600)
+    b = await scheduler.enqueue("work", args=["b"], after=[a])
+    async with pool.acquire() as connection, connection.transaction():
+        await scheduler.enqueue("work", args=["c"], after=[a], connection=connection)
+    await scheduler.cancel_job(a)
+    await scheduler.enqueue("work", args=["d"], after=[a], after_outcome="ended")
+    assert seen.of(JobBlocked) == [JobBlocked(b, "work", 0, "after")]
 
 
 async def test_chain_runs_in_order(scheduler: Scheduler, ran: Ran) -> None:

@@ -13,6 +13,7 @@ from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.outcome import (
     CompleteOutcome,
+    CrashOutcome,
     FailOutcome,
     Outcome,
     ReleaseOutcome,
@@ -169,6 +170,21 @@ async def test_reclaiming_a_job_of_a_dead_worker_appends_to_the_history(
     (error,) = (await job_of(store)).errors
     assert (error.outcome, error.worker_id, error.attempt) == ("crashed", "w1", 1)
     assert (error.message is not None) is (status == "failed")
+    assert (await job_of(store)).status == status
+
+
+@pytest.mark.parametrize(("max_crashes", "status"), [(3, "pending"), (1, "failed")])
+async def test_death_of_the_process_of_a_job_appends_to_the_history(
+    store: Store, max_crashes: int, status: str
+) -> None:
+    (claim,) = await running(store, new_job())
+    crash = CrashOutcome("the process died: SIGKILL", max_crashes)
+    await store.results.settle("w1", await store.results.count_crashes([(claim, crash)]))
+    (error,) = (await job_of(store)).errors
+    assert (error.outcome, error.worker_id, error.attempt) == ("crashed", "w1", 1)
+    assert (error.started_at, error.ended_at) == (NOW, NOW)
+    assert error.message is not None
+    assert ("SIGKILL" in error.message) is (status == "pending")
     assert (await job_of(store)).status == status
 
 

@@ -34,6 +34,7 @@ from pg_scheduler.api.schedules import Schedules
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
     EventBus,
+    JobBlocked,
     JobCancelled,
     ScheduleAdded,
     ScheduleBroken,
@@ -644,6 +645,19 @@ async def test_job_of_a_schedule_that_a_caller_cancels_is_unfinished_until_its_a
     await bench.parts.store.results.settle("me", [(claim, RevokedOutcome())])
     assert len(await bench.claim()) == 1
     assert (await bench.get()).skipped == (overlap is Overlap.SKIP)
+
+
+async def test_jobs_that_wait_for_the_last_one_are_reported(bench: Bench, seen: Recorder) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL, run_now=True)
+    await bench.claim()
+    await bench.plan(MINUTE)
+    first = await bench.schedules.trigger(KEY)
+    filled = await bench.schedules.backfill(KEY, NOON, NOON + SECOND)
+    waiting = [event.job_id for event in (*seen.of(JobBlocked), *bench.seen.of(JobBlocked))]
+    assert waiting == [f"schedule:{KEY}:{(NOON + MINUTE).isoformat()}", first, *filled]
+    assert {event.blocked_on for event in seen.of(JobBlocked)} == {"after"}
+    await bench.add(Every(2 * MINUTE), overlap=Overlap.QUEUE_ALL, run_now=True, conflict_resolution=REPLACE)
+    assert len(bench.seen.of(JobBlocked)) == 3
 
 
 async def test_fixed_delay_counts_from_the_end_of_a_cancelled_attempt(bench: Bench) -> None:

@@ -39,6 +39,7 @@ from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.schedule import catch_up_of
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import INSTANT, Trigger
@@ -168,7 +169,7 @@ class Planner(Service):
                 inserted = await self._store.jobs.insert_extended(planned.jobs, connection=connection)
                 blocked = [job for job in planned.jobs if job.after and job.job_id in inserted]
                 if blocked:
-                    await self._store.dependencies.block(blocked, connection)
+                    planned.events += await self._store.dependencies.block(blocked, connection)
             for plan in planned.unique:
                 await self._insert_unique(plan, planned, connection)
             if planned.changes:
@@ -261,6 +262,7 @@ class Planner(Service):
             last_job_id=plan.last_job_id,
             queued=row.overlap != Overlap.ALLOW,
         )
+        planned.events += waiting_events(jobs)
         skipped = len(plan.jobs) - len(jobs)
         if skipped:
             due = replace(due, skipped=due.skipped + skipped)

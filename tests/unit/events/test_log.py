@@ -64,7 +64,7 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (
         events.JobBlocked(*ATTEMPT, blocked_on="limit:stripe:17"),
         "DEBUG",
-        f"{JOB} waits: limit:stripe:17 is full",
+        f"{JOB} waits: blocked on limit:stripe:17",
         FIELDS,
     ),
     (JobCompleted(*ATTEMPT), "DEBUG", f"{JOB} completed", FIELDS),
