@@ -229,7 +229,7 @@ LATER = "timeout=UNSET, keep_result=UNSET, metadata=None, after=(), after_outcom
 SPEC = f"{USUAL}, job_id=None, misfire_grace_time=UNSET, *, {LATER}"
 TASK = (
     "timeout=UNSET, misfire_grace_time=UNSET, max_retries=UNSET, retry=None, priority=UNSET, executor=UNSET, "
-    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET"
+    "keep_result=UNSET, typed=UNSET, metadata=None, limits=(), unique=UNSET, on_failure=None"
 )
 SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
 

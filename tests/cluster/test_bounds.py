@@ -217,6 +217,7 @@ def claimed() -> list[Claim]:
 DELAYED = DelayedJob("a", "{}", 1.0, NAME, 5, 0, None, None)
 
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
+KEPT = ENDED._replace(options={"keep_result": 60})
 EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
 
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
@@ -258,6 +259,7 @@ STORE_CALLS: dict[str, Call] = {
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], CompleteOutcome())]),
     "write": lambda it, conn: it.results.write({"a": release_change(1)}, "w1", conn, []),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),
+    "keep_ended": lambda it, conn: it.kept_results.keep_ended([KEPT], conn),
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
     "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (1, JobProgress(1))}),

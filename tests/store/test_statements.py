@@ -438,6 +438,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.quarantine_unreadable",
         "results.count_crashes",
         "results.write",
+        "kept_results.keep_ended",
         "dependencies.release_children",
         "workers.deregister",
         "workers.ended_namesakes",
