@@ -15,7 +15,11 @@ import pytest
 
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
+<<<<<<< HEAD
 from pg_scheduler.errors import JobConflictError
+=======
+from pg_scheduler.events import JobBlocked
+>>>>>>> 580eafa (tests: expect that a job which waits is reported)
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
@@ -281,7 +285,8 @@ async def use_path(store: Store) -> object:
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as connection:
         waiting = ExtendedJob.of(extended, extended.extras, after=("a",))
-        assert await store.dependencies.block([waiting], connection) == []
+        blocked = JobBlocked("n", "nobody.knows", 0, "after")
+        assert await store.dependencies.block([waiting], connection) == [blocked]
         assert (await store.dependencies.resolve(["n"], connection)).ended == []
     await store.jobs.replace([new_job("f", priority=1)])
     await store.workers.register(worker(), LEASE)
