@@ -15,11 +15,8 @@ import pytest
 
 import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
-<<<<<<< HEAD
 from pg_scheduler.errors import JobConflictError
-=======
 from pg_scheduler.events import JobBlocked
->>>>>>> 580eafa (tests: expect that a job which waits is reported)
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
