@@ -523,6 +523,22 @@ async def test_logging_recipe_adds_the_job_id_to_log_records(
     assert lines[-2:] == ["INFO job=- attempt=0 outside", "INFO job=other attempt=0 given"]
 
 
+@recipe("jobs.md on_failure.py")
+async def test_on_failure_recipe_alerts_once_after_the_last_attempt(
+    load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = await load("jobs.md on_failure.py")
+    async with TestScheduler(pool) as t:
+        job_id = await t.scheduler.enqueue(module.charge, args=(7,))
+        await t.drain()
+        t.assert_not_scheduled(module.page)
+        await t.run_until(timedelta(hours=1))
+        assert (t.ran(module.charge), t.ran(module.page)) == (3, 1)
+        assert (await job_of(t.scheduler, f"{job_id}:failed")).status is JobStatus.COMPLETED
+    error = "ConnectionError: no answer from the bank for order 7"
+    assert capsys.readouterr().out == f"billing.charge {job_id} failed after 3 attempts: {error}\n"
+
+
 @recipe("jobs.md alerts.py")
 async def test_alert_recipe_reports_the_failures_of_another_node(
     load: Load, pool: Pool, dsn: str, capsys: pytest.CaptureFixture[str]
