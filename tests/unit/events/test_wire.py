@@ -112,6 +112,7 @@ def test_event_with_a_wrong_value_is_ignored(values: dict[str, Any]) -> None:
         ("JobStarted", {"job_id": "a", "job_name": "b", "attempt": 1, "execution_time": "soon"}),
         ("JobCompleted", {"job_name": "b", "attempt": 1}),
         ("KeeperConnected", {"has_lock": True}),
+        ("ScheduleMissed", {"schedule_id": "a", "fire_times": 1, "is_exact": 1}),
         ("JobsReclaimed", {"job_ids": "abc", "dead_workers": []}),
         ("JobsReclaimed", {"job_ids": [1], "dead_workers": []}),
         ("JobsVacuumed", {"completed": "many"}),

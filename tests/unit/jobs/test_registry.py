@@ -374,3 +374,20 @@ def test_adopt_raises_when_the_closure_captured_other_values() -> None:
     registry.adopt(_closure(shared))
     with pytest.raises(NameConflictError, match="captured"):
         registry.adopt(_closure(object()))
+
+
+def _forward(*, is_assigned: bool) -> JobFunction:
+    async def inner() -> object:
+        return helper
+
+    if is_assigned:
+        helper = object()
+    return inner
+
+
+def test_adopt_accepts_a_closure_that_captures_a_variable_without_a_value() -> None:
+    registry = TaskRegistry()
+    task = registry.adopt(_forward(is_assigned=False))
+    assert registry.adopt(_forward(is_assigned=False)).name == task.name
+    with pytest.raises(NameConflictError, match="captured"):
+        registry.adopt(_forward(is_assigned=True))

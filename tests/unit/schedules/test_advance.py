@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.schedules.advance import Advance, advance, fire_time_job_id
+from pg_scheduler.schedules.advance import Advance, advance, fire_time_job_id, jitter_of
 from pg_scheduler.schedules.model import trigger_for
 from pg_scheduler.triggers import zones
 from pg_scheduler.triggers.cron import Cron
@@ -39,6 +39,12 @@ def test_trigger_for_returns_the_trigger_of_an_interval_or_a_cron_expression() -
         ((None, "", None), ValueError, "cron|''"),
         ((None, "61 * * * *", None), ValueError, "61"),
         ((None, "* * * * *", "Europe/Atlantis"), ValueError, "Invalid timezone 'Europe/Atlantis': not found"),
+        (
+            (None, None, "UTC", Every(MINUTE)),
+            ValueError,
+            "timezone='UTC' requires cron=; pass .* the trigger",
+        ),
+        ((MINUTE, None, None, Every(2 * MINUTE)), ValueError, "not 'every 2 minutes' and 'every minute'"),
     ],
 )
 def test_trigger_for_raises_when_a_parameter_is_invalid(
@@ -124,3 +130,23 @@ def test_job_id_of_a_fire_time_is_the_same_on_every_node() -> None:
     assert fire_time_job_id("key", fire_time + timedelta(microseconds=1)) != fire_time_job_id(
         "key", fire_time
     )
+
+
+def test_advance_finishes_a_schedule_whose_fire_times_have_ended() -> None:
+    trigger, finished = Every(MINUTE), Advance(is_finished=True)
+    assert advance(trigger, anchor=ANCHOR, first=None, now=ANCHOR) == finished
+    first = ANCHOR + MINUTE
+    late = ANCHOR + 5 * MINUTE
+    assert advance(trigger, anchor=ANCHOR, first=first, now=late, end=first - MINUTE / 2) == finished
+    at_its_end = advance(trigger, anchor=ANCHOR, first=first, now=first, end=first)
+    assert at_its_end == Advance((first,), first, None, is_finished=True)
+
+
+def test_jitter_ends_at_the_next_fire_time_and_is_unbounded_after_the_last_one() -> None:
+    fires = [ANCHOR + n * MINUTE for n in range(200)]
+    bounded = [jitter_of("key", fire, 3600, fire + MINUTE) for fire in fires]
+    unbounded = [jitter_of("key", fire, 3600, None) for fire in fires]
+    assert all(timedelta(0) <= each < MINUTE for each in bounded)
+    assert all(timedelta(0) <= each < 60 * MINUTE for each in unbounded)
+    assert max(unbounded) > 50 * MINUTE
+    assert [each * 60 for each in bounded] == pytest.approx(unbounded, abs=timedelta(milliseconds=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -23,6 +23,7 @@ from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 
 HOUR = timedelta(hours=1)
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 def make(name: str = "sweep", place: str = "app.jobs") -> JobFunction:
@@ -110,6 +111,14 @@ def test_cron_uses_utc_when_no_time_zone_is_given(schedules: PeriodicCatalogue) 
     assert only(schedules).trigger == Cron("0 3 * * *")
 
 
+def test_periodic_converts_bounds_to_utc_and_jitter_to_seconds(schedules: PeriodicCatalogue) -> None:
+    start = NOON.astimezone(ZoneInfo("Asia/Kathmandu"))
+    periodic(HOUR, start=start, end=start, jitter=timedelta(minutes=1.5), pause_after_failures=1)(make())
+    config = only(schedules)
+    assert (config.start, config.end) == (NOON, NOON)
+    assert config.jitter_seconds == 90
+
+
 def test_periodic_config_is_frozen(schedules: PeriodicCatalogue) -> None:
     periodic(HOUR)(make())
     with pytest.raises(FrozenInstanceError):
@@ -143,6 +152,12 @@ def test_periodic_config_is_frozen(schedules: PeriodicCatalogue) -> None:
         ({"every": HOUR, "priority": 5}, ValueError, "priority must be a JobPriority, not int: 5"),
         ({"every": HOUR, "enabled": "yes"}, ValueError, "enabled must be a bool, not str"),
         ({"every": HOUR, "use_advisory_lock": 1}, ValueError, "use_advisory_lock must be a bool, not int"),
+        ({"every": HOUR, "start": "soon"}, ValueError, "start must be a datetime, not str"),
+        ({"every": HOUR, "end": datetime(2030, 1, 1)}, ValueError, "end .* has no time zone"),  # noqa: DTZ001
+        ({"every": HOUR, "start": NOON, "end": NOON - HOUR}, ValueError, "end .* is before start .*; pass"),
+        ({"every": HOUR, "pause_after_failures": 0}, ValueError, "pause_after_failures must be between 1"),
+        ({"every": HOUR, "jitter": "1"}, ValueError, "jitter must be seconds or a timedelta, not str"),
+        ({"every": HOUR, "jitter": -HOUR}, ValueError, "jitter must be between 0"),
     ],
 )
 def test_periodic_raises_and_registers_nothing_when_a_parameter_is_invalid(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.sync import SyncPlan, plan_sync
+from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.triggers.cron import Cron
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -211,3 +212,49 @@ def test_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     chained = {config.dedup_key: NOW + 20 * MINUTE}
     assert write(config, rows=(stored(config),), chained=chained) == SyncPlan((), ())
+
+
+def test_new_schedule_with_a_start_is_anchored_there_and_fires_then() -> None:
+    start = NOW + 90 * MINUTE
+    row = stored(PeriodicJobConfig(make(), HOUR, start=start))
+    assert (row.anchor, row.next_fire_at) == (start, start)
+
+
+def test_edited_start_moves_the_next_fire_time() -> None:
+    old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="k"))
+    start = NOW + 90 * MINUTE
+    (row,) = write(PeriodicJobConfig(make(), HOUR, dedup_key="k", start=start), rows=(old,)).write
+    assert (row.anchor, row.next_fire_at, row.start_at) == (start, start, start)
+    (later,) = write(
+        PeriodicJobConfig(make(), 2 * HOUR, dedup_key="k", start=start), rows=(row,), now=start + HOUR
+    ).write
+    assert later.next_fire_at == start + 2 * HOUR
+
+
+def test_schedule_without_a_fire_time_before_its_end_is_finished() -> None:
+    config = PeriodicJobConfig(make(), HOUR, start=NOW - HOUR / 2, end=NOW - MINUTE)
+    assert stored(config).finished_at is None  # its first fire time is due, and is missed
+    (row,) = write(PeriodicJobConfig(make(), 2 * HOUR, end=NOW + HOUR), now=NOW).write
+    assert (row.next_fire_at, row.finished_at) == (None, NOW)
+
+
+@dataclass(frozen=True)
+class Faulty(Trigger):
+    """Raises an error with a character that no row can store."""
+
+    is_repaired: bool = False
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
+        if not self.is_repaired:
+            raise OSError("no network\x00")
+        return instant + HOUR
+
+
+def test_schedule_whose_trigger_raises_is_paused_until_its_declaration_changes() -> None:
+    trigger_kind("faulty")(Faulty)
+    broken = stored(PeriodicJobConfig(make(), trigger=Faulty(), dedup_key="k"))
+    assert (broken.is_broken, broken.note, broken.paused_at) == (True, "OSError: no network", NOW)
+    repaired = PeriodicJobConfig(make(), trigger=Faulty(is_repaired=True), dedup_key="k")
+    (row,) = write(repaired, rows=(broken,), now=NOW + MINUTE).write
+    assert (row.is_broken, row.note, row.paused_at) == (False, None, None)
+    assert row.next_fire_at == NOW + MINUTE + HOUR

@@ -101,3 +101,10 @@ def test_parse_cron_raises_without_parsing_when_the_expression_is_too_long() -> 
     check_increasing(Cron(f"{everything} * *", UTC))
     with pytest.raises(ValueError, match=r"'0,0,0,[0,]+\.\.\.' has 1010 characters; write at most 1000"):
         Cron("0," * 500 + "0 * * * *" + " ", UTC)
+
+
+def test_cron_has_no_fire_time_when_the_calendar_ends_before_the_next_match() -> None:
+    leap_day = Cron("0 0 29 2 *")
+    last = datetime(9996, 2, 29, tzinfo=UTC)
+    assert fire_after(leap_day, datetime(9995, 6, 1, tzinfo=UTC)) == last
+    assert leap_day.next_after(last) is None

@@ -270,3 +270,20 @@ def test_sets_raise_when_combined_with_something_else() -> None:
         weekend | 5
     with pytest.raises(ValueError, match="Intersection takes sets of instants"):
         weekend & "mon"
+
+
+@pytest.mark.parametrize(
+    "during",
+    [
+        During(weekdays="mon-sun"),
+        During(months="jan-dec"),
+        During(iso_weeks="1-53"),
+        During(weekdays="mon-sun", months="jan-dec", iso_weeks="1-53"),
+    ],
+    ids=repr,
+)
+def test_conditions_that_always_hold_have_no_instant_outside(during: During) -> None:
+    instant = datetime(2030, 5, 5, 12, tzinfo=UTC)
+    assert find_inside(during, instant, Search()) == instant
+    assert find_outside(during, instant, Search()) is None
+    assert instant not in ~during

@@ -202,3 +202,11 @@ def test_fixed_delay_and_instants_have_no_more_fire_times_than_given() -> None:
     first = monthly.next_after(ANCHOR)
     assert first is not None
     assert count_fire_times(monthly, first=first, now=now, anchor=ANCHOR) == FireCount(12, is_exact=True)
+
+
+def test_newest_fire_times_are_found_when_a_second_has_hundreds() -> None:
+    every = timedelta(milliseconds=2)
+    trigger = Every(every) & During(weekdays="mon-sun")
+    now = ANCHOR + timedelta(hours=1)
+    newest = newest_fire_times(trigger, first=ANCHOR + every, now=now, anchor=ANCHOR, limit=100)
+    assert newest == [now - back * every for back in reversed(range(100))]

@@ -442,6 +442,33 @@ def test_field_that_json_cannot_carry_is_reported() -> None:
         Opaque().to_json()
 
 
+@dataclass(frozen=True)
+class Doubling(Trigger):
+    """Computes with its fields, and does not check them."""
+
+    exponent: int
+    unit: int | None = None
+
+    def __post_init__(self) -> None:
+        timedelta(days=2**self.exponent, seconds=self.unit)  # type: ignore[arg-type] # it is not checked
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
+        return instant + timedelta(days=2**self.exponent)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"exponent": 64, "unit": 1}, "doubling: .*too large"), ({"exponent": 1}, "doubling: .*NoneType")],
+)
+def test_error_of_a_constructor_that_checks_nothing_is_reported_as_an_invalid_value(
+    fields: dict[str, int], reason: str
+) -> None:
+    trigger_kind("doubling")(Doubling)
+    assert Trigger.from_json({"kind": "doubling", "exponent": 3, "unit": 1}) == Doubling(3, 1)
+    with pytest.raises(ValueError, match=reason):
+        Trigger.from_json({"kind": "doubling", **fields})
+
+
 class Request(BaseModel):
     """A request of a web application."""
 
