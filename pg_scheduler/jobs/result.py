@@ -135,7 +135,7 @@ class KeptResult:
     error: str | None = None
 
     def in_ascii(self) -> KeptResult:
-        """Return what a database can store whose encoding lacks a character of the value or the error."""
+        """Return what a database can store whose encoding lacks a character of the value, reason or error."""
         if self.error is not None:
             found = json.loads(self.error)
             escaped = {key: text and to_ascii(text) for key, text in found.items()}
@@ -146,7 +146,7 @@ class KeptResult:
                 value=None,
                 no_value_reason="the encoding of the database lacks a character of the value",
             )
-        return self
+        return replace(self, no_value_reason=self.no_value_reason and to_ascii(self.no_value_reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,22 @@ async def test_value_is_not_kept_when_the_encoding_lacks_its_characters(
     )
 
 
+async def give_owl_as_key() -> dict[str, object]:
+    return {OWL: object()}
+
+
+async def test_reason_without_a_value_is_escaped_when_the_encoding_lacks_its_characters(
+    encoded: Scheduler, encoding: str
+) -> None:
+    job_id = await encoded.enqueue(give_owl_as_key, keep_result=timedelta(hours=1))
+    result = await encoded.get_job_result(job_id)
+    assert result is not None
+    assert result.status is JobStatus.COMPLETED
+    assert result.no_value_reason is not None
+    shown = OWL.encode("ascii", "backslashreplace").decode() if encoding == "LATIN1" else OWL
+    assert shown in result.no_value_reason
+
+
 class ExitError(Exception):
     """An exception that cannot be described."""
 
