@@ -186,7 +186,7 @@ def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     after = max(row.resume_from, row.last_fire_at or row.resume_from)
     try:
         fire = next_fire_time(trigger, after, row.anchor, Search())
-    except ValueError:
+    except Exception:  # noqa: BLE001 - user code: a trigger of the application, which the next pass reports
         return row.next_fire_at
     return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
 

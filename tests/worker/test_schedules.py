@@ -28,6 +28,7 @@ from pg_scheduler import (
     Scheduler,
     VacuumConfig,
     VacuumPolicy,
+    call,
     periodic,
 )
 from pg_scheduler.api.schedules import Schedules
@@ -69,6 +70,7 @@ from pg_scheduler.triggers import (
     Trigger,
     trigger_kind,
 )
+from pg_scheduler.worker.maintenance import planner, vacuum
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, new_worker
 
@@ -346,6 +348,59 @@ async def test_run_now_enqueues_a_job_beside_the_fire_times(bench: Bench) -> Non
     assert (added.last_job_id, added.runs, added.next_fire_at) == (job.job_id, 0, NOON + MINUTE)
 
 
+async def test_add_takes_the_arguments_of_a_call_and_no_others(bench: Bench) -> None:
+    bench.scheduler.register(work, name="tests.work")
+    added = await bench.schedules.add(call(work, 1, a=2), Every(MINUTE), schedule_id=KEY)
+    assert (added.task, added.args, added.kwargs) == ("tests.work", (1,), {"a": 2})
+    for more in ({"args": (3,)}, {"kwargs": {"b": 4}}):
+        with pytest.raises(TypeError, match=r"a call\(\) has its arguments; pass no args= and kwargs="):
+            await bench.schedules.add(call(work, 1), Every(MINUTE), **more)
+    assert [row.schedule_id for row in await bench.schedules.list()] == [KEY]
+
+
+async def test_add_raises_when_another_node_adds_and_removes_the_id_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock finds no row, and the insert finds one, each time."""
+    schedules = bench.parts.store.schedules
+    await bench.add(Every(MINUTE))
+    calls: list[list[str]] = []
+
+    async def lock(ids: list[str], **_: object) -> dict[str, object]:
+        calls.append(ids)
+        return {}
+
+    monkeypatch.setattr(bench.scheduler._store.schedules, "lock", lock)
+    with pytest.raises(ScheduleConflictError, match="already exists"):
+        await bench.add(Every(HOUR), conflict_resolution=REPLACE)
+    assert 1 < len(calls) < 10
+    assert (await schedules.read([KEY]))[KEY].version == 1
+
+
+async def test_replace_repairs_a_trigger_that_cannot_be_read(bench: Bench, pool: asyncpg.Pool) -> None:
+    await bench.add(Every(MINUTE))
+    await pool.execute('UPDATE scheduler_schedules SET trigger = \'{"kind": "lunar"}\'')
+    assert (await bench.get()).trigger is None
+    repaired = await bench.add(Every(HOUR), conflict_resolution=REPLACE)
+    assert (repaired.trigger, repaired.next_fire_at, repaired.version) == (Every(HOUR), NOON + HOUR, 2)
+
+
+async def test_upcoming_starts_with_the_schedule(bench: Bench) -> None:
+    start = NOON + HOUR
+    schedule = await bench.add(Every(10 * MINUTE), start=start, max_runs=3)
+    expected = [start, start + 10 * MINUTE, start + 20 * MINUTE]
+    assert schedule.upcoming() == expected
+    assert schedule.upcoming(after=NOON - HOUR) == expected
+    assert schedule.upcoming(after=start) == [start + n * 10 * MINUTE for n in (1, 2, 3)]
+
+
+async def test_arguments_that_cannot_be_read_are_omitted(bench: Bench, pool: asyncpg.Pool) -> None:
+    await bench.add(Every(MINUTE), args=(1,), kwargs={"a": 2})
+    await pool.execute("UPDATE scheduler_schedules SET task_data = '{\"args\": 7}'")
+    schedule = await bench.get()
+    assert (schedule.args, schedule.kwargs, schedule.trigger) == ((), {}, Every(MINUTE))
+
+
 # -- planning ------------------------------------------------------------------------------------------
 
 
@@ -444,6 +499,63 @@ async def test_trigger_that_raises_pauses_its_own_schedule_only(bench: Bench, se
     assert [event.schedule_id for event in seen.of(ScheduleBroken)] == ["raising"]
     next_fires = {row.schedule_id: row.next_fire_at for row in await bench.schedules.list(paused=False)}
     assert next_fires == {KEY: NOON + 3 * MINUTE, "other": NOON + 4 * MINUTE}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "note"),
+    [
+        ("options", "[7]", "options must be a JSON object, not [7]"),
+        ("options", '{"priority": 2}', "options.priority must be 1, 3, 5 or 8, not 2"),
+        ("options", '{"timeout": -1}', "timeout must be more than 0"),
+        ("options", '{"misfire_grace_time": -1}', "misfire_grace_time must be between 0"),
+        ("metadata", "[]", "metadata must be a JSON object, not []"),
+    ],
+)
+async def test_schedule_with_an_invalid_option_is_paused_with_the_reason(
+    bench: Bench, pool: asyncpg.Pool, column: str, value: str, note: str
+) -> None:
+    await bench.add(Every(MINUTE))
+    await bench.add(Every(MINUTE), schedule_id="valid")
+    await pool.execute(f"UPDATE scheduler_schedules SET {column} = $1 WHERE schedule_id = $2", value, KEY)
+    await bench.plan(MINUTE)
+    paused = await bench.get()
+    assert paused.paused_at == NOON + MINUTE
+    assert paused.note is not None
+    assert note in paused.note
+    assert [job.job_id.split(":")[1] for job in await bench.jobs()] == ["valid"]
+
+
+async def test_planner_ends_a_pass_when_triggers_are_slow_and_continues_with_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for schedule_id in "abc":
+        await bench.add(Every(MINUTE), schedule_id=schedule_id)
+    bench.clock.advance(MINUTE)
+    monkeypatch.setattr(planner, "TIME_LIMIT_S", -1)
+    planned = []
+    for _ in range(3):
+        await bench.planner.run_once()
+        planned.append(len(await bench.jobs()))
+    assert planned == [1, 2, 3]
+
+
+async def test_planner_decides_in_the_next_pass_when_the_last_job_is_about_to_end(
+    bench: Bench, dsn: str
+) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ALL)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    bench.clock.advance(MINUTE)
+    settling = await asyncpg.connect(dsn)
+    async with settling.transaction():
+        await settling.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", claim.job_id)
+        assert await bench.planner.run_once() >= 0
+        assert len(await bench.jobs()) == 1
+    await settling.close()
+    await bench.settle(claim, CompleteOutcome())
+    await bench.plan()
+    (job,) = await bench.claim()
+    assert job.execution_time == NOON + 2 * MINUTE
 
 
 async def test_planner_leaves_unknown_tasks_and_kinds_to_other_nodes(
@@ -689,6 +801,15 @@ async def test_jobs_of_trigger_and_backfill_wait_for_the_last_job(bench: Bench) 
     assert claim.job_id == filled
 
 
+async def test_triggered_job_does_not_wait_when_the_last_job_has_ended(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.SKIP)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, CompleteOutcome())
+    triggered = await bench.schedules.trigger(KEY)
+    assert [claim.job_id for claim in await bench.claim()] == [triggered]
+
+
 # -- the ends of jobs ----------------------------------------------------------------------------------
 
 
@@ -739,6 +860,19 @@ async def test_schedule_pauses_after_failures_in_a_row(bench: Bench, pool: async
     assert (await bench.get()).failures == 0
 
 
+async def test_end_of_a_job_whose_options_name_no_schedule_changes_none(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.add(Every(MINUTE), pause_after_failures=1)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await pool.execute("UPDATE scheduled_jobs SET options = '{\"schedule_id\": 7}'")
+    await bench.settle(claim, FailOutcome("why"))
+    (job,) = await bench.jobs()
+    assert job.status is JobStatus.FAILED
+    assert ((await bench.get()).failures, (await bench.get()).paused_at) == (0, None)
+
+
 async def test_schedule_that_adds_itself_again_in_its_last_job_exists_afterwards(bench: Bench) -> None:
     await bench.add(FixedDelay(MINUTE), max_runs=1)
     await bench.plan(MINUTE)
@@ -762,6 +896,20 @@ async def test_vacuum_deletes_schedules_that_finished_long_ago(bench: Bench) -> 
 
 
 # -- changes -------------------------------------------------------------------------------------------
+
+
+async def test_vacuum_deletes_finished_schedules_in_batches(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vacuum, "SCHEDULES_BATCH_SIZE", 2)
+    for schedule_id in "abcde":
+        await bench.add(Every(MINUTE), schedule_id=schedule_id, max_runs=1)
+    await bench.plan(MINUTE)
+    bench.clock.advance(timedelta(days=8))
+    await bench.parts.vacuum(VacuumConfig(schedules=VacuumPolicy.never())).run()
+    assert len(await bench.schedules.list()) == 5
+    await bench.parts.vacuum().run()
+    assert await bench.schedules.list() == []
 
 
 async def test_update_changes_only_the_given_fields(bench: Bench) -> None:
@@ -907,6 +1055,20 @@ async def test_resume_decides_which_fire_times_of_the_pause_are_missed(
     following = NOON + (15 if resume_from == NOON + 15 * MINUTE else 11) * MINUTE
     assert (await bench.get()).next_fire_at == following
     assert first == (NOON + minutes[0] * MINUTE if minutes else following)
+
+
+async def test_resumed_schedule_whose_trigger_raises_can_be_read_until_it_is_paused_again(
+    bench: Bench,
+) -> None:
+    await bench.add(Raising())
+    await bench.plan(2 * MINUTE)
+    assert (await bench.get()).paused_at is not None
+    await bench.schedules.resume(KEY)
+    resumed = await bench.get()
+    assert (resumed.paused_at, resumed.next_fire_at) == (None, NOON + MINUTE)
+    assert await bench.schedules.list() == [resumed]
+    await bench.plan()
+    assert (await bench.get()).note == "RuntimeError: a bug of the application"
 
 
 async def test_remove_cancels_pending_jobs_on_request(bench: Bench) -> None:
