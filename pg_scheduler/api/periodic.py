@@ -60,15 +60,14 @@ class PeriodicMethods(SchedulerParts):
         Returns:
             The id of the job, or None if the key is unknown in this process.
         """
-        if dedup_key not in self._periodic.configs():
+        config = self._periodic.configs().get(dedup_key)
+        if config is None:
             return None
         with suppress(SchemaForbiddenError):  # a role that may only insert jobs
             job_id = await self.schedules.trigger(dedup_key)
             if job_id is not None:
                 return job_id
-        row = self._periodic.declared_row(dedup_key, await self._store.schedules.now())
-        if row is None:
-            return None
+        row = self._periodic.declared_row(config, await self._store.schedules.now())
         # No node has stored the schedule yet, or this role may not read it: the job is a plain one.
         job = self._schedule_jobs.builder(row).manual_job(row.created_at)
         return await self._enqueuer.insert(NewJob(*job), ConflictResolution.RAISE, None)

@@ -150,12 +150,10 @@ class ScheduleBook:
         """Return the ids of the schedules that this process declares."""
         return list(self._known())
 
-    def declared_row(self, dedup_key: str, now: datetime) -> ScheduleRow | None:
-        """Return the row of a schedule as the code declares it, or None if the key is unknown."""
-        config = self._known().get(dedup_key)
-        if config is None:
-            return None
-        (row,) = plan_sync({dedup_key: config}, {}, now=now, chained={}).write
+    @staticmethod
+    def declared_row(config: PeriodicJobConfig, now: datetime) -> ScheduleRow:
+        """Return the row that a schedule declared in code has when it is new."""
+        (row,) = plan_sync({config.dedup_key: config}, {}, now=now, chained={}).write
         return row
 
     def _known(self) -> dict[str, PeriodicJobConfig]:
