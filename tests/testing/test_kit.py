@@ -22,7 +22,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.triggers import Every
+from pg_scheduler.triggers import Cron, Every
 
 Pool = asyncpg.Pool
 
@@ -194,6 +194,20 @@ async def test_daily_schedule_fires_through_the_nights_of_the_clock_changes(pool
             datetime(2030, 10, 27, 0, 30, tzinfo=UTC),  # the first of the two
             datetime(2030, 10, 28, 1, 30, tzinfo=UTC),
         ]
+
+
+async def test_daily_schedule_with_a_job_of_forty_seconds_runs_once_a_day(pool: Pool) -> None:
+    started: list[datetime] = []
+
+    async def nightly() -> None:
+        started.append(t.now)
+        await t.block(40)
+
+    async with at_start(pool) as t:
+        t.scheduler.register(nightly, name="nightly")
+        await t.scheduler.schedules.add("nightly", Cron("0 3 * * *"), schedule_id="nightly")
+        await t.run_until(10 * DAY)
+        assert started == [START + n * DAY + 3 * HOUR for n in range(10)]
 
 
 async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool: Pool) -> None:
