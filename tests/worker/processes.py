@@ -106,6 +106,23 @@ def answer_nonsense() -> None:
     sys.stdout.flush()
 
 
+def send_unknown_message() -> None:
+    """Send what a newer version might send."""
+    for fd in range(3, 64):
+        try:
+            found = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        if found.family == socket.AF_UNIX:
+            text = b'{"weather": "fine"}'
+            found.sendall(len(text).to_bytes(4) + text)
+
+
+def log_wrong_arguments() -> None:
+    logging.getLogger("tests.processes").warning("%d apples", "many")
+    logging.getLogger("tests.processes").warning("after")
+
+
 def give(kind: str) -> object:
     values: dict[str, object] = {
         "rows": {"rows": [1, (2.5, None)], "name": "ä"},

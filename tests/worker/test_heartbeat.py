@@ -57,6 +57,13 @@ async def test_heartbeat_registers_at_start_and_deregisters_at_stop(parts: Parts
     assert await parts.store.workers.list_workers() == []
 
 
+async def test_heartbeat_deregisters_when_it_stops_before_its_first_renewal(parts: Parts) -> None:
+    heartbeat = parts.heartbeat()
+    await heartbeat.prepare()
+    await heartbeat.drain()
+    assert await parts.store.workers.list_workers() == []
+
+
 async def test_heartbeat_renews_the_worker_and_its_running_jobs(
     clocked: Store, clock: FakeClock, bus: EventBus, gate: Gate
 ) -> None:

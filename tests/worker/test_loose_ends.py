@@ -40,6 +40,20 @@ async def test_scan_applies_consequences_that_a_crash_left_behind(
     assert await edges(pool) == set()
 
 
+async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
+    parts: Parts, pool: asyncpg.Pool, family: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await parts.store.jobs.insert([new_job("x")])
+    await add(parts.store, child("y", "x"))
+    await end(pool, "a", "x")
+    scanner = parts.scanner()
+    monkeypatch.setattr(scanner._loose_ends, "_options", LooseEndsOptions(max_ended=1))
+    assert await scanner.run_once() == 0
+    assert await scanner.run_once() == 0
+    assert await scanner.run_once() > 0
+    assert await state(pool, "b", "c", "y") == [FREE] * 3
+
+
 async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
     parts: Parts, pool: asyncpg.Pool, family: None
 ) -> None:

@@ -22,6 +22,7 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.runners import process as process_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes
@@ -212,6 +213,30 @@ async def test_death_is_found_when_a_child_of_the_process_keeps_its_connection(b
     event = await bench.run(processes.die_after_a_fork)
     assert isinstance(event, JobRetried)
     assert event.error == "the process of the job ended: exit status 7"
+
+
+async def test_message_of_an_unknown_kind_is_ignored(bench: Bench) -> None:
+    assert isinstance(await bench.run(processes.send_unknown_message), JobCompleted)
+
+
+async def test_job_runs_on_when_a_log_record_cannot_be_formatted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tests.processes"):
+        assert isinstance(await bench.run(processes.log_wrong_arguments), JobCompleted)
+    assert [record.getMessage() for record in caplog.records if record.name == "tests.processes"] == ["after"]
+
+
+def open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+async def test_start_of_a_process_that_fails_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "_command", lambda fd: [f"/no/such/program/{fd}"])
+    before = open_files()
+    with pytest.raises(FileNotFoundError):
+        await process_module._Child.start()
+    assert open_files() <= before
 
 
 async def test_broken_message_of_a_process_counts_as_its_death(bench: Bench) -> None:

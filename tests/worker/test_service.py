@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service, Wakeup
 from tests.support.worker import PATIENCE, Recorder, holds
@@ -206,6 +206,29 @@ async def test_service_start_raises_the_error_of_the_first_pass(bus: EventBus, s
     assert not holds(service.is_running)
     await service.stop()
     assert not seen.of(ServiceFaulted)
+
+
+async def test_service_retries_rejected_connections_only_after_its_first_pass(
+    bus: EventBus, seen: Recorder
+) -> None:
+    async def work() -> float:
+        if is_rejected:
+            raise ConnectionRejectedError("password authentication failed")
+        return NEVER
+
+    is_rejected = True
+    service = Idle(bus, work)
+    with pytest.raises(ConnectionRejectedError):
+        await service.start()
+    assert service.passes == 1
+    assert not seen.of(ServiceRetrying)
+    is_rejected = False
+    await service.start()
+    is_rejected = True
+    service.wake()
+    (event,) = await seen.until(ServiceRetrying)
+    assert isinstance(event.error, ConnectionRejectedError)
+    await service.stop()
 
 
 async def test_service_start_raises_the_error_of_prepare_and_succeeds_later(bus: EventBus) -> None:

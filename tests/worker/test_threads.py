@@ -30,6 +30,7 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.runners import thread as thread_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
 
@@ -448,6 +449,56 @@ async def test_idle_thread_ends_after_a_while_and_the_next_job_gets_another(
     assert not threads[0].is_alive()
     assert isinstance(await bench.run(job, job_id="b"), JobCompleted)
     assert threads[1] is not threads[0]
+
+
+class Popped(list[Any]):
+    """Idle threads, of which another one was just taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_searched = threading.Event()
+
+    def remove(self, thread: object) -> None:
+        self.was_searched.set()
+        super().remove(thread)
+
+
+class Work:
+    """Counts its executions."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def execute(self) -> str:
+        return "outcome"
+
+    def end(self, outcome: str) -> None:
+        assert outcome == "outcome"
+        self.ended.set()
+
+
+def test_idle_thread_waits_on_when_an_attempt_is_about_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is over between the moment it is taken from the idle ones and the arrival of the attempt."""
+    monkeypatch.setattr(thread_module, "IDLE_S", 0.001)
+    idle, work = Popped(), Work()
+    thread = thread_module._Thread(idle)
+    thread.start()
+    assert idle.was_searched.wait(PATIENCE)
+    thread.queue.put(work)  # type: ignore[arg-type] # it has what the thread uses
+    assert work.ended.wait(PATIENCE)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+async def test_thread_executor_starts_a_thread_when_the_idle_ones_are_those_of_the_parent_of_a_fork(
+    parts: Parts, seen: Recorder
+) -> None:
+    executor = ThreadExecutor()
+    executor._idle.append(thread_module._Thread(executor._idle))  # it is not alive, as after a fork
+    bench = Bench(parts, seen, executors={"thread": executor})
+    assert isinstance(await asyncio.wait_for(bench.run(lambda_job), PATIENCE), JobCompleted)
+    assert [thread.is_alive() for thread in executor._idle] == [True]
+    await bench.executor.stop()
 
 
 def test_cancel_of_a_call_that_runs_as_a_coroutine_is_left_to_its_task() -> None:

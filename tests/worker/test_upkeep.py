@@ -72,6 +72,18 @@ async def test_rescuer_reclaims_the_jobs_of_a_dead_worker(
     assert await parts.store.results.settle("dead", [(dead[0], CompleteOutcome())]) == set()  # too late
 
 
+async def test_rescuer_makes_another_pass_at_once_after_a_full_batch(parts: Parts, clock: FakeClock) -> None:
+    await claim(parts.store, *map(new_job, "abc"), worker_id="dead")
+    clock.advance(timedelta(seconds=61))
+    parts.tune(rescuer=RescuerOptions(answer_timeout_s=0.0, batch_size=2))
+    rescuer = parts.rescuer()
+    await rescuer.run_once()  # the request for a heartbeat
+    assert await rescuer.run_once() == 0
+    assert sorted(await statuses(parts.store, *"abc")) == ["pending", "pending", "running"]
+    assert await rescuer.run_once() > 0
+    assert await statuses(parts.store, *"abc") == ["pending"] * 3
+
+
 async def test_rescuer_publishes_a_dead_worker_without_jobs(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:

@@ -178,3 +178,16 @@ async def test_vacuum_deletes_jobs_in_another_schema(pool: asyncpg.Pool, bus: Ev
     await store.jobs.insert([new_job("a")])
     await store.jobs.set_status("a", JobStatus.COMPLETED, 60)
     assert (await Parts(store, bus).vacuum(only(VacuumPolicy.immediate())).run())[JobStatus.COMPLETED] == 1
+
+
+async def test_vacuum_deletes_results_past_their_lifetime_in_batches(
+    parts: Parts, pool: asyncpg.Pool
+) -> None:
+    parts.tune(vacuum=VacuumOptions(surplus_batch_size=2))
+    await pool.execute(
+        "INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)"
+        " SELECT n::text, 'completed', 1, now(), now() + (n - 4.5) * interval '1 day'"
+        " FROM generate_series(1, 5) AS n"
+    )
+    await parts.vacuum().run()
+    assert [row[0] for row in await pool.fetch("SELECT job_id FROM scheduler_results")] == ["5"]

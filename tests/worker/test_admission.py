@@ -1,0 +1,174 @@
+"""Admission and unblocking, pass by pass: no claim stays without a decision, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, Limit
+from pg_scheduler.events import JobBlocked, JobLost, JobReleased
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.pipeline.admission import Admission
+from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.pipeline.unblocker import Unblocker, UnblockerOptions
+from tests.support.parts import Parts
+from tests.support.worker import Gate, Recorder, claim, new_job, statuses
+
+
+class Bench:
+    """The parts of a worker that decide about jobs of a limited task."""
+
+    def __init__(self, parts: Parts, limit: int, **options: Any) -> None:
+        self.parts = parts
+        self.gate = Gate()
+        parts.tasks.register(
+            self.gate.job, name="test.job", options=TaskOptions(limits=(Limit(max_running=limit),))
+        )
+        parts.tune(unblocker=UnblockerOptions(**options))
+        self.completer: Completer = parts.completer()
+        self.executor: Executor = parts.executor(self.completer, slots=10)
+        self.unblocker: Unblocker = parts.unblocker()
+        self.admission: Admission = parts.admission(self.executor, self.unblocker)
+
+    async def claim(self, *job_ids: str) -> list[Claim]:
+        """Claim jobs, which wait for a decision."""
+        claims = await claim(self.parts.store, *map(new_job, job_ids))
+        assert self.admission.keep_limited(claims) == []
+        return claims
+
+    async def end(self) -> None:
+        """Let all attempts end, and write their results."""
+        self.gate.open.set()
+        await self.parts.ended(self.executor)
+        await self.completer.drain()
+
+    async def blocked(self, pool: asyncpg.Pool) -> set[str]:
+        rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL")
+        return {row[0] for row in rows}
+
+
+async def test_admission_releases_undecided_claims_when_it_stops(parts: Parts, seen: Recorder) -> None:
+    bench = Bench(parts, 5)
+    await bench.claim("a", "b")
+    await bench.admission.drain()
+    await bench.completer.drain()
+    assert {event.job_id for event in seen.of(JobReleased)} == {"a", "b"}
+    assert await statuses(parts.store, "a", "b") == ["pending", "pending"]
+    assert bench.gate.calls == []
+
+
+async def test_admission_ends_a_revoked_attempt_without_running_it_when_it_stops(
+    parts: Parts, seen: Recorder
+) -> None:
+    bench = Bench(parts, 5)
+    await bench.claim("a")
+    bench.executor.in_flight.attempts["a"].revoke(Revocation.LOST)
+    await bench.admission.drain()
+    await parts.ended(bench.executor)
+    assert [event.job_id for event in seen.of(JobLost)] == ["a"]
+    assert bench.gate.calls == []
+    assert not bench.executor.in_flight.held()
+
+
+async def test_admission_releases_its_claims_when_it_is_cancelled_during_the_decision(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(parts, 5)
+    await bench.claim("a", "b")
+    asked = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(parts.store.limits, "admit", hang)
+    deciding = asyncio.create_task(bench.admission.run_once())
+    await asked.wait()
+    deciding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await deciding
+    await bench.completer.drain()
+    assert await statuses(parts.store, "a", "b") == ["pending", "pending"]
+
+
+async def test_admission_asks_no_more_when_the_database_fails_between_single_decisions(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock timeout of the batch, a decision, then an unreachable server."""
+    bench = Bench(parts, 5)
+    await bench.claim("a", "b", "c")
+    admit = parts.store.limits.admit
+    asked: list[list[str]] = []
+
+    async def failing(worker_id: str, requests: Any, longest: Any) -> Any:
+        asked.append([request.claim.job_id for request in requests])
+        if len(asked) == 1:
+            raise DatabaseUnavailableError("busy") from asyncpg.LockNotAvailableError("busy")
+        if len(asked) == 3:
+            raise DatabaseUnavailableError("down")
+        return await admit(worker_id, requests, longest)
+
+    monkeypatch.setattr(parts.store.limits, "admit", failing)
+    with pytest.raises(DatabaseUnavailableError, match="down"):
+        await bench.admission.run_once()
+    assert [len(each) for each in asked] == [3, 1, 1]
+    (admitted,) = asked[1]
+    assert list(bench.executor.in_flight.held()) == [admitted]
+    await bench.end()
+    released = sorted({"a", "b", "c"} - {admitted})
+    assert await statuses(parts.store, *released) == ["pending", "pending"]
+    assert await statuses(parts.store, admitted) == ["completed"]
+
+
+async def test_unblocker_unblocks_jobs_in_place_of_the_last_attempts_when_it_stops(
+    parts: Parts, seen: Recorder, pool: asyncpg.Pool
+) -> None:
+    bench = Bench(parts, 1)
+    await bench.claim("a", "b")
+    await bench.admission.run_once()
+    (event,) = seen.of(JobBlocked)
+    assert await bench.blocked(pool) == {event.job_id}
+    await bench.end()
+    await bench.unblocker.drain()
+    assert await bench.blocked(pool) == set()
+
+
+async def test_unblocker_makes_another_pass_at_once_when_a_batch_was_full(
+    parts: Parts, pool: asyncpg.Pool
+) -> None:
+    bench = Bench(parts, 4, batch_size=1, gap_s=0.0)
+    await bench.claim(*"abcdefgh")
+    await bench.admission.run_once()
+    await bench.end()
+    left = [len(await bench.blocked(pool))]
+    while left[-1]:
+        assert await bench.unblocker.run_once() == 0
+        left.append(len(await bench.blocked(pool)))
+    assert left == [4, 2, 1, 0]  # the first pass scans all limits, too
+
+
+async def test_unblocker_forgets_admitted_attempts_that_were_lost(parts: Parts) -> None:
+    bench = Bench(parts, 2)
+    await bench.claim("a")
+    await bench.admission.run_once()
+    bench.executor.in_flight.attempts["a"].revoke(Revocation.LOST)
+    await parts.ended(bench.executor)
+    bench.unblocker.request_scan()
+    await bench.unblocker.run_once()
+    assert bench.unblocker._admitted == {}
+
+
+async def test_unblocker_ignores_the_end_of_another_attempt_of_an_admitted_job(parts: Parts) -> None:
+    bench = Bench(parts, 2)
+    (held,) = await bench.claim("a")
+    await bench.admission.run_once()
+    bench.unblocker.settled([held._replace(attempt=held.attempt + 1)])
+    assert list(bench.unblocker._admitted) == ["a"]
+    await bench.end()
+    assert bench.unblocker._admitted == {}
