@@ -69,15 +69,14 @@ class ManualRuntime(Runtime):
 
     async def pass_of(self, service: Service) -> float:
         """Make one pass; make it again if the database was unavailable."""
-        for failed in range(1, MAX_FAILED_PASSES + 1):
+        for _ in range(MAX_FAILED_PASSES - 1):
             try:
                 return await service.run_once()
             except PoolClosedError:
                 raise
             except DatabaseUnavailableError:
-                if failed == MAX_FAILED_PASSES:
-                    raise
-        raise AssertionError("unreachable")
+                continue
+        return await service.run_once()
 
     async def maintain(self) -> None:
         """Make a pass of every service that does maintenance, and two of the one that reclaims jobs.

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobStatus, current_job
+from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, current_job
 from pg_scheduler.events import JobCancelled
+from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.testing import TestScheduler
 
 Pool = asyncpg.Pool
@@ -137,6 +138,44 @@ async def test_kit_raises_when_the_database_stays_unavailable(
             with pytest.raises(DatabaseUnavailableError):
                 await t.drain()
         assert tries == 10
+
+
+async def test_kit_makes_a_pass_again_when_the_database_was_unavailable(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        restart = WorkerRepository.restart_leases
+        tries = 0
+
+        async def unavailable(self: WorkerRepository, limit: int) -> None:
+            nonlocal tries
+            tries += 1
+            if tries < 10:
+                raise DatabaseUnavailableError("down")
+            await restart(self, limit)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkerRepository, "restart_leases", unavailable)
+            await t.drain()
+        assert tries >= 10
+
+
+async def test_kit_raises_at_once_when_the_pool_is_closed(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TestScheduler(pool, now=START) as t:
+        tries = 0
+
+        async def closed(*_: object) -> None:
+            nonlocal tries
+            tries += 1
+            raise PoolClosedError("closed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(WorkerRepository, "restart_leases", closed)
+            with pytest.raises(PoolClosedError):
+                await t.drain()
+        assert tries == 1
 
 
 async def test_job_that_the_test_cancels_stops_within_a_heartbeat(pool: Pool) -> None:
