@@ -92,7 +92,7 @@ class ResultWaiters:
             found = await self._store.kept_results.get(batch)
             for job_id in batch:
                 future = self._waiting.get(job_id)
-                if future is None or future.done():
+                if future is None:
                     continue
                 if job_id not in found:
                     del self._waiting[job_id]
@@ -104,5 +104,4 @@ class ResultWaiters:
     def _fail_all(self, error: DatabaseUnavailableError) -> None:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
-            if not future.done():
-                future.set_exception(error)
+            future.set_exception(error)
