@@ -200,6 +200,20 @@ async def test_cancelled_parent_cancels_jobs_and_a_retry_does_not_revive_them(
     await ran.until("child")
 
 
+async def test_existing_job_does_not_wait_when_its_id_is_scheduled_again_and_ignored(
+    make: Make,
+) -> None:
+    idle = make()
+    await idle.initialize_db()
+    parent = await idle.enqueue("work", args=["parent"])
+    job_id = await idle.enqueue("work", args=["old"], job_id="id")
+    again = await idle.enqueue("work", args=["new"], job_id="id", after=[parent], conflict_resolution=IGNORE)
+    assert again == job_id
+    job = await idle.get_job(job_id)
+    assert job is not None
+    assert (job.args, job.blocked_on) == (("old",), None)
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [

@@ -12,6 +12,7 @@ import pytest
 from pg_scheduler import (
     ConfigurationError,
     ConflictResolution,
+    DatabaseUnavailableError,
     JobCancelledError,
     JobExpiredError,
     JobFailedError,
@@ -381,6 +382,25 @@ async def test_waiters_fail_when_the_pool_is_closed(make: Make, pools: Pools) ->
     await own_pool.close()
     with pytest.raises(PoolClosedError):
         await waiting
+
+
+async def test_waiter_asks_again_when_the_database_was_unavailable(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = scheduler._store.kept_results
+    get, tries = results.get, 0
+
+    async def failing(job_ids: list[str]) -> dict[str, JobResult | None]:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise DatabaseUnavailableError("down")
+        return await get(job_ids)
+
+    monkeypatch.setattr(results, "get", failing)
+    job_id = await scheduler.enqueue(add, args=(1, 2), keep_result=HOUR)
+    assert (await result_of(scheduler, job_id)).unwrap() == 3
+    assert tries > 2
 
 
 async def test_replaced_job_keeps_the_result_of_its_new_definition(scheduler: Scheduler) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from pg_scheduler.errors import MigrationChangedError, SchemaMissingError, SchemaTooNewError
 from pg_scheduler.migrate import Migration, home_schema, migrate, shipped_migrations, verify
+from pg_scheduler.migrate import apply as apply_module
 from pg_scheduler.migrate.apply import apply
 from tests.migrations.dump import CHECKED_IN, describe, shipped_shape
 
@@ -271,3 +272,19 @@ async def test_migrate_succeeds_on_a_current_schema_without_the_privilege_to_cre
     )
     assert await migrate(connection, schema="jobs") == []
     await verify(connection, schema="jobs")
+
+
+async def test_migrate_closes_its_connection_when_another_migration_does_not_end(
+    empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real time: the lock is held longer than the timeout."""
+    holder, connection = [await asyncpg.connect(empty_dsn) for _ in range(2)]
+    async with holder.transaction():
+        await holder.fetchval(apply_module._PIN_AND_LOCK, *apply_module._lock_key("public"))
+        with monkeypatch.context() as patch:
+            patch.setattr(apply_module, "MIGRATION_TIMEOUT_S", 0.2)
+            with pytest.raises(TimeoutError):
+                await migrate(connection)
+    assert connection.is_closed()
+    assert await migrate(holder)
+    await holder.close()

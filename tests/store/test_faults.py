@@ -16,7 +16,10 @@ from pg_scheduler.errors import (
     SchemaMissingError,
 )
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_transient, translated
+from pg_scheduler.store.statements import MAX_ATTEMPTS
+from pg_scheduler.store.store import Store
 
 TRANSIENT: list[BaseException] = [
     asyncpg.ConnectionDoesNotExistError("x"),  # 08003
@@ -35,6 +38,7 @@ TRANSIENT: list[BaseException] = [
     asyncpg.ReadOnlySQLTransactionError("x"),  # 25006
     asyncpg.LockNotAvailableError("x"),  # 55P03
     asyncpg.ObjectInUseError("x"),  # 55006
+    asyncpg.InvalidCachedStatementError("x"),  # 0A000, as a feature that is not supported
     asyncpg.InterfaceError("pool is closed"),
     asyncpg.InternalClientError("broke off"),
     asyncpg.ProtocolError("broke off"),
@@ -104,6 +108,37 @@ async def test_transaction_raises_unavailable_when_the_server_ended_it_while_idl
     with pytest.raises(DatabaseUnavailableError):
         await use()
     assert await pool.fetchval("SELECT 1") == 1
+
+
+async def test_run_retrying_runs_again_after_deadlocks_and_no_other_fault(pool: asyncpg.Pool) -> None:
+    statements = Store(Connections(pool)).statements
+    runs = 0
+
+    async def deadlocked(connection: Connection) -> int:
+        nonlocal runs
+        runs += 1
+        await connection.fetchval("SELECT 1")
+        if runs < successful_run:
+            raise DatabaseUnavailableError("deadlock") from asyncpg.DeadlockDetectedError("deadlock")
+        return runs
+
+    for successful_run in (1, 2, MAX_ATTEMPTS):
+        runs = 0
+        assert await statements.run_retrying(deadlocked) == successful_run
+    runs, successful_run = 0, MAX_ATTEMPTS + 1
+    with pytest.raises(DatabaseUnavailableError, match="deadlock"):
+        await statements.run_retrying(deadlocked)
+    assert runs == MAX_ATTEMPTS
+
+    async def unreachable(connection: Connection) -> None:
+        nonlocal runs
+        runs += 1
+        raise DatabaseUnavailableError("down")
+
+    runs = 0
+    with pytest.raises(DatabaseUnavailableError, match="down"):
+        await statements.run_retrying(unreachable)
+    assert runs == 1
 
 
 def name(error: BaseException) -> str:

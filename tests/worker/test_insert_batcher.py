@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.enqueue.insert_batcher import MAX_JOBS, InsertBatcher
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.jobs.rows import NewJob
 from pg_scheduler.store.store import Store
 from tests.support.worker import PATIENCE, new_job
@@ -21,10 +21,13 @@ class Counting:
     def __init__(self, store: Store) -> None:
         self.statements: list[list[str]] = []
         self.fault: BaseException | None = None
+        self.hold: asyncio.Event | None = None
         self._store = store
 
     async def insert(self, jobs: Sequence[NewJob]) -> set[str]:
         self.statements.append([job.job_id for job in jobs])
+        if self.hold is not None and len(jobs) > 1:
+            await self.hold.wait()
         if self.fault is not None:
             raise self.fault
         return await self._store.jobs.insert_small(jobs)
@@ -110,3 +113,63 @@ async def test_insert_batcher_serves_the_other_callers_when_one_is_cancelled(cou
     assert calls[0].cancelled()
     assert calls[2].cancelled()
     assert (calls[1].result(), calls[3].result()) == (True, True)
+
+
+async def begin_shared(
+    batcher: InsertBatcher[NewJob], counting: Counting, *jobs: NewJob
+) -> list[asyncio.Task[bool]]:
+    """Insert jobs until their shared statement runs, which ``counting.hold`` ends."""
+    counting.hold = asyncio.Event()
+    calls = [asyncio.create_task(batcher.insert(job)) for job in (new_job("first"), *jobs)]
+    async with asyncio.timeout(PATIENCE):
+        while len(counting.statements) < 2:  # noqa: ASYNC110 - nothing reports it
+            await asyncio.sleep(0)
+    return calls[1:]
+
+
+async def test_insert_batcher_fails_the_callers_when_its_task_is_cancelled_during_their_statement(
+    counting: Counting,
+) -> None:
+    batcher = InsertBatcher(counting.insert)
+    calls = await begin_shared(batcher, counting, new_job("a"), new_job("b"))
+    (flush,) = (task for task in asyncio.all_tasks() if task.get_name() == "pg_scheduler insert")
+    flush.cancel()
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(result) for result in results] == [ServiceCancelledError] * 2
+        assert await batcher.insert(new_job("c"))
+
+
+async def test_insert_batcher_serves_the_others_when_a_caller_left_before_the_jobs_were_inserted_one_by_one(
+    counting: Counting,
+) -> None:
+    batcher = InsertBatcher(counting.insert)
+    wrong = [new_job(job_id, priority=2) for job_id in ("wrong", "left wrong")]  # which the table rejects
+    calls = await begin_shared(batcher, counting, new_job("a"), wrong[0], wrong[1], new_job("left"))
+    for call in calls[2:]:
+        call.cancel()
+    assert counting.hold is not None
+    counting.hold.set()
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert results[0] is True
+    assert [type(result) for result in results[1:]] == [
+        asyncpg.CheckViolationError,
+        asyncio.CancelledError,
+        asyncio.CancelledError,
+    ]
+    assert not await batcher.insert(new_job("left"))  # its row was inserted
+
+
+async def test_insert_batcher_fails_the_others_when_a_caller_left_before_the_database_was_unavailable(
+    counting: Counting,
+) -> None:
+    batcher = InsertBatcher(counting.insert)
+    calls = await begin_shared(batcher, counting, new_job("a"), new_job("left"))
+    calls[1].cancel()
+    assert counting.hold is not None
+    counting.fault = DatabaseUnavailableError("down")
+    counting.hold.set()
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(result) for result in results] == [DatabaseUnavailableError, asyncio.CancelledError]
