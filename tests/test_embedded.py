@@ -355,6 +355,23 @@ class TestServerFunction:
         monkeypatch.setenv("PG_SCHEDULER_TEST_DSN", "postgresql://db/mine")
         assert main(["--", "sh", "-c", "kill -TERM $$"]) == 128 + signal.SIGTERM
 
+    def test_command_line_waits_for_a_command_that_continues_after_ctrl_c(self) -> None:
+        command = [sys.executable, "-m", "pg_scheduler.embedded", "--"]
+        command += ["sh", "-c", "trap '' INT; echo ready; read line; exit 5"]
+        environment = os.environ | {"PG_SCHEDULER_TEST_DSN": "postgresql://db/mine"}
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)  # the shell, which ignores it, receives none
+            with pytest.raises(subprocess.TimeoutExpired):  # real time: that it continues
+                process.wait(0.1)
+            process.stdin.write(b"go on\n")
+            process.stdin.close()
+            assert process.wait(30) == 5
+
     def test_command_line_prints_the_error_when_no_server_is_found(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:

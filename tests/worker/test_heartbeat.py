@@ -234,6 +234,37 @@ async def test_heartbeat_revokes_late_claims_when_it_fails_without_a_trusted_lea
     assert len(seen.of(LeaseLost)) == 1
 
 
+async def test_heartbeat_waits_once_for_the_confirmation_of_an_extended_lease_when_it_fails_repeatedly(
+    touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(touchy, seen.source)
+    executor = await running(parts, gate, "a")
+    heartbeat = parts.heartbeat(lease=60, max_loop_block=600)
+    parts.lease.lock_taken(1, proves_life=True)
+    assert not parts.lease.is_trusted
+    timers: list[float] = []
+    loop = asyncio.get_running_loop()
+    call_later = loop.call_later
+
+    def note(delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        if callback == heartbeat._unconfirmed:
+            timers.append(delay)
+            delay = 3600
+        return call_later(delay, callback, *args)
+
+    monkeypatch.setattr(loop, "call_later", note)
+    async with locked(dsn, "scheduler_workers"):
+        for _ in range(3):
+            with pytest.raises(DatabaseUnavailableError):
+                await heartbeat.run_once()
+    assert len(timers) == 1
+    assert executor.in_flight.held() == {"a": 1}
+    heartbeat._unconfirmed()
+    await seen.until(JobLost, job_id="a")
+    assert len(seen.of(LeaseLost)) == 1
+    await heartbeat.drain()
+
+
 async def test_heartbeat_publishes_lease_lost_once_for_each_loss(
     touchy: Store, seen: Recorder, gate: Gate, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import asyncpg
@@ -27,6 +28,7 @@ from pg_scheduler.events.log import EventLog
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import KeeperOptions, LeaseKeeper
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog, WatchdogOptions
@@ -38,6 +40,10 @@ from tools.chaos.proxy import Proxy
 LEASE = 1.0
 MAX_LOOP_BLOCK = 60.0
 USUAL = KeeperOptions()
+TERMINATE_HOLDER = (
+    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    " AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = $1"
+)
 QUICK = KeeperOptions(poll_interval_s=0.05)
 
 
@@ -119,14 +125,34 @@ async def test_keeper_reconnects_under_another_key_when_its_connection_breaks(
 ) -> None:
     async with Kept(parts) as kept:
         key = kept.lease_connection.key
-        await pool.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            " AND pid <> pg_backend_pid() AND (classid::bigint << 32 | objid::bigint) = $1",
-            key,
-        )
+        await pool.execute(TERMINATE_HOLDER, key)
         await seen.until(KeeperConnected, 2, has_lock=True)
         assert kept.lease_connection.key != key
         assert await key_of(pool) == kept.lease_connection.key
+
+
+async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shutdown(
+    parts: Parts, pool: asyncpg.Pool, seen: Recorder
+) -> None:
+    """Real time: a lease of one second."""
+    options = KeeperOptions(poll_interval_s=0.02, reconnect_delay_s=0.01)
+    async with Kept(parts, options=options) as kept:
+        left = kept.executor.in_flight._left
+        claim = SimpleNamespace(job_id="a", attempt=1)
+        left["a"] = cast(Attempt, SimpleNamespace(is_unstoppable=True, claim=claim))
+        ended, renewals = kept.keeper._ended, kept.lease.renewals
+        await kept.keeper.stop()
+        await pool.execute(TERMINATE_HOLDER, kept.lease_connection.key)
+        await seen.until(KeeperConnected, 2, has_lock=True)
+        async with asyncio.timeout(PATIENCE):
+            while kept.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
+                await asyncio.sleep(0.01)
+        key = await key_of(pool)
+        assert key is not None
+        assert not await is_lock_free(pool, key)
+        left.clear()
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+        assert await is_lock_free(pool, key)
 
 
 async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
