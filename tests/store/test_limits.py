@@ -115,6 +115,7 @@ async def test_admit_counts_a_cancelled_attempt_for_two_more_seconds(store: Stor
     await store.jobs.cancel("a")
     clock.advance(timedelta(seconds=1.9))
     assert await admit(store, await running(store, new_job("b")), (KEY, most(1))) == {"b": KEY}
+    await store.jobs.cancel("b")
     clock.advance(timedelta(seconds=0.1))
     assert await admit(store, await running(store, new_job("c")), (KEY, most(1))) == {"c": None}
 
@@ -154,6 +155,32 @@ async def test_admit_requires_room_in_every_limit_and_blocks_on_the_first_full_o
     keep = {KEY: 0.0, OTHER: 0.0, "limit:account:8": 0.0}
     assert await store.limits.admit("w1", requests, keep) == {"job-0": None, "job-1": OTHER, "job-2": None}
     assert await starts(pool) == ["job-0", "job-0", "job-2", "job-2"]
+
+
+async def test_admit_lets_no_new_job_overtake_a_blocked_one(store: Store, pool: Pool) -> None:
+    first, *others = await running(
+        store, *(new_job(name, execution_time=NOW - n * SECOND) for name, n in (("a", 9), ("b", 8), ("d", 6)))
+    )
+    await admit(store, [first, *others], (KEY, most(1)))
+    assert await blocked(pool) == {"b": KEY, "d": KEY}
+    await store.results.settle("w1", [(first, CompleteOutcome())])
+    (between,) = await running(store, new_job("c", execution_time=NOW - 7 * SECOND))
+    assert await admit(store, [between], (KEY, most(2))) == {"c": None}, "there is room for b and c"
+    (last,) = await running(store, new_job("e", execution_time=NOW - 5 * SECOND))
+    assert await admit(store, [last], (KEY, most(2))) == {"e": KEY}, "b comes first"
+
+
+async def test_admit_starts_an_unblocked_job_while_another_session_holds_one_before_it(
+    store: Store, pool: Pool
+) -> None:
+    claims = await claims_of(store, 3)
+    await admit(store, claims, (KEY, most(1)))
+    await store.results.settle("w1", [(claims[0], CompleteOutcome())])
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job-1' FOR UPDATE")
+        await store.limits.unblock({KEY: [[most(1)]]}, 100)
+        (claim,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
+        assert await admit(store, [claim], (KEY, most(1))) == {"job-2": None}
 
 
 async def test_admit_applies_the_smallest_of_several_numbers_of_one_limit(store: Store) -> None:
@@ -229,7 +256,8 @@ async def test_unblock_takes_the_first_jobs_in_claim_order_for_as_many_as_there_
         new_job("a"),
     )
     first = next(claim for claim in claims if claim.job_id == "running")
-    await admit(store, [first, *(each for each in claims if each is not first)], (KEY, most(1)))
+    await admit(store, [first], (KEY, most(1)))
+    await admit(store, [each for each in claims if each is not first], (KEY, most(1)))
     (found,) = await store.limits.unblock({KEY: [[most(1)]]}, 100)
     assert (found.jobs, found.free_in) == (0, None)
     (found,) = await store.limits.unblock({KEY: [[most(1)], [most(4)]]}, 100)

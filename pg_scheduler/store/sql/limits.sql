@@ -16,6 +16,10 @@ FROM (SELECT DISTINCT hashtext(key) AS lock FROM unnest($2::text[]) AS key ORDER
 -- the room of the smallest. If no attempt has two limits, or all have room, the rank of an attempt among those
 -- of its limit decides; else the attempts are taken in steps, each of which costs a pass over all of them.
 --
+-- A job that was never claimed before also ranks behind the blocked jobs that precede it, or it would overtake
+-- them while the limit has room and they are not unblocked yet. A job that was unblocked does not: another
+-- session may have locked one that precedes it.
+--
 -- An attempt has its start in the log while it runs, which is a probe of its job: nothing has to be undone when
 -- it ends in whatever way. A cancelled attempt counts for 2 more seconds, while its worker stops it. A start in
 -- the future was written before the clock was set back.
@@ -25,13 +29,15 @@ WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($2, clock_timestamp()) AS at
 ),
 own AS MATERIALIZED (
-    SELECT claim.n, claim.job_id, claim.attempt
+    SELECT claim.n, claim.job_id, claim.attempt, held.priority, held.execution_time
     FROM ROWS FROM (unnest($3::text[]), unnest($4::integer[])) WITH ORDINALITY AS claim (job_id, attempt, n)
-    WHERE (
-        SELECT job.status = 'running' AND job.worker_id = $1 AND (job.on_end -> 'replacement') IS NULL
+    CROSS JOIN LATERAL (
+        SELECT job.priority, job.execution_time
         FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = claim.job_id AND job.attempt = claim.attempt
-    )
+          AND job.status = 'running' AND job.worker_id = $1 AND (job.on_end -> 'replacement') IS NULL
+        OFFSET 0
+    ) AS held
 ),
 request AS MATERIALIZED (
     SELECT each.key, each.n, each.place
@@ -67,12 +73,37 @@ room AS MATERIALIZED (
     CROSS JOIN clock
     GROUP BY declared.key
 ),
-ranked AS MATERIALIZED (
-    SELECT request.key, request.n, request.place,
-        row_number() OVER (PARTITION BY request.key ORDER BY request.n) > room.free AS is_late
+queue AS MATERIALIZED (
+    SELECT request.key, request.n, request.place, own.attempt, own.priority, own.execution_time, own.job_id
     FROM own
     JOIN request ON request.n = own.n
-    JOIN room ON room.key = request.key
+    UNION ALL
+    SELECT room.key, NULL, NULL, NULL, waiting.priority, waiting.execution_time, waiting.job_id
+    FROM room
+    CROSS JOIN LATERAL (
+        SELECT job.priority, job.execution_time, job.job_id
+        FROM {schema}scheduled_jobs AS job
+        WHERE job.blocked_on = room.key
+        ORDER BY job.priority, job.execution_time, job.job_id COLLATE "C"
+        LIMIT greatest(least(room.free, cardinality($3)), 0)
+    ) AS waiting
+),
+ranked AS MATERIALIZED (
+    SELECT line.key, line.n, line.place,
+        CASE WHEN line.attempt = 1 THEN line.rank ELSE line.own_rank END > room.free AS is_late
+    FROM (
+        SELECT queue.key, queue.n, queue.place, queue.attempt,
+            row_number() OVER ahead AS rank,
+            count(queue.n) OVER ahead AS own_rank
+        FROM queue
+        WINDOW ahead AS (
+            PARTITION BY queue.key
+            ORDER BY queue.priority, queue.execution_time, queue.job_id COLLATE "C"
+            ROWS UNBOUNDED PRECEDING
+        )
+    ) AS line
+    JOIN room ON room.key = line.key
+    WHERE line.n IS NOT NULL
 ),
 by_rank AS MATERIALIZED (
     SELECT count(*) = count(DISTINCT ranked.n) OR NOT bool_or(ranked.is_late) AS decides FROM ranked
