@@ -23,6 +23,7 @@ from pg_scheduler import (
 )
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Cron, Every
+from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
 
 Pool = asyncpg.Pool
 
@@ -226,6 +227,47 @@ async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool:
         await t.run_until(timedelta(minutes=30))
         assert fired[3:] == [START + 13 * HOUR]
         assert len(t.jobs(hourly)) == 4
+
+
+async def test_all_due_schedules_fire_when_they_take_several_passes_of_the_planner(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.worker.maintenance.planner.MAX_ROWS", 1)
+    log = Log()
+    async with at_start(pool) as t:
+        t.scheduler.register(log.note, name="note")
+        for name in "abc":
+            await t.scheduler.schedules.add("note", Every(hours=1), schedule_id=name, args=(name,))
+        await t.run_until(HOUR)
+    assert sorted(log) == ["a", "b", "c"]
+
+
+async def test_worker_without_planning_leaves_schedules_to_other_nodes(pool: Pool) -> None:
+    log = Log()
+    async with at_start(pool, role="worker") as t:
+        t.scheduler.register(log.note, name="note")
+        await t.scheduler.schedules.add("note", Every(hours=1), schedule_id="hourly", args=("fired",))
+        await t.scheduler.enqueue("note", args=("enqueued",))
+        await t.run_until(2 * HOUR)
+    assert log == ["enqueued"]
+
+
+async def test_results_are_written_when_they_take_several_batches(pool: Pool) -> None:
+    together = asyncio.Barrier(3)
+
+    async def meet() -> None:
+        await together.wait()
+
+    async with at_start(pool, concurrency=3) as t:
+        assert t._scheduler is not None
+        assert t._scheduler._runtime is not None
+        results: Any = t._scheduler._runtime.in_flight._results
+        results._options = ResultBufferOptions(batch_size=1)
+        for _ in range(3):
+            await t.scheduler.enqueue(meet)
+        await t.drain()
+        assert [row.status for row in t.jobs(meet)] == [JobStatus.COMPLETED] * 3
+        assert results.unwritten() == {}
 
 
 async def test_schedules_added_at_run_time_fire_until_they_are_paused(pool: Pool) -> None:

@@ -173,6 +173,22 @@ async def test_listener_stops_when_its_connection_is_half_open(
     assert not holds(listener.is_receiving)
 
 
+async def test_subscription_closes_a_half_open_connection_that_it_has_not_shared(
+    wire: Wire, pool: asyncpg.Pool
+) -> None:
+    """Real time: no answer comes, which has to be waited for."""
+    options = ConnectionOptions(call_timeout_s=0.1, close_timeout_s=0.1)
+    store = Store(Connections(pool, direct_dsn=wire.dsn, options=options))
+    subscription = notifications.Subscription(store, lambda message: None, lambda: None)
+    assert await subscription.open()
+    connection = subscription._connection
+    assert connection is not None
+    wire.freeze_old_connections()
+    async with asyncio.timeout(PATIENCE):
+        await subscription.close()
+    assert connection.is_closed()
+
+
 async def test_subscription_check_does_nothing_without_a_connection(store: Store) -> None:
     subscription = notifications.Subscription(store, lambda message: None, lambda: None)
     await subscription.check(1)
