@@ -53,7 +53,7 @@ TABLES: dict[str, dict[str, str]] = {
     "scheduler_schedules": {
         **dict.fromkeys(("task_data", "options", "metadata"), "{}"),
         "owner": "api",
-        "task": "plain",
+        "task": "victim",
         "kinds": "{every}",
         "described": "",
         "overlap": "queue_one",
@@ -85,7 +85,7 @@ TABLES: dict[str, dict[str, str]] = {
 POLLING = PollingConfig(max_interval=0.2)
 
 
-async def plain() -> None: ...
+async def victim() -> None: ...
 
 
 async def columns_of(pool: asyncpg.Pool, table: str) -> dict[str, str]:
@@ -156,16 +156,16 @@ class Harness:
         await self.pass_all()
         scheduler = self.scheduler
         async with asyncio.timeout(PATIENCE):
-            assert await scheduler.run_job("plain") is None
-            first = await scheduler.enqueue("plain")
+            assert await scheduler.run_job("victim") is None
+            first = await scheduler.enqueue("victim")
             await self.ended(first)
             limited = [await scheduler.enqueue("slow") for _ in range(3)]
-            after = await scheduler.enqueue("plain", after=limited)
+            after = await scheduler.enqueue("victim", after=limited)
             for job_id in (*limited, after):
                 await self.ended(job_id)
-            schedule = await scheduler.schedules.add("plain", Every(hours=1), run_now=True)
+            schedule = await scheduler.schedules.add("victim", Every(hours=1), run_now=True)
             assert await scheduler.schedules.remove(schedule.schedule_id)
-            due = await scheduler.schedules.add("plain", Every(hours=1))
+            due = await scheduler.schedules.add("victim", Every(hours=1))
             await self.pool.execute(
                 "UPDATE scheduler_schedules SET next_fire_at = anchor WHERE schedule_id = $1", due.schedule_id
             )
@@ -203,9 +203,9 @@ async def test_jobs_and_schedules_run_when_a_table_has_nonsense_in_every_column(
     assert {column for column, number in accepted.items() if not number} <= {"catch_up_limit"}
     ids = [row[0] for row in await pool.fetch("SELECT job_id FROM scheduler_results")]
     scheduler = make(polling_config=POLLING)
-    scheduler.register(plain, name="plain")
+    scheduler.register(victim, name="victim")
     limits = [Limit(max_running=2), Limit(max_starts=1000, per=timedelta(seconds=1))]
-    scheduler.register(plain, name="slow", limits=limits)
+    scheduler.register(victim, name="slow", limits=limits)
     harness = Harness(scheduler, pool)
     await scheduler.start()
     for job_id in ids:
@@ -278,7 +278,7 @@ HOSTILE_EVENTS = [
 
 async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make, pool: asyncpg.Pool) -> None:
     scheduler, sender = make(), make()
-    scheduler.register(plain, name="plain")
+    scheduler.register(victim, name="victim")
     await scheduler.start()
     received: list[Event] = []
     scheduler.subscribe(received.append, JobCompleted, JobFailed, cluster=True)
@@ -286,7 +286,7 @@ async def test_jobs_and_events_arrive_when_notifications_are_nonsense(make: Make
     channel = await scheduler._store.locks.channel()
     for text in hostile_notifications(scheduler.worker_id):
         await pool.execute("SELECT pg_notify($1, $2)", channel, text)
-    job_id = await sender.enqueue("plain")  # its notification follows the others
+    job_id = await sender.enqueue("victim")  # its notification follows the others
     await seen.until(JobCompleted, job_id=job_id)
     assert [event.job_id for event in received if isinstance(event, JobCompleted)] == [job_id]
     assert not seen.of(ServiceFaulted)

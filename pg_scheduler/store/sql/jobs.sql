@@ -52,7 +52,9 @@ changed AS (
             ELSE job.expires_at END,
         blocked_on     = NULL,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
-            WHEN jsonb_typeof(job.on_end) = 'object' THEN job.on_end - ARRAY ['replacement', 'alive', 'result'] END,
+            WHEN jsonb_typeof(job.on_end) = 'object'
+                AND (job.on_end - ARRAY ['replacement', 'alive', 'result']) <> jsonb_build_object()
+                THEN job.on_end - ARRAY ['replacement', 'alive', 'result'] END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
