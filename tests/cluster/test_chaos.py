@@ -16,8 +16,20 @@ import pytest
 
 from tests.cluster.fleet import ROOT, TIMEOUT_S
 from tools.chaos.checker import judge
-from tools.chaos.evidence import Evidence, KeptResult, Row
-from tools.chaos.jobs import IN_TURN, LIMITED, MAX_RUNNING, UNIQUE
+from tools.chaos.evidence import Admission, Evidence, KeptResult, Row
+from tools.chaos.jobs import (
+    ALLOWED,
+    IN_TURN,
+    KEYED,
+    LIMITED,
+    MAX_RUNNING,
+    MAX_STARTS,
+    PER,
+    RATED,
+    THREAD_IN_TURN,
+    UNIQUE,
+)
+from tools.chaos.ledger import CANCELLED as STOPPED
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, Request
 from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
@@ -171,7 +183,7 @@ def sound() -> Evidence:
         f"{name} {at}": row(
             f"{name} {at}", job_name=name, due=10.0 + at, created=10.0 + at, started=10.1 + at
         )
-        for name in ("chaos.tick", "chaos.tock")
+        for name in ("chaos.tick", "chaos.tock", ALLOWED)
         for at in range(3)
     }
     rows = fire_times | {
@@ -195,6 +207,13 @@ def sound() -> Evidence:
     for at in range(3):
         job_id = f"schedule:queue-all:{at}"
         rows[job_id] = row(job_id, job_name=IN_TURN, due=10.0, created=10.0, started=10.1)
+    for at in range(MAX_STARTS + 1):
+        rows[f"rated {at}"] = row(f"rated {at}", job_name=RATED)
+    for key, at in ((0, 0), (0, 1), (1, 0)):
+        rows[f"keyed {key} {at}"] = row(f"keyed {key} {at}", job_name=KEYED)
+    for at, status in enumerate(("cancelled", "completed")):
+        job_id = f"schedule:cancel-thread:{at}"
+        rows[job_id] = row(job_id, status, job_name=THREAD_IN_TURN)
     ledgers = Ledgers()
     for one in rows.values():
         if one.status == "completed":
@@ -212,6 +231,13 @@ def sound() -> Evidence:
     for at in range(3):
         [turn] = ledgers.attempts[f"schedule:queue-all:{at}"]
         turn.started, turn.ended = 10.1 + at, 11.0 + at
+    ledgers.attempts["schedule:cancel-thread:0"] = [
+        Attempt("schedule:cancel-thread:0", 1, "worker-1", "a", 1, 0, 10.1, 12.4, STOPPED)
+    ]
+    [turn] = ledgers.attempts["schedule:cancel-thread:1"]
+    turn.started, turn.ended = 12.5, 12.6
+    [second_of_key] = ledgers.attempts["keyed 0 1"]
+    second_of_key.started, second_of_key.ended = 10.25, 10.3
     [last] = ledgers.attempts[f"limited {MAX_RUNNING}"]
     last.started, last.ended = 10.25, 10.3
     [callback] = ledgers.attempts["callback"]  # the fenced attempt of "reclaimed" still runs
@@ -245,13 +271,19 @@ def sound() -> Evidence:
         "kept error": Request(BROKEN, confirmed=True, keeps=True),
         "callback": Request(CALLBACK, confirmed=True, after=("first", "second", "reclaimed")),
         "in vain": Request(IN_VAIN, confirmed=True, after=("first", "second")),
+    } | {
+        job_id: Request(PLAIN, confirmed=True, key=int(job_id[6])) for job_id in rows if job_id[:5] == "keyed"
     }
+    admissions = [Admission(f"rated {at}", 1, 10.05) for at in range(MAX_STARTS)]
+    admissions.append(Admission(f"rated {MAX_STARTS}", 1, 10.05 + PER.total_seconds()))
     results = {
         "kept": KeptResult("completed", "kept 1 a", has_error=False, attempts=1),
         "kept error": KeptResult("failed", None, has_error=True, attempts=2),
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
-    return Evidence(requests, rows, results, ledgers, faults, deaths={}, lease=5.0, quiet=30.0)
+    return Evidence(
+        *(requests, rows, results, ledgers, faults), deaths={}, lease=5.0, quiet=30.0, admissions=admissions
+    )
 
 
 def broken(evidence: Evidence) -> list[str]:
@@ -304,6 +336,51 @@ def test_checker_treats_a_merged_fire_time_as_lateness() -> None:
     assert not judge(evidence).holds
     evidence.timed = False
     assert judge(evidence).holds
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_checker_accepts_a_start_that_a_stepped_clock_dated_within_the_span_of_the_rate_limit(
+    moved: bool,
+) -> None:
+    evidence = sound()
+    admit_early(evidence)
+    if moved:  # the admissions are dated by the stepped clock
+        evidence.faults = [*evidence.faults, Fault(SERVER_CLOCK, SERVER, 80.0, 90.0, -70.0)]
+    assert broken(evidence) == ([] if moved else ["limits exceeded"])
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_checker_accepts_a_cancelled_attempt_that_runs_on_only_if_it_was_fenced(fenced: bool) -> None:
+    evidence = sound()
+    [cancelled] = evidence.ledgers.attempts["schedule:cancel-thread:0"]
+    [following] = evidence.ledgers.attempts["schedule:cancel-thread:1"]
+    cancelled.started, cancelled.ended = 19.0, 30.1
+    following.started, following.ended = (27.0 if fenced else 18.5) + 1, 29.5
+    cancelled.seat = "worker-1" if fenced else "worker-2"
+    assert broken(evidence) == ([] if fenced else ["schedules overlapping or stopped"])
+
+
+def test_checker_accepts_a_cancelled_attempt_that_ended_with_its_process() -> None:
+    evidence = sound()
+    [cancelled] = evidence.ledgers.attempts["schedule:cancel-thread:0"]
+    cancelled.pid, cancelled.ended, cancelled.outcome = 7, None, None
+    assert broken(evidence) == ["schedules overlapping or stopped"]
+    evidence.deaths = {7: 12.4}
+    assert broken(evidence) == []
+    evidence.deaths = {7: 12.55}
+    assert broken(evidence) == ["schedules overlapping or stopped"]
+
+
+def test_checker_accepts_a_job_of_a_schedule_that_was_cancelled_before_it_ran_again() -> None:
+    evidence = sound()
+    put(evidence, "schedule:cancel-thread:0", worker_id=None)
+    evidence.ledgers.attempts["schedule:cancel-thread:0"][0].ended = None
+    assert broken(evidence) == []
+
+
+def admit_early(evidence: Evidence) -> None:
+    *before, last = evidence.admissions
+    evidence.admissions = [*before, replace(last, at=last.at - 0.01)]
 
 
 def put(evidence: Evidence, job_id: str, **other: object) -> None:
@@ -438,6 +515,37 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "one job too many of a limited task": (
         "limits exceeded",
         lambda it: setattr(it.ledgers.attempts[f"limited {MAX_RUNNING}"][0], "started", 10.15),
+    ),
+    "a job of a schedule started before a cancelled thread ended": (
+        "schedules overlapping or stopped",
+        lambda it: setattr(it.ledgers.attempts["schedule:cancel-thread:0"][0], "ended", 12.55),
+    ),
+    "a cancelled job of a schedule never ends": (
+        "schedules overlapping or stopped",
+        lambda it: setattr(it.ledgers.attempts["schedule:cancel-thread:0"][0], "ended", None),
+    ),
+    "a fire time of a schedule whose jobs may overlap is missing": (
+        "fire times duplicated or missed",
+        lambda it: without(it, f"{ALLOWED} 1"),
+    ),
+    "a fire time of a schedule whose jobs may overlap was enqueued twice": (
+        "fire times duplicated or missed",
+        lambda it: add(it, row("again", job_name=ALLOWED, due=11.0, created=11.0, started=11.1)),
+    ),
+    "one start too many within the time span of a rate limit": ("limits exceeded", admit_early),
+    "an attempt started without a start in the log of its limit": (
+        "limits exceeded",
+        lambda it: setattr(it, "admissions", it.admissions[1:]),
+    ),
+    "a second attempt started without a start in the log of its limit": (
+        "limits exceeded",
+        lambda it: it.ledgers.attempts["rated 0"].insert(
+            0, Attempt("rated 0", 0, "worker-1", "a", 1, 0, 10.0, 10.05, RAISED)
+        ),
+    ),
+    "two jobs of one key of a limit run at once": (
+        "limits exceeded",
+        lambda it: setattr(it.ledgers.attempts["keyed 0 1"][0], "started", 10.15),
     ),
     "a second job of a unique key runs while the first one waits for its retry": (
         "unique keys held twice",

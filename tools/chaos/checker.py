@@ -14,12 +14,12 @@ from typing import Final
 from tools.chaos.evidence import Evidence, Verdict, attempt_of
 from tools.chaos.features import (
     callbacks_early_or_repeated,
-    limits_exceeded,
     results_lost_or_wrong,
     unique_keys_held_twice,
 )
-from tools.chaos.jobs import IN_TURN, LIMITED, PERIODIC, UNIQUE
+from tools.chaos.jobs import KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
+from tools.chaos.limits import limits_exceeded
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED
 from tools.chaos.order import (
     claimed_at_steady_clock,
@@ -91,8 +91,13 @@ def judge(evidence: Evidence) -> Verdict:
         "jobs reclaimed": sum(len(record.details[0]) for record in events["JobsReclaimed"]),
         "results kept": len(evidence.results),
         "callbacks": sum(bool(request.after) for request in evidence.requests.values()),
-        "jobs of schedules": sum(row.job_name == IN_TURN for row in evidence.rows.values()),
-        "jobs of a limited task": sum(row.job_name == LIMITED for row in evidence.rows.values()),
+        "jobs of schedules": sum(row.job_name in SCHEDULED for row in evidence.rows.values()),
+        "jobs cancelled by their schedule": sum(
+            row.job_name in SCHEDULED and row.status == "cancelled" for row in evidence.rows.values()
+        ),
+        "jobs of limited tasks": sum(
+            row.job_name in (LIMITED, RATED, KEYED) for row in evidence.rows.values()
+        ),
         "unique jobs": sum(row.job_name == UNIQUE for row in evidence.rows.values()),
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.chaos.jobs import IN_TURN, LIMITED, UNIQUE
+from tools.chaos.jobs import BLOCKED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
 from tools.chaos.nemesis import Fault
 
-__all__ = ["Evidence", "KeptResult", "Row", "Verdict", "attempt_of"]
+__all__ = ["Admission", "Evidence", "KeptResult", "Row", "Verdict", "attempt_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,22 @@ class KeptResult:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The start of an attempt by the log of its limit, at an instant of the server's clock."""
+
+    job_id: str
+    attempt: int
+    at: float
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything that the checker reads.
 
     Attributes:
         results: The kept results, by job.
+        admissions: Everything that was ever written to the log of the rate limit.
         stopped_schedules: Schedules that enqueued no job after the faults.
         deaths: When processes ended, by process id.
         quiet: When the last fault ended.
@@ -68,6 +78,7 @@ class Evidence:
     unhandled: Sequence[str] = ()
     timed: bool = True
     stopped_schedules: Sequence[str] = ()
+    admissions: Sequence[Admission] = ()
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
@@ -79,7 +90,7 @@ class Evidence:
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due."""
-        if self.rows[job_id].job_name in (IN_TURN, LIMITED):
+        if self.rows[job_id].job_name in BLOCKED:
             return True
         request = self.requests.get(job_id)
         return request is not None and bool(request.after)

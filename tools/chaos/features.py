@@ -1,4 +1,4 @@
-"""The checks of features that a part of the jobs use: kept results, callbacks, limits and unique keys."""
+"""The checks of features that a part of the jobs use: kept results, callbacks and unique keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tools.chaos.evidence import Evidence, Row, attempt_of
-from tools.chaos.jobs import LIMITED, MAX_RUNNING, value_of
+from tools.chaos.jobs import value_of
 from tools.chaos.load import IN_VAIN, Request
 
 __all__ = [
     "callbacks_early_or_repeated",
-    "limits_exceeded",
     "results_lost_or_wrong",
     "unique_keys_held_twice",
 ]
@@ -76,23 +75,6 @@ def _early(evidence: Evidence, job_id: str, request: Request, started: float) ->
             yield f"{job_id} started, but {parent_id} has not ended"
         elif started < last.ended:
             yield f"{job_id} started {last.ended - started:.3f} s before the end of {parent_id}"
-
-
-def limits_exceeded(evidence: Evidence) -> Iterator[str]:
-    """Yield the instants at which more functions of the limited task ran than the limit admits.
-
-    Only the attempts count that their rows name: others lost their lease, and may run on.
-    """
-    changes: list[tuple[float, int, str]] = []
-    for row in evidence.rows.values():
-        last = attempt_of(evidence, row) if row.job_name == LIMITED else None
-        if last is not None and last.ended is not None:
-            changes += [(last.started, 1, row.job_id), (last.ended, -1, row.job_id)]
-    running = 0
-    for _, change, job_id in sorted(changes):
-        running += change
-        if change > 0 and running > MAX_RUNNING:
-            yield f"{job_id} ran with {running - 1} others"
 
 
 def unique_keys_held_twice(evidence: Evidence) -> Iterator[str]:

@@ -13,24 +13,38 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler import Limit, Unique, current_job, job, periodic
+from pg_scheduler.errors import JobCancelledError
 from tools.chaos.ledger import CANCELLED, DIED, DONE, RAISED, Ledger, ParentLedger
 
 __all__ = [
+    "ALLOWED",
+    "BLOCKED",
     "FUNCTIONS",
     "IN_TURN",
+    "KEYED",
     "LIMITED",
     "MAX_RUNNING",
+    "MAX_STARTS",
+    "ONE_BY_ONE",
+    "PER",
     "PERIODIC",
+    "RATED",
+    "SCHEDULED",
     "STEP",
+    "THREAD_IN_TURN",
     "UNIQUE",
+    "allowed",
     "broken",
     "broken_value",
     "flaky",
     "in_turn",
+    "keyed",
     "limited",
     "process_value",
     "quick",
+    "rated",
     "slow",
+    "thread_in_turn",
     "thread_value",
     "unique",
     "use",
@@ -41,12 +55,31 @@ __all__ = [
 STEP: Final = timedelta(seconds=1)
 PERIODIC: Final = ("chaos.tick", "chaos.tock")
 IN_TURN: Final = "chaos.in_turn"
-"""The job of the schedules that are added at run time."""
+THREAD_IN_TURN: Final = "chaos.thread_in_turn"
+ONE_BY_ONE: Final = (IN_TURN, THREAD_IN_TURN)
+"""The jobs of the schedules that are added at run time and whose jobs may not overlap."""
+
+ALLOWED: Final = "chaos.allowed"
+"""The job of the schedule whose jobs may overlap."""
+
+SCHEDULED: Final = (*ONE_BY_ONE, ALLOWED)
 
 LIMITED: Final = "chaos.limited"
 MAX_RUNNING: Final = 3
 
+RATED: Final = "chaos.rated"
+MAX_STARTS: Final = 3
+PER: Final = timedelta(seconds=2)
+
+KEYED: Final = "chaos.keyed"
+
+BLOCKED: Final = frozenset({*ONE_BY_ONE, LIMITED, RATED, KEYED})
+"""The jobs that may wait for others when they are due."""
+
 UNIQUE: Final = "chaos.unique"
+
+LINGER_S: Final = 0.3
+"""Seconds for which a cancelled thread runs on after it has noticed its cancellation."""
 
 _ledgers: list[Ledger] = []
 
@@ -78,7 +111,7 @@ def entry(version: int = 0) -> Iterator[int]:
     try:
         yield this.attempt
         outcome = DONE
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, JobCancelledError):
         outcome = CANCELLED
         raise
     finally:
@@ -172,6 +205,22 @@ async def limited() -> None:
         await asyncio.sleep(random.uniform(0.1, 0.5))
 
 
+@job(name=RATED, limits=[Limit(max_starts=MAX_STARTS, per=PER)])
+async def rated(*, fails: bool = False) -> None:
+    """Start at a limited rate, on all workers; with ``fails``, fail at the first attempt."""
+    with entry() as attempt:
+        await asyncio.sleep(0)
+        if fails and attempt == 1:
+            raise ConnectionError("the first attempt fails")
+
+
+@job(name=KEYED, limits=[Limit(max_running=1, key=lambda key: key)])
+async def keyed(key: int) -> None:  # noqa: ARG001 - the key of the limit
+    """Run while no other job of the key runs, on all workers."""
+    with entry():
+        await asyncio.sleep(random.uniform(0.1, 0.5))
+
+
 @job(name=UNIQUE, unique=Unique(args=("key",)))
 async def unique(key: int, *, fails: bool = False) -> None:  # noqa: ARG001 - the key of the job
     """Run while no other job of the key is unfinished; with ``fails``, fail at the first attempt."""
@@ -186,6 +235,24 @@ async def in_turn() -> None:
     """Run, at times for longer than the interval of its schedule, while no other job of that runs."""
     with entry():
         await asyncio.sleep(random.choice((0.1, 0.2, 0.3, 2.5)))
+
+
+@job(name=THREAD_IN_TURN, executor="thread")
+def thread_in_turn() -> None:
+    """Do the same in a thread that notices its cancellation late and ends a moment later."""
+    with entry():
+        for _ in range(random.choice((2, 4, 6, 50))):
+            if current_job().is_cancelled:
+                pause(LINGER_S)
+                current_job().raise_if_cancelled()
+            pause(0.05)
+
+
+@job(name=ALLOWED)
+async def allowed() -> None:
+    """Run, at times for longer than the interval of its schedule."""
+    with entry():
+        await asyncio.sleep(random.choice((0.1, 0.2, 1.5)))
 
 
 @periodic(every=STEP, job_name=PERIODIC[0], dedup_key=PERIODIC[0])
@@ -203,7 +270,8 @@ async def tock() -> None:
 
 
 FUNCTIONS: Final = (
-    *(quick, slow, flaky, broken, limited, unique, in_turn),
+    *(quick, slow, flaky, broken, limited, rated, keyed, unique),
+    *(in_turn, thread_in_turn, allowed),
     *(value, broken_value, thread_value, process_value),
 )
 """All but the periodic ones."""

@@ -39,6 +39,15 @@ BATCH_SIZE: Final = 10
 LIMITED_RATE: Final = 1.0
 """Calls per second for the limited task, each for as many jobs as may run at once."""
 
+RATED_RATE: Final = 0.2
+RATED_JOBS: Final = jobs.MAX_STARTS + 2
+"""Calls per second for the task with a limited rate, each for more jobs than may start at once."""
+
+KEYED_RATE: Final = 0.4
+KEYED_JOBS: Final = 3
+LIMIT_KEYS: Final = 4
+"""Calls per second for the task with a limit per key, each for a few jobs of one key."""
+
 UNIQUE_RATE: Final = 5.0
 UNIQUE_KEYS: Final = 4
 """Calls per second for unique jobs, and the number of their keys: most calls meet an unfinished job."""
@@ -53,7 +62,8 @@ class Request:
 
     ``confirmed`` is true if schedule() returned. ``cancelled`` is what cancel_job() returned, None if it
     raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
-    ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for.
+    ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for. ``key``
+    is the key of a limit per key.
     """
 
     kind: str
@@ -62,6 +72,7 @@ class Request:
     versions: frozenset[int] = frozenset({0})
     keeps: bool = False
     after: tuple[str, ...] = ()
+    key: int | None = None
 
 
 class Load:
@@ -93,6 +104,8 @@ class Load:
             (self._process, 0.002, 1),
             (self._batch, 0.05, BATCH_SIZE),
             (self._limited, min(0.01, LIMITED_RATE / self._rate), 1),
+            (self._rated, min(0.0016, RATED_RATE / self._rate), 1),
+            (self._keyed, min(0.003, KEYED_RATE / self._rate), 1),
             (self._unique, min(0.02, UNIQUE_RATE / self._rate), 1),
         ]
         for call, share, size in shares:
@@ -185,10 +198,10 @@ class Load:
         ]
         await self._bulk_of(specs)
 
-    async def _bulk_of(self, specs: list[JobSpec]) -> None:
+    async def _bulk_of(self, specs: list[JobSpec], key: int | None = None) -> None:
         for spec in specs:
             if spec.job_id is not None:
-                self.requests[spec.job_id] = Request(PLAIN)
+                self.requests[spec.job_id] = Request(PLAIN, key=key)
         for job_id in await self._client.schedule_bulk(specs):
             assert job_id is not None
             self.requests.setdefault(job_id, Request(PLAIN)).confirmed = True
@@ -259,13 +272,22 @@ class Load:
         )
         request.confirmed = True
 
+    def _now(self, function: Callable[..., Any], **options: Any) -> JobSpec:
+        return JobSpec(function, datetime.now(UTC), job_id=self._new_id(), misfire_grace_time=None, **options)
+
     async def _limited(self) -> None:
         """Schedule three jobs of a limited task at once."""
-        specs = [
-            JobSpec(jobs.limited, datetime.now(UTC), job_id=self._new_id(), misfire_grace_time=None)
-            for _ in range(jobs.MAX_RUNNING)
-        ]
-        await self._bulk_of(specs)
+        await self._bulk_of([self._now(jobs.limited) for _ in range(jobs.MAX_RUNNING)])
+
+    async def _rated(self) -> None:
+        """Schedule more jobs than may start within the time span of their limit; some fail at first."""
+        fails = [self._random.random() < 0.1 for _ in range(RATED_JOBS)]
+        await self._bulk_of([self._now(jobs.rated, kwargs={"fails": each}, max_retries=1) for each in fails])
+
+    async def _keyed(self) -> None:
+        """Schedule jobs of one key, which run one by one."""
+        key = self._random.randrange(LIMIT_KEYS)
+        await self._bulk_of([self._now(jobs.keyed, args=(key,)) for _ in range(KEYED_JOBS)], key)
 
     async def _unique(self) -> None:
         """Schedule a unique job, which may be rejected, kept out or replace the unfinished one."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from tools.chaos.evidence import Evidence, Row
-from tools.chaos.jobs import PERIODIC
+from tools.chaos.jobs import ALLOWED, PERIODIC
 from tools.chaos.nemesis import MIN_STEP_S, WORKER_CLOCK, Fault
 from tools.chaos.overlaps import AFTERMATH_S
 
@@ -45,7 +45,7 @@ def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
         if fault.step
     ]
     affected = _AffectedPeriods([*evidence.faults, *moved], evidence.lease + AFTERMATH_S)
-    due: dict[str, list[float]] = {name: [] for name in PERIODIC}
+    due: dict[str, list[float]] = {name: [] for name in (*PERIODIC, ALLOWED)}
     for row in evidence.rows.values():
         if row.job_name in due:
             due[row.job_name].append(row.due)

@@ -18,7 +18,7 @@ from tools.chaos.evidence import Evidence
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.nemesis import DROPPED, MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
 
-__all__ = ["overlaps"]
+__all__ = ["Fences", "overlaps"]
 
 TRUSTED_SHARE: Final = 0.9
 """The part of its lease for which a worker trusts it."""
@@ -56,7 +56,7 @@ CLOCKS: Final = (SERVER_CLOCK, WORKER_CLOCK)
 def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
     """Yield the defects and append the fenced attempts to the list."""
     notified = _notified(evidence.ledgers)
-    leases, lease = _Leases(evidence), evidence.lease
+    fences = Fences(evidence)
     for attempts in evidence.ledgers.attempts.values():
         for one, other in pairwise(attempts):
             if one.attempt == other.attempt:
@@ -65,23 +65,9 @@ def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
             end = one.ended if one.ended is not None else evidence.deaths.get(one.pid, float("inf"))
             if other.started >= end:
                 continue
-            causes = [
-                fault
-                for fault in evidence.faults
-                if fault.target in (SERVER, one.seat)
-                and fault.began <= other.started <= _affected_until(fault) + _aftermath_s(fault, lease)
-            ]
             was_notified = (one.job_id, one.attempt, one.worker_id) in notified or one.pid in evidence.deaths
-            was_disconnected = any(
-                fault.kind.startswith(SESSIONS_END)
-                and other.started <= _affected_until(fault) + _detection_s(fault, lease)
-                for fault in causes
-            )
-            if (
-                all(fault.kind in CLOCKS for fault in causes)
-                or not was_notified
-                or (leases.is_trusted(one.worker_id, other.started) and not was_disconnected)
-            ):
+            if not was_notified or not fences.may_run_on(one, other.started):
+                causes = fences.causes(one, other.started)
                 yield (
                     f"{one.job_id}: attempt {one.attempt} on {one.seat} ran for "
                     f"{end - other.started:.3f} s concurrently with attempt {other.attempt} on {other.seat}; "
@@ -89,6 +75,36 @@ def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
                 )
             else:
                 fenced.append(one)
+
+
+class Fences:
+    """Judges whether the worker of an attempt had lost its lease because of a fault."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._faults = evidence.faults
+        self._lease = evidence.lease
+        self._leases = _Leases(evidence)
+
+    def causes(self, one: Attempt, at: float) -> list[Fault]:
+        """Return the faults by which the attempt may be fenced at this instant."""
+        return [
+            fault
+            for fault in self._faults
+            if fault.target in (SERVER, one.seat)
+            and fault.began <= at <= _affected_until(fault) + _aftermath_s(fault, self._lease)
+        ]
+
+    def may_run_on(self, one: Attempt, at: float) -> bool:
+        """Return whether the attempt may run although another one began at this instant."""
+        causes = self.causes(one, at)
+        was_disconnected = any(
+            fault.kind.startswith(SESSIONS_END)
+            and at <= _affected_until(fault) + _detection_s(fault, self._lease)
+            for fault in causes
+        )
+        if all(fault.kind in CLOCKS for fault in causes):
+            return False
+        return was_disconnected or not self._leases.is_trusted(one.worker_id, at)
 
 
 def _affected_until(fault: Fault) -> float:

@@ -19,9 +19,10 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from tools.chaos import ledger
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
-from tools.chaos.evidence import Evidence, KeptResult, Row, Verdict
+from tools.chaos.evidence import Admission, Evidence, KeptResult, Row, Verdict
 from tools.chaos.fleet import Fleet
-from tools.chaos.jobs import IN_TURN, PERIODIC
+from tools.chaos.jobs import PERIODIC, SCHEDULED
+from tools.chaos.limits import ADMISSIONS, COPY_ADMISSIONS
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.proxy import Proxy
@@ -134,6 +135,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         )
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
+        await pool.execute(COPY_ADMISSIONS)
         await add_schedules(client)
         await fleet.start()
         load = Load(client, settings.rate, settings.seed)
@@ -164,6 +166,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         requests=load.requests,
         rows=await _rows(stage.dsn, offset),
         results=await _results(stage.dsn),
+        admissions=await _admissions(stage.dsn, offset),
         stopped_schedules=stopped,
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
@@ -190,7 +193,7 @@ async def _drained(dsn: str, *, periodic: bool) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while await connection.fetchval(UNFINISHED, periodic, [*PERIODIC, IN_TURN]):
+        while await connection.fetchval(UNFINISHED, periodic, [*PERIODIC, *SCHEDULED]):
             if time.monotonic() > deadline:
                 return
             await asyncio.sleep(0.2)
@@ -232,6 +235,14 @@ async def _results(dsn: str) -> dict[str, KeptResult]:
             sys.intern(job_id): KeptResult(status, value and json.loads(value), has_error, attempts)
             for job_id, status, value, has_error, attempts in await connection.fetch(RESULTS)
         }
+    finally:
+        await connection.close()
+
+
+async def _admissions(dsn: str, offset: float) -> list[Admission]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [Admission(*map(_shared, record)) for record in await connection.fetch(ADMISSIONS, offset)]
     finally:
         await connection.close()
 

@@ -1,4 +1,4 @@
-"""Schedules that are added at run time, whose jobs may not overlap, and the checks of them."""
+"""Schedules that are added at run time, and the checks of those whose jobs may not overlap."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from pg_scheduler import Overlap, Scheduler
 from pg_scheduler.triggers import Every, FixedDelay
 from tools.chaos import jobs
 from tools.chaos.evidence import Evidence, Row, attempt_of
+from tools.chaos.overlaps import Fences
 
 __all__ = ["add_schedules", "overlapping_or_stopped", "pause_schedules", "stopped_schedules"]
 
 INTERVAL: Final = timedelta(seconds=2)
 SCHEDULES: Final = {
-    "queue-all": (Every(INTERVAL), Overlap.QUEUE_ALL),
-    "queue-one": (Every(INTERVAL), Overlap.QUEUE_ONE),
-    "skip": (Every(INTERVAL), Overlap.SKIP),
-    "delay": (FixedDelay(INTERVAL), Overlap.QUEUE_ONE),
+    "queue-all": (jobs.in_turn, Every(INTERVAL), Overlap.QUEUE_ALL),
+    "queue-one": (jobs.in_turn, Every(INTERVAL), Overlap.QUEUE_ONE),
+    "skip": (jobs.in_turn, Every(INTERVAL), Overlap.SKIP),
+    "delay": (jobs.in_turn, FixedDelay(INTERVAL), Overlap.QUEUE_ONE),
+    "cancel": (jobs.in_turn, Every(INTERVAL), Overlap.CANCEL),
+    "cancel-thread": (jobs.thread_in_turn, Every(INTERVAL), Overlap.CANCEL),
+    "allow": (jobs.allowed, Every(jobs.STEP), Overlap.ALLOW),
 }
 
 
 async def add_schedules(client: Scheduler) -> None:
-    """Add a schedule for each policy under which jobs may not overlap."""
-    for schedule_id, (trigger, overlap) in SCHEDULES.items():
-        await client.schedules.add(jobs.in_turn, trigger, schedule_id=schedule_id, overlap=overlap)
+    """Add a schedule for each policy."""
+    for schedule_id, (function, trigger, overlap) in SCHEDULES.items():
+        await client.schedules.add(function, trigger, schedule_id=schedule_id, overlap=overlap)
 
 
 async def stopped_schedules(client: Scheduler, timeout: float) -> list[str]:
@@ -60,20 +64,26 @@ def overlapping_or_stopped(evidence: Evidence) -> Iterator[str]:
     """Yield jobs of a schedule that started before the previous one had ended, and schedules that stopped.
 
     A job has ended when the attempt that its row names has ended. Earlier attempts were fenced, and may
-    run on.
+    run on, and so may a cancelled one. A job that was cancelled before its row's attempt began has ended.
     """
+    fences = Fences(evidence)
     yield from evidence.stopped_schedules
     jobs_of: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in evidence.rows.values():
         attempts = evidence.ledgers.attempts.get(row.job_id)
-        if row.job_name == jobs.IN_TURN and attempts:
+        if row.job_name in jobs.ONE_BY_ONE and attempts:
             schedule_id = row.job_id.split(":")[1]  # schedule:<id>:<fire time>
             jobs_of[schedule_id].append((min(one.started for one in attempts), row))
     for in_order in jobs_of.values():
         in_order.sort(key=lambda one: one[0])
         for (_, row), (started, other) in pairwise(in_order):
             last = attempt_of(evidence, row)
-            if last is None or last.ended is None:
+            ended = None if last is None else last.ended
+            if row.status == "cancelled":
+                if last is None or fences.may_run_on(last, started):
+                    continue
+                ended = evidence.deaths.get(last.pid) if ended is None else ended
+            if ended is None:
                 yield f"{other.job_id} started, but {row.job_id} has not ended"
-            elif started < last.ended:
-                yield f"{other.job_id} started {last.ended - started:.3f} s before the end of {row.job_id}"
+            elif started < ended:
+                yield f"{other.job_id} started {ended - started:.3f} s before the end of {row.job_id}"
