@@ -7,13 +7,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pg_scheduler import ProcessExecutor
+from pg_scheduler import JobCall, ProcessExecutor
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed, JobReleased, JobRetried
 from pg_scheduler.jobs.metadata import with_metadata
@@ -22,7 +23,9 @@ from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.worker.runners import child as child_module
 from pg_scheduler.worker.runners import process as process_module
+from pg_scheduler.worker.runners.protocol import pack
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
 from tests.worker import processes
@@ -225,6 +228,33 @@ async def test_job_runs_on_when_a_log_record_cannot_be_formatted(
     with caplog.at_level(logging.INFO, "tests.processes"):
         assert isinstance(await bench.run(processes.log_wrong_arguments), JobCompleted)
     assert [record.getMessage() for record in caplog.records if record.name == "tests.processes"] == ["after"]
+
+
+async def test_process_ends_when_its_parent_ends_during_a_job(parts: Parts, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    (held,) = await claim(parts.store, new_job("a", task_data=encode((str(began),), {})))
+    child = await process_module._Child.start()
+    running = asyncio.create_task(child.execute(JobCall(held, processes.wait, (str(began),), {})))
+    await text_of(began)
+    child._writer.close()  # as at the end of the parent
+    assert await asyncio.wait_for(child.end(), PATIENCE) == "exit status 1"
+    with pytest.raises(EOFError):
+        await running
+
+
+async def test_idle_process_ends_when_its_parent_ends_while_it_sends_a_message() -> None:
+    child = await process_module._Child.start()
+    child._writer.write(pack({"claim": "x" * 1000})[:-500])
+    child._writer.close()
+    assert await asyncio.wait_for(child.end(), PATIENCE) == "exit status 0"
+
+
+def test_reset_connection_is_the_end_of_the_messages() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(b"what the parent did not read")
+    theirs.close()
+    with ours, ours.makefile("rb") as file:
+        assert child_module._read(file) is None
 
 
 def open_files() -> set[Path]:

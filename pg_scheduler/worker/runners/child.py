@@ -156,13 +156,14 @@ class _Handler(logging.Handler):
 
 
 def _read(file: BinaryIO) -> dict[str, Any] | None:
-    """Return the next message, or None at the end."""
+    """Return the next message, or None at the end, which may be within a message."""
     try:
         header = file.read(HEADER.size)
-        text = file.read(*HEADER.unpack(header)) if len(header) == HEADER.size else b""
+        length: int = HEADER.unpack(header)[0] if len(header) == HEADER.size else 0
+        text = file.read(length)
     except OSError:
         return None
-    return cast("dict[str, Any]", json.loads(text)) if text else None
+    return cast("dict[str, Any]", json.loads(text)) if text and len(text) == length else None
 
 
 def _set_levels(levels: dict[str, int]) -> None:
