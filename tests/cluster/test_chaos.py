@@ -281,9 +281,7 @@ def sound() -> Evidence:
         "kept error": KeptResult("failed", None, has_error=True, attempts=2),
     }
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
-    return Evidence(
-        *(requests, rows, results, ledgers, faults), deaths={}, lease=5.0, quiet=30.0, admissions=admissions
-    )
+    return Evidence(*(requests, rows, results, admissions, ledgers, faults), deaths={}, lease=5.0, quiet=30.0)
 
 
 def broken(evidence: Evidence) -> list[str]:

@@ -30,8 +30,10 @@ from tools.chaos import jobs, ledger, report
 from tools.chaos import run as chaos_run
 from tools.chaos.checker import judge
 from tools.chaos.evidence import Evidence
+from tools.chaos.limits import COPY_ADMISSIONS
 from tools.chaos.load import PLAIN, Load, Request
 from tools.chaos.nemesis import SERVER, Fault
+from tools.chaos.schedules import add_schedules
 
 LEASE_S = float(os.environ.get("PG_SCHEDULER_TEST_LEASE") or 5)
 RATE = 300
@@ -155,6 +157,8 @@ async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path
         stack.callback(pool.terminate)  # without waiting for calls in flight
         client = Scheduler(pool, misfire_grace_time=None)
         await client.initialize_db()
+        await pool.execute(COPY_ADMISSIONS)
+        await add_schedules(client)
         async with workers(cluster.dsn, tmp_path):
             load = Load(client, RATE, seed=7)
             probe = Probe(client, load)
@@ -176,9 +180,13 @@ async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path
             await drain(pool)
             rows = await chaos_run._rows(cluster.dsn, offset)
             results = await chaos_run._results(cluster.dsn)
+            admissions = await chaos_run._admissions(cluster.dsn, offset)
     ledgers = ledger.read(tmp_path)
     quiet = faults[-1].ended
-    verdict = judge(Evidence(load.requests, rows, results, ledgers, faults, {}, LEASE_S, quiet, timed=False))
+    evidence = Evidence(
+        load.requests, rows, results, admissions, ledgers, faults, {}, LEASE_S, quiet, timed=False
+    )
+    verdict = judge(evidence)
     starts = sorted(one.started for attempts in ledgers.attempts.values() for one in attempts)
     outages = [
         f"| {fault.kind} | {outage(fault, probe.answers):.1f} s | {outage(fault, starts):.1f} s |"

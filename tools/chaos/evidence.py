@@ -69,6 +69,7 @@ class Evidence:
     requests: Mapping[str, Request]
     rows: Mapping[str, Row]
     results: Mapping[str, KeptResult]
+    admissions: Sequence[Admission]
     ledgers: Ledgers
     faults: Sequence[Fault]
     deaths: Mapping[int, float]
@@ -78,7 +79,6 @@ class Evidence:
     unhandled: Sequence[str] = ()
     timed: bool = True
     stopped_schedules: Sequence[str] = ()
-    admissions: Sequence[Admission] = ()
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
