@@ -67,6 +67,7 @@ ADMISSION_SETTINGS: Final = "; ".join(
         f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_ADMISSION_TIMEOUT_MS}",
         f"SET LOCAL lock_timeout = {ADMISSION_LOCK_TIMEOUT_MS}",
         *(f"SET LOCAL {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
+        "SET LOCAL enable_hashjoin = on",  # it joins the attempts of a batch; tables are read by laterals
     ]
 )
 

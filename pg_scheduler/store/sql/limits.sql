@@ -134,7 +134,8 @@ step AS (
     WHERE step.n < cardinality($3) AND NOT (SELECT decides FROM by_rank)
 ),
 decided AS MATERIALIZED (
-    SELECT own.n, own.job_id, own.attempt, coalesce(late.blocked_on, step.blocked_on) AS blocked_on
+    SELECT own.n, own.job_id, own.attempt, coalesce(late.blocked_on, step.blocked_on) AS blocked_on,
+        late.blocked_on IS NULL AND step.blocked_on IS NULL AS is_admitted
     FROM own
     LEFT JOIN late ON late.n = own.n
     LEFT JOIN step ON step.n = own.n
@@ -151,7 +152,7 @@ admitted AS (
     JOIN ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)
         ON each.key = request.key
     CROSS JOIN clock
-    WHERE decided.blocked_on IS NULL
+    WHERE decided.is_admitted -- IS NULL would be estimated as few rows, and joined by a nested loop
     ON CONFLICT (key, job_id, attempt) DO NOTHING
 ),
 blocked AS (
