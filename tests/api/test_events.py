@@ -180,7 +180,7 @@ async def test_subscriber_that_blocks_the_event_loop_costs_no_job(make: Make) ->
     blocked: list[str] = []
 
     def block(event: Event) -> None:
-        time.sleep(1.5)
+        time.sleep(1.5)  # the subject: longer than the lease
         blocked.append(type(event).__name__)
 
     scheduler.subscribe(block, JobStarted, once=True)

@@ -23,7 +23,7 @@ async def recurse(depth: int = 200) -> None:
 
 
 async def sleep() -> None:
-    await asyncio.sleep(60)
+    await asyncio.sleep(60)  # its timeout ends it
 
 
 async def succeed() -> None: ...

@@ -137,7 +137,7 @@ async def test_limit_holds_across_schedulers_on_several_pools(
         nonlocal inside, most, runs
         inside += 1
         most, runs = max(most, inside), runs + 1
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # other attempts may start meanwhile
         inside -= 1
 
     schedulers = [make(await pools(6), max_concurrent_jobs=8) for _ in range(4)]

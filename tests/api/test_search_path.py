@@ -145,7 +145,7 @@ async def fail_once() -> None:
 
 
 async def wait_long() -> None:
-    await asyncio.sleep(60)
+    await asyncio.sleep(60)  # it is cancelled
 
 
 async def test_scheduler_calls_no_trap(victim: Victim) -> None:

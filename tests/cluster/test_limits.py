@@ -91,7 +91,7 @@ class Observer:
     async def _watch(self) -> None:
         while True:
             self.most = max(self.most, await self.pool.fetchval(RUNNING))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # it samples, as an observer from outside
 
     async def excess(self) -> int:
         return int(await self.pool.fetchval("SELECT count(*) FROM excess"))
