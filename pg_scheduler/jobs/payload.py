@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from pathlib import PurePath
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -51,8 +52,21 @@ CONVERSIONS: Final[Mapping[type, str]] = {
 }
 """Conversions that error messages name. A datetime is a date."""
 
-_to_json: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_encoder: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 _to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def _make_to_json() -> Callable[[Any], str]:
+    """Return the encoder's ``encode()``, which would create its C part anew for each value."""
+    if c_make_encoder is None:
+        return _encoder.encode
+    chunks = c_make_encoder(
+        None, _encoder.default, encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return lambda value: "".join(chunks(value, 0))
+
+
+_to_json: Final = _make_to_json()
 
 
 def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
