@@ -71,8 +71,10 @@ class Enqueuer:
             else:
                 await self._writer.replace([job], connection)
             await self._announce(job.execution_time, connection)
-        elif (existing := await self._insert_or_find(job, conflict_resolution, connection)) is not None:
-            return existing
+        elif not await self._inserted(job, connection):
+            existing = await self._find_or_insert(job, conflict_resolution, connection)
+            if existing is not None:
+                return existing
         if connection is None and self._events.wants(JobScheduled):
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, job.execution_time))
         return job.job_id
@@ -92,7 +94,8 @@ class Enqueuer:
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
-        if conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
+        publishes = connection is None and self._events.wants(JobScheduled)  # with the due time
+        if publishes or conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
             now = await self._store.jobs.clock(connection=connection)
             due = job.due_at(now + timedelta(seconds=delay_s))
             return await self.insert(due, conflict_resolution, connection)
@@ -106,13 +109,11 @@ class Enqueuer:
             raise await self._writer.id_conflict(job.job_id, connection)
         return job.job_id
 
-    async def _insert_or_find(
+    async def _find_or_insert(
         self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
     ) -> str | None:
-        """Insert a job; return None, or the id of the job that exists instead."""
+        """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
         for _ in range(MAX_ROUNDS):
-            if await self._inserted(job, connection):
-                return None
             if conflict_resolution is ConflictResolution.IGNORE and key_of(job) is None:
                 return job.job_id
             conflict = await self._writer.conflict([job], connection)
@@ -120,15 +121,21 @@ class Enqueuer:
                 raise conflict
             if conflict is not None:
                 return conflict.job_id
+            if await self._inserted(job, connection):
+                return None
         raise JobConflictError(job.job_id, ENDED, key_of(job))
 
-    async def _inserted(self, job: NewJob, connection: Connection | None) -> bool:
+    def _inserted(self, job: NewJob, connection: Connection | None) -> Awaitable[bool]:
+        """Insert a job, and return whether its id and unique key were free."""
+        if connection is not None or isinstance(job, ExtendedJob):
+            return self._inserted_alone_or_extended(job, connection)
+        return self._batcher.insert(job)  # not awaited here: a further coroutine would cost plain jobs 2 %
+
+    async def _inserted_alone_or_extended(self, job: NewJob, connection: Connection | None) -> bool:
         if isinstance(job, ExtendedJob) and job.after:
             return bool(await self._dependents.insert([job], connection))
-        if connection is None:
-            if isinstance(job, ExtendedJob):
-                return await (self._extended if key_of(job) is None else self._unique).insert(job)
-            return await self._batcher.insert(job)
+        if isinstance(job, ExtendedJob) and connection is None:
+            return await (self._extended if key_of(job) is None else self._unique).insert(job)
         message = DUE if self._outbox.is_near(job.execution_time) else None
         return bool(await self._writer.insert([job], connection, message))
 

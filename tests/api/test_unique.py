@@ -573,7 +573,7 @@ async def test_bulk_replace_gives_each_key_its_last_definition(idle: Scheduler, 
     assert job_ids[0] == job_ids[3]
     assert len(set(job_ids)) == 5
     assert await stored(pool) == {"a": [4], "b": [3], "c": [5], None: [1, 6, 7]}
-    assert {event.job_id for event in seen.of(JobScheduled)} == {first, *job_ids}
+    assert {event.job_id for event in seen.of(JobScheduled)} == {first, "parent", *job_ids}
     again = [spec("a", 8), spec(None, 9, after=[job_ids[2]])]
     replaced, _ = await idle.schedule_bulk(again, conflict_resolution=REPLACE)
     assert replaced == job_ids[2]
