@@ -115,7 +115,10 @@ class EventBus:
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether an event of this class has a receiver. Otherwise it need not be created."""
-        return bool(self._route(kind)) or (self._sink is not None and self._sink.wants(kind))
+        route = self._routes.get(kind)
+        if route is None:
+            route = self._route(kind)
+        return bool(route) or (self._sink is not None and self._sink.wants(kind))
 
     def publish(self, event: Event) -> None:
         """Pass the event on. If a subscriber raises, log the error and call the others."""

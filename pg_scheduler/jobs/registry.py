@@ -111,7 +111,7 @@ class TaskRegistry:
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""
-        if task := self.find_exact(name):
+        if task := self._exact.get(name) or self.find_exact(name):
             return task
         bearers = self.bearers(name)
         return next(iter(bearers.values())) if len(bearers) == 1 else None

@@ -328,7 +328,8 @@ class Executor:
         return _RETURNED if claim.options is None else ReturnResult(value)
 
     def _complete(self, claim: Claim, result: Result) -> None:
-        if result is _RETURNED and not self._progress.has(claim):
+        has_progress = bool(self._progress.reports) and self._progress.has(claim)
+        if result is _RETURNED and not has_progress:
             self._results.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)
@@ -336,7 +337,7 @@ class Executor:
             spread = random.uniform(-1, 1)  # noqa: S311 - jitter, no secret
             limit = self._max_result_bytes
             outcome = decide(claim, result, policy, spread=spread, max_result_bytes=limit)
-            self._results.put(claim, outcome, apart=self._progress.has(claim))
+            self._results.put(claim, outcome, apart=has_progress)
 
 
 def _event(attempt: Attempt) -> JobCancelled | JobLost:

@@ -43,7 +43,8 @@ class ProgressWriter(Service):
         self._progress = progress
         self._in_flight = in_flight
         self._worker_id = worker_id
-        self._reports: dict[str, tuple[Claim, JobProgress]] = {}
+        self.reports: Final[dict[str, tuple[Claim, JobProgress]]] = {}
+        """The last report of each job that is not yet written, with its attempt."""
         self._changing = Lock()
         self._writing = asyncio.Lock()
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -56,11 +57,11 @@ class ProgressWriter(Service):
     async def run_once(self) -> float:
         """Write all reports, at the earliest one second after the previous ones."""
         wait = self._next_write - time.monotonic()
-        if self._reports and wait <= 0:
+        if self.reports and wait <= 0:
             self._next_write = time.monotonic() + GAP_S
-            await self._write(list(self._reports))
+            await self._write(list(self.reports))
             wait = GAP_S
-        return wait if self._reports else NEVER
+        return wait if self.reports else NEVER
 
     async def drain(self) -> None:
         """Stop to be woken: the event loop may end."""
@@ -69,27 +70,27 @@ class ProgressWriter(Service):
     def report(self, claim: Claim, progress: JobProgress) -> None:
         """Take the progress of an attempt, from any thread."""
         with self._changing:
-            is_first = not self._reports
-            former = self._reports.get(claim.job_id)
+            is_first = not self.reports
+            former = self.reports.get(claim.job_id)
             if former is None or former[0].attempt <= claim.attempt:  # a lost attempt may run on
-                self._reports[claim.job_id] = (claim, progress)
+                self.reports[claim.job_id] = (claim, progress)
         if is_first and (loop := self._event_loop) is not None:
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(self.wake)
 
     def has(self, claim: Claim) -> bool:
         """Return whether the last report of an attempt is not yet written."""
-        found = self._reports.get(claim.job_id)
+        found = self.reports.get(claim.job_id)
         return found is not None and found[0].attempt == claim.attempt
 
     async def write_last(self, claims: Iterable[Claim]) -> None:
         """Write the last reports of attempts that have ended."""
-        if self._reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
+        if self.reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
             await self._write(job_ids)
 
     async def _write(self, job_ids: Iterable[str]) -> None:
         async with self._writing:  # a statement in progress may hold the rows
-            batch = {job_id: found for job_id in job_ids if (found := self._reports.get(job_id)) is not None}
+            batch = {job_id: found for job_id in job_ids if (found := self.reports.get(job_id)) is not None}
             if not batch:
                 return
             written = await self._progress.write_progress(
@@ -107,5 +108,5 @@ class ProgressWriter(Service):
         with self._changing:
             for job_id, report in batch.items():
                 is_over = job_id in written or not self._in_flight.holds(job_id, report[0].attempt)
-                if is_over and self._reports.get(job_id) is report:
-                    del self._reports[job_id]
+                if is_over and self.reports.get(job_id) is report:
+                    del self.reports[job_id]
