@@ -76,7 +76,7 @@ class JobPreparer:
         task, (defaults, extras, unique) = self._defaults_of(last)
         for spec in specs:
             # A value that is the same object as in the spec before has been validated.
-            if (
+            if spec is not last and (
                 check_kind("a job", spec, JobSpec).func is not last.func
                 or spec.priority is not last.priority
                 or spec.max_retries is not last.max_retries
