@@ -121,7 +121,7 @@ class ConflictResolution(Enum):
     job finishes undisturbed, then runs again with the new definition."""
 
 
-@dataclass
+@dataclass(slots=True)
 class JobSpec:
     """One job of a call of ``schedule_bulk()``.
 

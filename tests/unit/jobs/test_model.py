@@ -118,6 +118,14 @@ def test_job_spec_has_the_documented_order_and_defaults() -> None:
     )
 
 
+def test_job_spec_rejects_an_attribute_that_is_no_option() -> None:
+    async def work() -> None: ...
+
+    spec = JobSpec(work, datetime(2030, 1, 1, tzinfo=UTC))
+    with pytest.raises(AttributeError, match="max_retrys"):
+        setattr(spec, "max_retrys", 3)  # noqa: B010 - type checkers reject the assignment too
+
+
 @pytest.mark.parametrize(
     "job_id", ["a", " ", "🦉" * 10, "x" * MAX_ID_BYTES, "é" * (MAX_ID_BYTES // 2), "'; --"]
 )
