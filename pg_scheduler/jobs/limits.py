@@ -26,6 +26,7 @@ __all__ = [
     "LimitKeyError",
     "LimitRow",
     "check_limits",
+    "common_keys",
     "is_shared_by_all",
     "limit_keys",
 ]
@@ -171,6 +172,11 @@ def limit_keys(
     return [
         (_prefix(each, task_name) + _key_of(each, task_name, args, kwargs), _row(each)) for each in limits
     ]
+
+
+def common_keys(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitRow]] | None:
+    """Return what ``limit_keys()`` returns for every job of a task; None if it depends on the arguments."""
+    return limit_keys(limits, task_name, (), {}) if all(each.key is None for each in limits) else None
 
 
 def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.arity import Arity
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
-from pg_scheduler.jobs.limits import Limit
+from pg_scheduler.jobs.limits import Limit, LimitRow, common_keys
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobFunction, JobPriority
 from pg_scheduler.jobs.naming import check_name, qualified_name
@@ -66,6 +66,7 @@ class Task:
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
         arity: The arguments that the function accepts.
+        common_limits: Its limits by key; None if the keys depend on the arguments.
     """
 
     func: JobFunction
@@ -83,9 +84,11 @@ class Task:
     unique: Uniqueness | None = field(default=None, kw_only=True)
     on_failure: str | None = field(default=None, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
+    common_limits: Sequence[tuple[str, LimitRow]] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arity", Arity(self.func))
+        object.__setattr__(self, "common_limits", common_keys(self.limits, self.name))
         check_unique_names(self.unique, self.arity.signature, self.func.__qualname__)
 
     @property

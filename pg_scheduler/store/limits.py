@@ -100,7 +100,8 @@ class LimitRepository:
             worker does not hold any more is missing, and one whose job has a new definition waiting.
         """
         wanted = [(key, n) for n, each in enumerate(requests, 1) for key in dict(each.limits)]
-        declared = list(dict.fromkeys(pair for each in requests for pair in each.limits))
+        different = {id(each.limits): each.limits for each in requests}.values()  # most jobs share theirs
+        declared = list(dict.fromkeys(pair for limits in different for pair in limits))
         keys = list(keep_s)
         async with self._statements.connections.admission() as connection:
             await self._statements.fetch("lock_limits", LOCK_CLASS, keys, on=connection)

@@ -42,6 +42,7 @@ from pg_scheduler.store.connections.session import (
     take_from,
     terminate_unanswered,
     transact,
+    transact_with,
 )
 from pg_scheduler.store.connections.sticky import StickyConnection
 from pg_scheduler.store.faults import connecting, translated
@@ -81,9 +82,9 @@ class Connections:
         self._keeper_dsn = keeper_dsn
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
-        self.sticky_connection: Final = (
-            StickyConnection(pool, options) if size > MIN_FREE_CONNECTIONS + 2 else None
-        )
+        has_spare = size > MIN_FREE_CONNECTIONS + 2
+        self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
+        self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
         self._sessions_are_own = False
         in_use = (
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
@@ -170,21 +171,21 @@ class Connections:
         """
         timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
         settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
-        async with self._transaction(settings, timeout_s, reserved=reserved) as connection:
-            yield connection
-
-    def admission(self) -> AbstractAsyncContextManager[Connection]:
-        """Yield a connection in a transaction that takes the locks of limits."""
-        return self._transaction(ADMISSION_SETTINGS, self.options.hot_timeout_s, reserved=True)
-
-    @asynccontextmanager
-    async def _transaction(
-        self, settings: str, timeout_s: float, *, reserved: bool
-    ) -> AsyncIterator[Connection]:
         async with self.acquire(reserved=reserved) as connection, transact(connection, timeout_s):
             with terminate_unanswered(connection):
                 await connection.execute(settings, timeout=timeout_s)
                 yield connection
+
+    @asynccontextmanager
+    async def admission(self) -> AsyncIterator[Connection]:
+        """Yield a connection in a transaction that takes the locks of limits.
+
+        Admissions follow one another, so the connection stays out of the pool for a moment.
+        """
+        held, timeout_s = self.admission_connection, self.options.hot_timeout_s
+        source = self.acquire(reserved=True) if held is None or self._is_starved else held
+        async with source as connection, transact_with(connection, ADMISSION_SETTINGS, timeout_s):
+            yield connection
 
     def dedicated(self) -> AbstractAsyncContextManager[Connection]:
         """Yield the connection of the hot path, or a transaction where the pool cannot spare a connection."""
@@ -241,10 +242,11 @@ class Connections:
         return await prepare_as_pool(self._pool, await inherited_sockets.open(connect))
 
     async def release_held(self) -> None:
-        """Release the dedicated and the sticky connection."""
+        """Release the dedicated and the sticky connections."""
         await self.dedicated_connection.release()
-        if self.sticky_connection is not None:
-            await self.sticky_connection.release()
+        for sticky in (self.sticky_connection, self.admission_connection):
+            if sticky is not None:
+                await sticky.release()
 
     async def _connect_directly(self, dsn: str) -> Connection:
         timeout_s = self.options.call_timeout_s

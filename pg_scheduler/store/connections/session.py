@@ -28,6 +28,7 @@ __all__ = [
     "terminate",
     "terminate_unanswered",
     "transact",
+    "transact_with",
 ]
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
@@ -138,6 +139,20 @@ async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[No
         raise
     async with asyncio.timeout(timeout_s):
         await transaction.commit()
+
+
+@asynccontextmanager
+async def transact_with(connection: Connection, settings: str, timeout_s: float) -> AsyncIterator[None]:
+    """Run a transaction with settings of its own, which begin it in one round trip, without savepoints."""
+    try:
+        with terminate_unanswered(connection):
+            await connection.execute(f"BEGIN; {settings}", timeout=timeout_s)
+            yield
+    except BaseException:  # roll back whatever happened, cancellation included
+        if is_open(connection):
+            await connection.execute("ROLLBACK", timeout=timeout_s)
+        raise
+    await connection.execute("COMMIT", timeout=timeout_s)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ used AS MATERIALIZED (
 room AS MATERIALIZED (
     SELECT declared.key, min(least(
         declared.max_running - used.running,
-        declared.max_starts - (SELECT count(*) FROM {starts_within})
+        CASE WHEN declared.max_starts IS NOT NULL THEN declared.max_starts - (SELECT count(*) FROM {starts_within}) END
     )) AS free
     FROM {declared_limits}
     JOIN used ON used.key = declared.key

@@ -17,7 +17,7 @@ from pg_scheduler.worker.signals import Signals
 __all__ = ["PauseWatcher"]
 
 POLL_INTERVAL_S: Final = 120.0
-"""Seconds between two reads while notifications arrive: only rows written by hand send none."""
+"""Seconds between two reads while notifications arrive: rows written by hand send none."""
 
 FAST_POLL_INTERVAL_S: Final = 0.5
 """Seconds between two reads while none arrive: a pause takes effect within a second."""

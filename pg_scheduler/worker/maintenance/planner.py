@@ -51,7 +51,7 @@ from pg_scheduler.worker.signals import Signals
 __all__ = ["Planner"]
 
 POLL_INTERVAL_S: Final = 120.0
-"""Seconds between two reads of the schedules while notifications arrive: only rows written by hand send none."""
+"""Seconds between two reads of the schedules while notifications arrive: rows written by hand send none."""
 
 FAST_POLL_INTERVAL_S: Final = 0.5
 """Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""

@@ -116,6 +116,8 @@ class Admission(Service):
         claim = attempt.claim
         task = self._tasks.resolve(claim.function)
         if attempt.revocation is None and task is not None and task.limits:
+            if task.common_limits is not None:
+                return task.common_limits
             try:
                 args, kwargs = decode(claim.task_data)
                 return limit_keys(task.limits, task.name, args, kwargs)
@@ -154,10 +156,11 @@ class Admission(Service):
             elif attempt.revocation is not None:
                 self._executor.begin(attempt)  # it ends at once
             elif blocked_on is None and not lost_lease:
-                for key, _ in request.limits:
-                    self._refused.pop(key, None)
-                self._unblocker.admitted(attempt.claim, [key for key, _ in request.limits])
+                self._unblocker.admitted(attempt.claim, request.limits)
                 self._executor.begin(attempt)
+                if self._refused:
+                    for key, _ in request.limits:
+                        self._refused.pop(key, None)
             else:  # changed since the claim: the release is refused, or makes way for the new definition
                 self._release(attempt)
 

@@ -76,7 +76,9 @@ class Unblocker(Service):
         self._signals = signals
         self._options = options
         self._book: tuple[int, LimitBook] = (-1, LimitBook(()))
-        self._admitted: dict[str, tuple[int, list[str]]] = {}  # attempt and limits by job id
+        self._admitted: dict[
+            str, tuple[int, Sequence[tuple[str, LimitRow]]]
+        ] = {}  # attempt, limits by job id
         self._freed: dict[str, None] = {}  # limits of attempts that ended
         self._blocked: dict[str, None] = {}  # limits of jobs that were just blocked
         self._free_at: dict[str, float] = {}  # when a rate allows a start
@@ -96,10 +98,10 @@ class Unblocker(Service):
             self._book = (self._tasks.version, book)
         return book
 
-    def admitted(self, claim: Claim, keys: list[str]) -> None:
+    def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitRow]]) -> None:
         """Watch for the end of an attempt within these limits."""
         self._results.on_settled = self.settled
-        self._admitted[claim.job_id] = (claim.attempt, keys)
+        self._admitted[claim.job_id] = (claim.attempt, limits)
 
     def blocked(self, keys: Iterable[str]) -> None:
         """Check limits again by which jobs were blocked: an attempt may have ended before the jobs were."""
@@ -109,10 +111,11 @@ class Unblocker(Service):
     def settled(self, claims: Iterable[Claim]) -> None:
         """Unblock jobs in place of attempts that ended, if they were within limits."""
         for claim in claims:
-            attempt, keys = self._admitted.get(claim.job_id, (0, None))
-            if keys is not None and attempt == claim.attempt:
+            attempt, limits = self._admitted.get(claim.job_id, (0, None))
+            if limits is not None and attempt == claim.attempt:
                 del self._admitted[claim.job_id]
-                self._freed.update(dict.fromkeys(keys))
+                for key, _ in limits:
+                    self._freed[key] = None
         if self._freed:
             self.wake()
 
