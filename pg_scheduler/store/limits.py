@@ -123,18 +123,42 @@ class LimitRepository:
             )
         return {row["job_id"]: row["blocked_on"] for row in rows}
 
+    async def read_surplus(
+        self, names: Sequence[str], after: SurplusPosition, limit: int, max_bytes: int
+    ) -> list[tuple[str, str]]:
+        """Return the ids and arguments of due jobs, among a number of rows.
+
+        Args:
+            names: The names of a task.
+            after: The position in the order of claims after which to read.
+            limit: The number of rows to read.
+            max_bytes: The maximum size of the arguments of a job; others are left out.
+        """
+        rows = await self._statements.fetch(
+            "read_surplus", names, *after, limit, max_bytes, self._statements.now
+        )
+        return [(row["job_id"], row["task_data"]) for row in rows]
+
     async def block_surplus(
-        self, key: str, names: Sequence[str], after: SurplusPosition, limit: int
+        self,
+        key: str,
+        names: Sequence[str],
+        after: SurplusPosition,
+        limit: int,
+        job_ids: Sequence[str] | None = None,
     ) -> list[BlockedJob]:
-        """Block due jobs on a full limit that all of them need, among a number of rows.
+        """Block due jobs on a full limit, among a number of rows.
 
         Args:
             key: The limit.
             names: The names of a task.
             after: The position in the order of claims after which to read.
             limit: The number of rows to read.
+            job_ids: The jobs that need the limit; None for all of the task.
         """
-        rows = await self._statements.fetch("block_surplus", key, names, *after, limit, self._statements.now)
+        rows = await self._statements.fetch(
+            "block_surplus", key, names, *after, limit, self._statements.now, job_ids
+        )
         return [BlockedJob(*row) for row in rows]
 
     async def unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], most: int) -> list[Unblocked]:

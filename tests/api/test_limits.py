@@ -82,6 +82,31 @@ async def test_backlog_of_a_full_task_is_blocked_without_claiming_each_job(
     await record.until(JobCompleted, 20, job_name="limited")
 
 
+async def test_backlog_of_full_keys_is_blocked_without_claiming_each_job(
+    make: Make, gate: Gate, pool: asyncpg.Pool
+) -> None:
+    scheduler = make(max_concurrent_jobs=5)
+    limits = [Limit(max_running=1, key=lambda n: n % 3)]
+    scheduler.register(gate.job, name="limited", limits=limits)
+    scheduler.register(noop, name="other")
+    record = Recorder(scheduler)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
+        " SELECT 'job-' || n, 'limited', now() - interval '1 hour',"
+        " jsonb_build_object('args', jsonb_build_array(n)) FROM generate_series(1, 1500) AS n"
+    )
+    await scheduler.start()
+    await record.until(JobBlocked, 1497)
+    other = await scheduler.enqueue("other")
+    await record.until(JobCompleted, job_id=other)
+    claimed = "SELECT count(*) FROM scheduled_jobs WHERE attempt > 0 AND job_name = 'limited'"
+    assert await pool.fetchval(claimed) <= 500, "not one after another"
+    waiting = "SELECT count(*) AS n FROM scheduled_jobs WHERE blocked_on IS NOT NULL GROUP BY blocked_on"
+    assert [row["n"] for row in await pool.fetch(waiting)] == [499, 499, 499]
+    gate.open.set()
+    await record.until(JobCompleted, 20, job_name="limited")
+
+
 async def test_backlog_of_a_full_key_leaves_the_other_keys(
     make: Make, gate: Gate, pool: asyncpg.Pool
 ) -> None:

@@ -335,6 +335,7 @@ STORE_CALLS: dict[str, Call] = {
     "block_surplus": lambda it, _: it.limits.block_surplus(
         "limit:a:", [NAME], SurplusPosition(5, now(), ""), 1
     ),
+    "read_surplus": lambda it, _: it.limits.read_surplus([NAME], SurplusPosition(5, now(), ""), 1, 100),
     "blocked_keys": lambda it, _: it.limits.blocked_keys("after", 1),
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),

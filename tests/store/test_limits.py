@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -318,6 +319,22 @@ async def test_block_surplus_blocks_due_jobs_of_the_names_behind_a_position(stor
     assert [job.job_id for job in found] == ["a"], "the number of rows is bounded"
     found = await store.limits.block_surplus(KEY, ["other"], SurplusPosition(5, late, ""), 100)
     assert [job.job_id for job in found] == ["other"]
+
+
+async def test_block_surplus_blocks_only_the_jobs_that_need_the_limit(store: Store, pool: Pool) -> None:
+    large = json.dumps({"args": ["x" * 3000], "kwargs": {}})
+    await store.jobs.insert([*(new_job(job_id) for job_id in "abc"), new_job("d", task_data=large)])
+    await store.jobs.insert(
+        [new_job("future", execution_time=NOW + SECOND), new_job("other", job_name="other")]
+    )
+    first = SurplusPosition(5, NOW - SECOND, "")
+    read = await store.limits.read_surplus([NAME], first, 100, 2000)
+    assert [job_id for job_id, _ in read] == ["a", "b", "c"], "large arguments are left to the claim"
+    assert json.loads(read[0][1]) == {"args": [], "kwargs": {}}
+    assert [job_id for job_id, _ in await store.limits.read_surplus([NAME], first, 2, 2000)] == ["a", "b"]
+    found = await store.limits.block_surplus(KEY, [NAME], first, 100, ["b", "future", "other"])
+    assert [job.job_id for job in found] == ["b"]
+    assert await blocked(pool) == {"b": KEY}
 
 
 async def block_by_hand(pool: Pool, store: Store, key: str, *job_ids: str) -> None:

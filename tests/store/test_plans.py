@@ -63,7 +63,8 @@ TYPES = {
     "clear_consequences": "text[]",
     "unblock_jobs": "text[], timestamptz",
     "cancel_blocked": "text[], text[], timestamptz",
-    "block_surplus": "text, text[], integer, timestamptz, text, integer, timestamptz",
+    "block_surplus": "text, text[], integer, timestamptz, text, integer, timestamptz, text[]",
+    "read_surplus": "text[], integer, timestamptz, text, integer, integer, timestamptz",
     "unblock_limited": "timestamptz, text[], integer[], integer[], integer[], double precision[], integer",
     "blocked_keys": "text, integer",
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
@@ -124,7 +125,8 @@ VALUES = {
     "clear_consequences": IDS,
     "unblock_jobs": f"{IDS}, {INSTANT}",
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
-    "block_surplus": f"'limit:a:', '{{{NAME}}}', 5, '-infinity', '', 100, {INSTANT}",
+    "block_surplus": f"'limit:a:', '{{{NAME}}}', 5, '-infinity', '', 100, {INSTANT}, NULL",
+    "read_surplus": f"'{{{NAME}}}', 5, '-infinity', '', 100, 2000, {INSTANT}",
     "unblock_limited": f"{INSTANT}, '{{limit:a:}}', '{{0}}', '{{100}}', '{{100}}', '{{10}}', 100",
     "blocked_keys": "'after', 100",
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
@@ -250,6 +252,7 @@ EXPECTED = {
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
     "block_surplus": {CLAIM, TID},
+    "read_surplus": {CLAIM},
     "unblock_limited": {BLOCKED, ("Index Only Scan", "scheduled_jobs_blocked"), TID, KEY},
     "blocked_keys": {("Index Only Scan", "scheduled_jobs_blocked")},
     "unblock_late": {BLOCKED, TID},
@@ -428,6 +431,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.restart_leases()
         await store.workers.rescue(120)
         await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 1)
+        await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 1, 100)
         await store.limits.unblock({"limit:a:": [[LimitRow(1, 1, 1.0)]]}, 1)
         assert await store.limits.blocked_keys("after", 1) == []
         await store.limits.unblock_late(["limit:a:"], None, 1)

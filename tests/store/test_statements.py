@@ -298,6 +298,7 @@ async def use_path(store: Store) -> object:
     answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})
     assert answer == {"f": None, "a": "limit:a:"}
     assert await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 9) == []
+    assert await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 9, 100) == []
     assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0)

@@ -177,13 +177,13 @@ WHERE decided.blocked_on IS NULL OR decided.job_id = ANY (ARRAY (SELECT blocked.
 -- name: block_surplus
 -- route: shared, tuned
 -- Block due jobs of the names $2 on a full limit ($1): those among the next $6 rows of a priority ($3) after the
--- position $4 and $5.
+-- position $4 and $5; only these ids ($8) unless that is NULL.
 --
 -- Each of them would be claimed and then blocked by admission control, which delays the jobs behind them. To block
 -- too many is harmless, because the limit is checked afterwards. Jobs past their misfire grace time are left to
 -- expire.
 WITH due AS MATERIALIZED (
-    SELECT ctid, status, coalesce(function, job_name) AS name, expires_at
+    SELECT ctid, job_id, status, coalesce(function, job_name) AS name, expires_at
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
@@ -201,6 +201,7 @@ surplus AS MATERIALIZED (
         FROM due
         WHERE due.status = 'pending'
           AND due.name = ANY ($2)
+          AND ($8::text[] IS NULL OR due.job_id = ANY ($8))
           AND (due.expires_at IS NULL OR due.expires_at >= coalesce($7, now()))
     ))
       AND job.status = 'pending'
@@ -210,6 +211,26 @@ surplus AS MATERIALIZED (
 UPDATE {schema}scheduled_jobs SET blocked_on = $1
 WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
 RETURNING job_id, job_name, attempt, execution_time;
+
+-- name: read_surplus
+-- route: shared, tuned
+-- Return the due jobs that block_surplus would block with the same names ($1), priority ($2), position ($3, $4) and
+-- number of rows ($5), and their arguments if these have at most $6 bytes, for key functions.
+SELECT due.job_id, due.task_data::text AS task_data
+FROM (
+    SELECT job_id, status, coalesce(function, job_name) AS name, task_data
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = $2
+      AND (execution_time, job_id COLLATE "C") > ($3::timestamptz, $4::text)
+      AND execution_time <= coalesce($7, now())
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $5
+) AS due
+WHERE due.status = 'pending'
+  AND due.name = ANY ($1)
+  AND CASE WHEN pg_column_size(due.task_data) <= $6 THEN octet_length(due.task_data::text) <= $6 ELSE false END;
 
 -- name: unblock_limited
 -- route: shared, tuned

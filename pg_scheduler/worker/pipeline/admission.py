@@ -18,6 +18,7 @@ from pg_scheduler.jobs.outcome import ReleaseOutcome
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.store.faults import is_lock_timeout
 from pg_scheduler.store.limits import AdmissionRequest, LimitRepository, SurplusPosition
 from pg_scheduler.worker.in_flight import Attempt
@@ -34,6 +35,9 @@ BATCH_SIZE: Final = 500
 
 SURPLUS_SIZE: Final = 1000
 """Due rows of which one statement blocks those that would be claimed in vain."""
+
+MAX_KEYED_BYTES: Final = 2000
+"""Size of the arguments up to which they are read for the key functions of such rows."""
 
 SURPLUS_FROM: Final = 50
 """Attempts in a row that a limit blocks before other jobs are blocked unclaimed. Where attempts end all the
@@ -70,7 +74,7 @@ class Admission(Service):
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
         self._refused: Counter[str] = Counter()  # attempts in a row, by limit
-        self._surplus: dict[str, tuple[list[str], SurplusPosition]] = {}  # names and position by limit
+        self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}  # by limit
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:
         """Reserve slots for the claims of limited tasks, to start them once they are admitted.
@@ -188,19 +192,23 @@ class Admission(Service):
         self._unblocker.blocked(key for key, _ in request.limits)
 
     def _note_surplus(self, claim: Claim, key: str) -> None:
-        """Look for other due jobs behind a blocked one that need the same limit, whatever their arguments."""
+        """Look for other due jobs behind a blocked one that need the same limit."""
         task = self._tasks.resolve(claim.function)
-        if task is None or not is_shared_by_all(task.limits, task.name, key):
+        if task is None:
             return
         self._refused[key] += 1
         if self._refused[key] >= SURPLUS_FROM:
-            names = [name for name, each in self._tasks.limited().items() if each is task]
-            self._surplus[key] = (names, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
+            self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
 
     async def _block_surplus(self) -> None:
         """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
-        key, (names, position) = self._surplus.popitem()
-        blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE)
+        key, (task, position) = self._surplus.popitem()
+        names = [name for name, each in self._tasks.limited().items() if each is task]
+        job_ids = None
+        if not is_shared_by_all(task.limits, task.name, key):
+            jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
+            job_ids = [job_id for job_id, task_data in jobs if key in _keys_of(task, task_data)]
+        blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
         for job in blocked:
             self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
         if blocked:
@@ -208,7 +216,7 @@ class Admission(Service):
         if len(blocked) >= SURPLUS_SIZE // 2:
             last = max(blocked, key=lambda job: (job.execution_time, job.job_id))
             position = SurplusPosition(position.priority, last.execution_time, last.job_id)
-            self._surplus.setdefault(key, (names, position))
+            self._surplus.setdefault(key, (task, position))
 
     def _release_all(self, attempts: dict[str, Attempt]) -> None:
         for attempt in attempts.values():
@@ -219,3 +227,12 @@ class Admission(Service):
             self._executor.begin(attempt)  # it ends at once
         elif self._executor.withdraw(attempt):
             self._results.put(attempt.claim, ReleaseOutcome())
+
+
+def _keys_of(task: Task, task_data: str) -> dict[str, LimitRow]:
+    """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
+    try:
+        args, kwargs = decode(task_data)
+        return dict(limit_keys(task.limits, task.name, args, kwargs))
+    except (LimitKeyError, PayloadError):
+        return {}
