@@ -94,11 +94,12 @@ class Enqueuer:
         self._store.connections.check_loop()
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
-        publishes = connection is None and self._events.wants(JobScheduled)  # with the due time
-        if publishes or conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
+        if conflict_resolution is ConflictResolution.REPLACE or isinstance(job, ExtendedJob):
             now = await self._store.jobs.clock(connection=connection)
             due = job.due_at(now + timedelta(seconds=delay_s))
             return await self.insert(due, conflict_resolution, connection)
+        publishes = connection is None and self._events.wants(JobScheduled)
+        now = await self._store.jobs.clock() if publishes else None  # before: a failure leaves no job behind
         delayed = DelayedJob(job.job_id, job.task_data, delay_s, *job[3:])
         if connection is None:
             inserted = await self._delayed.insert(delayed)
@@ -107,6 +108,9 @@ class Enqueuer:
             inserted = bool(await self._store.jobs.enqueue([delayed], message=message, connection=connection))
         if not inserted and conflict_resolution is ConflictResolution.RAISE:
             raise await self._writer.id_conflict(job.job_id, connection)
+        if inserted and now is not None:
+            due = now + timedelta(seconds=delay_s)
+            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due))
         return job.job_id
 
     async def _find_or_insert(

@@ -91,7 +91,7 @@ class JobScheduled(JobEvent):
     """
 
     execution_time: datetime
-    """When the job is due."""
+    """When the job is due; of ``enqueue()``, earlier than the stored time by the milliseconds of its call."""
 
 
 @dataclass(frozen=True, slots=True)

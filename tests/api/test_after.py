@@ -205,9 +205,11 @@ async def test_existing_job_does_not_wait_when_its_id_is_scheduled_again_and_ign
 ) -> None:
     idle = make()
     await idle.initialize_db()
-    parent = await idle.enqueue("work", args=["parent"])
-    job_id = await idle.enqueue("work", args=["old"], job_id="id")
-    again = await idle.enqueue("work", args=["new"], job_id="id", after=[parent], conflict_resolution=IGNORE)
+    parent = await idle.enqueue("elsewhere.work", args=["parent"])
+    job_id = await idle.enqueue("elsewhere.work", args=["old"], job_id="id")
+    again = await idle.enqueue(
+        "elsewhere.work", args=["new"], job_id="id", after=[parent], conflict_resolution=IGNORE
+    )
     assert again == job_id
     job = await idle.get_job(job_id)
     assert job is not None

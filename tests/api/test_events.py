@@ -214,13 +214,16 @@ async def test_schedule_publishes_the_stored_job(make: Make) -> None:
     assert seen.of(JobScheduled)[1:] == [JobScheduled("a", f"{__name__}.work", 0, due + LATER)]
 
 
-async def test_enqueue_publishes_the_stored_job_with_its_due_time(make: Make, pool: asyncpg.Pool) -> None:
+async def test_enqueue_publishes_the_job_with_its_due_time(make: Make, pool: asyncpg.Pool) -> None:
     scheduler = make()
     await scheduler.initialize_db()
     seen = Recorder(scheduler)
-    job_id = await scheduler.enqueue(work, delay=LATER)
+    job_id = await scheduler.enqueue(work, delay=LATER, job_id="a")
+    await scheduler.enqueue(work, job_id="a", conflict_resolution=ConflictResolution.IGNORE)
     due = await pool.fetchval("SELECT execution_time FROM scheduled_jobs WHERE job_id = $1", job_id)
-    assert seen.of(JobScheduled) == [JobScheduled(job_id, f"{__name__}.work", 0, due)]
+    (event,) = seen.of(JobScheduled)
+    assert (event.job_id, event.job_name, event.attempt) == ("a", f"{__name__}.work", 0)
+    assert timedelta() <= due - event.execution_time < timedelta(minutes=1)
 
 
 async def test_schedule_publishes_nothing_for_jobs_of_a_callers_transaction(

@@ -345,7 +345,7 @@ STORE_CALLS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(4))
 async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
     part: int, private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None
 ) -> None:
@@ -357,7 +357,7 @@ async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
             name.rpartition(".")[2] for name in methods_of(store)
         }
         try:
-            calls = dict(list(STORE_CALLS.items())[part::3])
+            calls = dict(list(STORE_CALLS.items())[part::4])
             await assert_all_end(calls, store, private_dsn, private_server)
         finally:
             await connections.release_held()

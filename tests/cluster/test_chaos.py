@@ -60,7 +60,7 @@ def test_chaos_run_keeps_every_guarantee_under_faults() -> None:
 
 def test_reliability_page_has_the_rows_of_the_chaos_report() -> None:
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    shown = page[page.index("| dev.py chaos --seed") :].partition("\n\n")[0].splitlines()[2:]
+    shown = page[page.index("| dev.py chaos --workers") :].partition("\n\n")[0].splitlines()[2:]
     rows = table(judge(sound()), "sound").splitlines()[2:]
 
     def names(lines: list[str]) -> list[str]:
