@@ -5,14 +5,17 @@ migrations in one transaction. It also recreates dropped tables.
 """
 
 from .apply import migrate
+from .indexes import build_indexes, missing_indexes
 from .plan import Migration, shipped_migrations
 from .verify import REMEDY, home_schema, verify
 
 __all__ = [
     "REMEDY",
     "Migration",
+    "build_indexes",
     "home_schema",
     "migrate",
+    "missing_indexes",
     "shipped_migrations",
     "verify",
 ]

@@ -15,6 +15,7 @@ from pg_scheduler.sqltext import qualify, quote_identifier
 from ..errors import SchemaMissingError
 from .plan import table_names
 from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records, insert_record
+from .shape import LATER_INDEXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +60,9 @@ _MISSING_PARTS = """
     )
     SELECT concat_ws(' ', kind, name, 'of', relation)
     FROM (
-        SELECT relation, kind, name FROM part WHERE schema = pg_catalog.pg_my_temp_schema()
+        SELECT relation, kind, name
+        FROM part
+        WHERE schema = pg_catalog.pg_my_temp_schema() AND name <> ALL ($3::text[])
         EXCEPT
         SELECT relation, kind, name
         FROM part
@@ -132,7 +135,8 @@ async def restore_records(
             return False
     compared = tables if is_new else tables | {RECORDS}
     stand_ins = await _run_again(connection, home, shipped, [RECORDS] if is_new else [])
-    rows = await connection.fetch(_MISSING_PARTS, home, list(compared), timeout=MIGRATION_TIMEOUT_S)
+    arguments = home, list(compared), list(LATER_INDEXES)
+    rows = await connection.fetch(_MISSING_PARTS, *arguments, timeout=MIGRATION_TIMEOUT_S)
     if rows:
         raise SchemaMissingError(
             f"the records of the migrations are missing in schema {home!r}, and its tables lack parts of "

@@ -38,6 +38,7 @@ JSON = [
     *('{"keep_result": 1e308}', '{"keep_result": -1e400}'),
 ]
 INSTANTS = ["infinity", "-infinity", EARLIEST, LATEST, "0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"]
+ARRAYS = ["{}", "{NULL}", "{{1,2},{3,4}}", "[5:6]={1,2}", "{" + "1," * 999 + "1}"]
 FLOATS = ["NaN", "Infinity", "-Infinity", "1e308", "-1e308", "5e-324", "-1", "0"]
 VALUES: dict[str, list[str]] = {
     "text": TEXTS,
@@ -47,6 +48,9 @@ VALUES: dict[str, list[str]] = {
     "integer": ["0", "-1", "1", str(2**31 - 1), str(-(2**31))],
     "bigint": ["0", "-1", "1", str(2**63 - 1), str(-(2**63))],
     "boolean": ["true", "false"],
+    "integer[]": [*ARRAYS, "{2147483647,-2147483648}"],
+    "bigint[]": [*ARRAYS, "{9223372036854775807,-9223372036854775808}"],
+    "double precision[]": [*ARRAYS, "{NaN,Infinity,-Infinity,1e308,1e308}"],
     "text[]": ["{}", "{NULL}", '{"",x}', "{{a,b},{c,d}}", "{every}", '{"\x01"}', "{" + "a," * 5000 + "b}"],
 }
 TABLES: dict[str, dict[str, str]] = {
@@ -71,6 +75,18 @@ TABLES: dict[str, dict[str, str]] = {
     },
     "scheduler_starts": {"key": "limit:slow:", "job_id": "start-#", "attempt": "1", "at": "now"},
     "scheduler_after": {"parent_id": "parent-#", "child_id": "child-#", "outcome": "ended"},
+    "scheduler_stats": {
+        "bucket": "now",
+        "span": "60",
+        "job_name": "other-#",
+        **dict.fromkeys(("counts", "sums", "run_hist", "late_hist"), "{1}"),
+    },
+    "scheduler_totals": {
+        "job_name": "other-#",
+        **dict.fromkeys(("counts", "sums", "run_hist", "late_hist"), "{1}"),
+        "updated_at": "now",
+    },
+    "scheduler_audit": {"at": "now", "actor": "x", "via": "api", "action": "x"},
     "scheduler_tasks": {"name": "other-#", "paused_at": "now", "actor": "x"},
     "scheduler_workers": {
         "worker_id": "worker-#",
@@ -91,7 +107,7 @@ async def victim() -> None: ...
 async def columns_of(pool: asyncpg.Pool, table: str) -> dict[str, str]:
     rows = await pool.fetch(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
-        " WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped",
+        " WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attidentity = ''",
         table,
     )
     return {row[0]: row[1] for row in rows}

@@ -37,7 +37,8 @@ _SHAPE = """
             concat_ws(
                 ' ', '    column', attname, format_type(atttypid, atttypmod),
                 CASE WHEN attnotnull THEN 'NOT NULL' END,
-                'DEFAULT ' || pg_get_expr(adbin, adrelid)
+                'DEFAULT ' || pg_get_expr(adbin, adrelid),
+                CASE WHEN attidentity = 'a' THEN 'GENERATED ALWAYS AS IDENTITY' END
             )
         FROM relation
         JOIN pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped

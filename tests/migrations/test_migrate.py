@@ -227,6 +227,7 @@ async def test_migrate_raises_with_the_search_path_when_none_of_its_schemas_exis
 
 
 async def test_migrate_leaves_no_setting_lock_or_transaction_behind(connection: asyncpg.Connection) -> None:
+    await connection.execute("DO 'BEGIN END'")  # which loads PL/pgSQL and its settings
     settings = "SELECT name, setting FROM pg_settings ORDER BY name"
     before = await connection.fetch(settings)
     await migrate(connection, schema="jobs")

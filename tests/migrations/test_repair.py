@@ -17,7 +17,8 @@ from tests.migrations.dump import CHECKED_IN, describe
 SHIPPED = shipped_migrations()
 HEAD = SHIPPED[-1].version
 TABLES = table_names(SHIPPED)
-SUBSETS = [subset for size in range(1, len(TABLES) + 1) for subset in combinations(TABLES, size)]
+SIZES = (1, 2, len(TABLES) - 1, len(TABLES))  # each table, what two share, and what depends on one
+SUBSETS = [subset for size in SIZES for subset in combinations(TABLES, size)]
 ODD_SCHEMA = 'Odd "Schéma" 100%'
 
 INSERT_ROWS = {
@@ -31,6 +32,11 @@ INSERT_ROWS = {
     "scheduler_after": "INSERT INTO scheduler_after VALUES ('kept', 'other', 'ended')",
     "scheduler_starts": "INSERT INTO scheduler_starts VALUES ('limit:a:', 'kept', 1, now())",
     "scheduler_tasks": "INSERT INTO scheduler_tasks VALUES ('kept', now(), NULL, NULL, 'me')",
+    "scheduler_stats": "INSERT INTO scheduler_stats VALUES (now(), 60, 'kept', '{1}', '{1}', '{1}', '{1}')",
+    "scheduler_totals": "INSERT INTO scheduler_totals VALUES ('kept', '{1}', '{1}', '{1}', '{1}', now())",
+    "scheduler_audit": (
+        "INSERT INTO scheduler_audit (at, actor, via, action) VALUES (now(), 'me', 'api', 'pause_task')"
+    ),
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),

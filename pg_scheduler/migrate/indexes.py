@@ -1,0 +1,130 @@
+"""Build the indexes that the migrations leave out on large tables.
+
+A migration is one transaction, which would lock the table until the index is built. ``CREATE INDEX
+CONCURRENTLY`` blocks no job, but cannot be part of a transaction. If it fails, it leaves an invalid index
+behind, which the next call replaces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+
+from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.sqlbuiltins import qualify_builtins
+from pg_scheduler.sqltext import qualify
+
+from .plan import shipped_migrations
+from .shape import missing_later_indexes
+from .verify import QUERY_TIMEOUT_S, REMEDY, home_schema, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from .verify import AnyConnection
+
+__all__ = ["STATEMENTS", "build_indexes", "missing_indexes"]
+
+BUILD_TIMEOUT_S: Final = 86_400.0
+"""A build reads the table twice, and waits for every older transaction."""
+
+LOCK_POLL_S: Final = 1.0
+"""Seconds between two attempts to get the lock. A session that waited for it in a statement would hold a
+snapshot, for whose end the build would wait."""
+
+STATEMENTS: Final = {
+    name: qualify_builtins(statement)
+    for name, statement in {
+        "scheduled_jobs_unsuccessful": """
+            CREATE INDEX CONCURRENTLY scheduled_jobs_unsuccessful
+                ON {schema}scheduled_jobs (finished_at, job_id COLLATE "C")
+                WHERE finished_at IS NOT NULL AND error_message IS NOT NULL
+        """,
+    }.items()
+}
+"""The statement that builds each index."""
+
+_LOCK_CLASS = 0x70677369  # "pgsi"; the second half of the key is a hash of the schema's name
+_TRY_LOCK = "SELECT pg_catalog.pg_try_advisory_lock($1::integer, $2::integer)"
+_UNLOCK = "SELECT pg_catalog.pg_advisory_unlock($1::integer, $2::integer)"
+_DROP = "DROP INDEX CONCURRENTLY IF EXISTS {schema}"
+
+
+async def missing_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
+    """Return the names of the indexes that ``build_indexes`` would build.
+
+    The migrations leave these out on a table of more than 100,000 rows. Jobs run without them; lists of
+    unsuccessful jobs read more rows.
+
+    Args:
+        connection: A connection to the database.
+        schema: The schema of the tables; None to search for it along the search path.
+
+    Raises:
+        SchemaMissingError: There are no tables.
+    """
+    home = await home_schema(connection, schema)
+    return await _missing(connection, home)
+
+
+async def build_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
+    """Build the indexes that the migrations left out, while jobs run, and replace those that are invalid.
+
+    Of several calls at once, one builds and the others wait for it. A build waits for every transaction that
+    is older. If it fails or is cancelled, call again. The session's ``statement_timeout`` applies; a
+    ``command_timeout`` of the connection does not.
+
+    Args:
+        connection: A connection to the database outside of a transaction, as the owner of the tables, and not
+            through a pooler in transaction mode.
+        schema: The schema of the tables; None to search for it along the search path.
+
+    Returns:
+        The names of the indexes that were built; empty if there was nothing to do.
+
+    Raises:
+        ConfigurationError: The connection is in a transaction.
+        SchemaMissingError: There are no tables.
+
+    Example:
+        >>> await build_indexes(connection, schema="jobs")  # doctest: +SKIP
+        ['scheduled_jobs_unsuccessful']
+    """
+    if connection.is_in_transaction():
+        raise ConfigurationError(
+            "build_indexes() cannot be part of a transaction; pass a connection without an open one"
+        )
+    home = await home_schema(connection, schema)
+    built = []
+    async with _only_builder(connection, home):
+        for name in await _missing(connection, home):
+            await connection.execute(qualify(_DROP, home) + name, timeout=BUILD_TIMEOUT_S)
+            await connection.execute(qualify(STATEMENTS[name], home), timeout=BUILD_TIMEOUT_S)
+            built.append(name)
+    return built
+
+
+async def _missing(connection: AnyConnection, home: str) -> list[str]:
+    try:
+        state = await read_state(connection, home, shipped_migrations())
+    except asyncpg.UndefinedTableError as error:
+        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
+    return missing_later_indexes(state.parts)
+
+
+@asynccontextmanager
+async def _only_builder(connection: AnyConnection, home: str) -> AsyncIterator[None]:
+    """Hold a lock, so that the index that another session is building is not taken for an invalid one."""
+    digest = hashlib.sha256(home.encode()).digest()
+    key = _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)
+    while not await connection.fetchval(_TRY_LOCK, *key, timeout=QUERY_TIMEOUT_S):  # noqa: ASYNC110 - a lock raises no event
+        await asyncio.sleep(LOCK_POLL_S)
+    try:
+        yield
+    finally:
+        if not connection.is_closed():
+            await connection.fetchval(_UNLOCK, *key, timeout=QUERY_TIMEOUT_S)

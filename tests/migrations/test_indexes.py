@@ -1,0 +1,191 @@
+"""The indexes that the migrations leave out on large tables, and building them while jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.migrate import build_indexes, indexes, migrate, missing_indexes, shipped_migrations, verify
+from pg_scheduler.migrate.shape import LATER_INDEXES
+from tests.migrations.dump import CHECKED_IN, describe
+
+HEAD = shipped_migrations()[-1].version
+BEFORE = 17
+"""The version before the index of unsuccessful jobs."""
+
+INDEX = "scheduled_jobs_unsuccessful"
+ODD_SCHEMA = 'Odd "Schéma" 100%'
+ROWS = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
+    SELECT n, 'name', now(), 'failed', now(), 'error' FROM generate_series(1, $1::integer) AS n
+"""
+
+
+async def leave_out(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute(f"DROP INDEX {INDEX}")
+
+
+@asynccontextmanager
+async def open_transaction(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Keep a transaction open that has written to the table, for which a build waits."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute("UPDATE scheduled_jobs SET attempt = 1")
+            yield connection
+    finally:
+        await connection.close()
+
+
+async def index_state(connection: asyncpg.Connection) -> bool | None:
+    """Return whether the index is valid; None without an index."""
+    valid: bool | None = await connection.fetchval(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)", INDEX
+    )
+    return valid
+
+
+def test_each_index_has_a_statement() -> None:
+    assert set(indexes.STATEMENTS) == LATER_INDEXES
+
+
+@pytest.mark.parametrize(("rows", "is_built"), [(100_000, True), (100_001, False)])
+async def test_migration_leaves_the_index_out_on_a_large_table(
+    connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture, rows: int, is_built: bool
+) -> None:
+    await migrate(connection, target=BEFORE)
+    await connection.execute(ROWS, rows)
+    assert await migrate(connection) == list(range(BEFORE + 1, HEAD + 1))
+    await verify(connection)
+    assert (await index_state(connection) is True) == is_built
+    messages = [record.getMessage() for record in caplog.records if record.name == "pg_scheduler"]
+    warning = (
+        "the migrations left out on the large tables of schema 'public': scheduled_jobs_unsuccessful; lists "
+        "of jobs are slow until pg_scheduler.migrate.build_indexes(connection) has built them, without blocking "
+        "jobs"
+    )
+    assert messages == [warning] * (not is_built)
+    assert await missing_indexes(connection) == [INDEX] * (not is_built)
+
+
+@pytest.mark.parametrize("schema", [None, ODD_SCHEMA])
+async def test_build_makes_the_index_of_the_migration(
+    connection: asyncpg.Connection, schema: str | None
+) -> None:
+    await migrate(connection, schema=schema)
+    home = (schema or "public").replace('"', '""')
+    await connection.execute(f'DROP INDEX "{home}".{INDEX}')
+    assert await missing_indexes(connection, schema=schema) == [INDEX]
+    assert await build_indexes(connection, schema=schema) == [INDEX]
+    assert await build_indexes(connection, schema=schema) == []
+    assert await missing_indexes(connection, schema=schema) == []
+    assert await describe(connection, schema or "public") == CHECKED_IN.read_text(encoding="utf-8")
+    locks = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
+    assert await connection.fetchval(locks) == 0
+
+
+async def test_schema_without_the_index_is_no_mismatch_and_is_migrated_down_and_up(
+    connection: asyncpg.Connection,
+) -> None:
+    await leave_out(connection)
+    await verify(connection)
+    assert await migrate(connection) == []
+    assert await index_state(connection) is None
+    await migrate(connection, target=BEFORE)
+    await migrate(connection)
+    assert await index_state(connection) is True
+
+
+async def test_lost_records_are_restored_without_the_index(connection: asyncpg.Connection) -> None:
+    await leave_out(connection)
+    await connection.execute("DROP TABLE scheduler_migrations")
+    assert await migrate(connection) == []
+    await verify(connection)
+    assert await missing_indexes(connection) == [INDEX]
+
+
+async def test_index_that_was_built_before_the_migration_is_kept(connection: asyncpg.Connection) -> None:
+    await migrate(connection, target=BEFORE)
+    assert await build_indexes(connection) == [INDEX]
+    await migrate(connection)
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_invalid_index_is_missing_and_replaced(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = $1::text::regclass", INDEX
+    )
+    await verify(connection)
+    assert await missing_indexes(connection) == [INDEX]
+    assert await build_indexes(connection) == [INDEX]
+    assert await index_state(connection) is True
+
+
+async def test_failed_build_leaves_an_invalid_index_that_the_next_call_replaces(
+    empty_dsn: str, connection: asyncpg.Connection
+) -> None:
+    await leave_out(connection)
+    async with asyncio.timeout(30), open_transaction(empty_dsn):
+        await connection.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await build_indexes(connection)
+    assert await index_state(connection) is False
+    await connection.execute("RESET lock_timeout")
+    assert await build_indexes(connection) == [INDEX]
+    assert await index_state(connection) is True
+
+
+async def test_index_of_another_name_with_the_same_columns_suffices(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute(f"ALTER INDEX {INDEX} RENAME TO mine")
+    assert await missing_indexes(connection) == []
+    assert await build_indexes(connection) == []
+
+
+async def test_one_of_several_calls_builds_the_index(
+    empty_dsn: str, connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "LOCK_POLL_S", 0.01)
+    await leave_out(connection)
+    connections = [await asyncpg.connect(empty_dsn) for _ in range(5)]
+    try:
+        results = await asyncio.gather(*(build_indexes(each) for each in connections))
+    finally:
+        for each in connections:
+            await each.close()
+    assert sorted(results) == [[], [], [], [], [INDEX]]
+    assert await index_state(connection) is True
+
+
+async def test_build_blocks_no_writes(empty_dsn: str, connection: asyncpg.Connection) -> None:
+    await leave_out(connection)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with open_transaction(empty_dsn) as older:
+            build = group.create_task(build_indexes(connection))
+            waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+            while not await older.fetchval(waits):  # noqa: ASYNC110 - a lock wait raises no event
+                await asyncio.sleep(0.01)
+            await older.execute(ROWS, 1)
+            assert not build.done()
+        assert await build == [INDEX]
+
+
+async def test_build_is_refused_in_a_transaction(connection: asyncpg.Connection) -> None:
+    await leave_out(connection)
+    async with connection.transaction():
+        with pytest.raises(ConfigurationError, match="cannot be part of a transaction"):
+            await build_indexes(connection)
+
+
+async def test_build_without_tables_is_refused(connection: asyncpg.Connection) -> None:
+    with pytest.raises(SchemaMissingError, match=r"schema 'public' has no tables .*initialize_db\(\)"):
+        await build_indexes(connection)
+    with pytest.raises(SchemaMissingError, match="schema 'public' has no tables"):
+        await missing_indexes(connection)
