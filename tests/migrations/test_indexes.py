@@ -67,8 +67,8 @@ async def test_migration_leaves_the_index_out_on_a_large_table(
     messages = [record.getMessage() for record in caplog.records if record.name == "pg_scheduler"]
     warning = (
         "the migrations left out on the large tables of schema 'public': scheduled_jobs_unsuccessful; lists "
-        "of jobs are slow until pg_scheduler.migrate.build_indexes(connection) has built them, without blocking "
-        "jobs"
+        "of jobs are slow until pg_scheduler.migrate.build_indexes(connection) has built them, without "
+        "blocking jobs"
     )
     assert messages == [warning] * (not is_built)
     assert await missing_indexes(connection) == [INDEX] * (not is_built)
