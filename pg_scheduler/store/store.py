@@ -25,6 +25,7 @@ from pg_scheduler.store.progress import ProgressRepository
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
+from pg_scheduler.store.searches import SearchRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
@@ -68,6 +69,7 @@ class Store:
         self.pauses: Final = PauseRepository(self.statements)
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
+        self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
 

@@ -17,6 +17,8 @@ import pg_scheduler.store
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
+from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import (
@@ -74,7 +76,7 @@ def test_every_statement_is_used_by_the_store(name: str) -> None:
 
 
 def test_store_uses_only_statements_that_exist() -> None:
-    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute)\(\s*"(\w+)"', SOURCES)
+    asked = re.findall(r'\.(?:fetch|fetch_retrying|value|query|execute|_examine)\(\s*"(\w+)"', SOURCES)
     assert set(asked) <= set(QUERIES)
     assert len(set(asked)) >= len(QUERIES) - 8, "all but those whose names are computed"
 
@@ -286,6 +288,10 @@ async def use_path(store: Store) -> object:
         assert await store.dependencies.block([waiting], connection) == [blocked]
         assert (await store.dependencies.resolve(["n"], connection)).ended == []
     await store.jobs.replace([new_job("f", priority=1)])
+    conditions = conditions_of(parse_search("status:due name:nobody.* -arg.0:1 created:<-1h", now=NOW))
+    async with store.searches.transaction() as connection:
+        examined = await store.searches.newest(None, conditions, limit=9, rows=99, on=connection)
+        assert (examined.jobs, examined.count) == ([], 15)
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}

@@ -34,6 +34,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.embedded",
     "pg_scheduler.errors",
     "pg_scheduler.events",
+    "pg_scheduler.inspect",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
     "pg_scheduler.testing",

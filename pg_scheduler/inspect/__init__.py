@@ -1,0 +1,13 @@
+"""Inspect jobs, workers and tasks: bounded queries, a search language, and explanations of single jobs.
+
+Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
+"""
+
+from pg_scheduler.inspect.search.errors import SearchError
+from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.inspect.search.terms import Search
+
+__all__ = ["Search", "SearchError", "parse_search"]
+
+for _name in __all__:  # tracebacks and docs name the module that users import from
+    globals()[_name].__module__ = __name__

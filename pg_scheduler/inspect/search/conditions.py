@@ -1,0 +1,75 @@
+"""The conditions that the terms of a search mean.
+
+A condition is the name of a constant SQL text in ``store/sql/search.sql`` and the values of its parameters.
+The search text contributes values only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, assert_never
+
+from pg_scheduler.inspect.search.terms import (
+    JsonTerm,
+    NumberTerm,
+    Pattern,
+    PriorityTerm,
+    Search,
+    StatusTerm,
+    Term,
+    TextField,
+    TextTerm,
+    TimeTerm,
+)
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.store.searches import Condition
+
+__all__ = ["conditions_of"]
+
+MIN_INTEGER: Final = -(2**31)
+MAX_INTEGER: Final = 2**31 - 1
+
+
+def conditions_of(search: Search) -> tuple[Condition, ...]:
+    """Return the conditions that a job of the search fulfils."""
+    return tuple(_condition(term, search) for term in search.terms)
+
+
+def _condition(term: Term, search: Search) -> Condition:
+    values: tuple[object, ...]
+    match term:
+        case StatusTerm():
+            name, values = "status", (sorted(term.statuses), search.now)
+        case PriorityTerm():
+            name, values = "priority", (sorted(each.db_value for each in term.priorities),)
+        case TextTerm(field=TextField.LIMIT):
+            name, values = "limit", _patterns([limit for each in term.patterns for limit in _limits(each)])
+        case TextTerm():
+            name, values = term.field.value, _patterns(term.patterns)
+        case JsonTerm():
+            name, values = "json", (list(term.path), *_patterns(term.patterns))
+        case NumberTerm():
+            lows = [MIN_INTEGER if each.low is None else each.low for each in term.spans]
+            highs = [MAX_INTEGER if each.high is None else each.high for each in term.spans]
+            name, values = term.field.value, (lows, highs)
+        case TimeTerm():
+            sinces, untils = [each.since for each in term.spans], [each.until for each in term.spans]
+            name, values = term.field.value, (sinces, untils)
+        case _:
+            assert_never(term)
+    return Condition(name, values, is_negated=term.is_negated)
+
+
+def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
+    """Return the patterns of whole texts, and those of parts, which ignore case."""
+    return (
+        [each.like for each in patterns if not each.is_part],
+        [each.like for each in patterns if each.is_part],
+    )
+
+
+def _limits(pattern: Pattern) -> Iterator[Pattern]:
+    """Yield the patterns of ``blocked_on``: ``stripe`` means any key of it, ``stripe:42`` one key."""
+    yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}", None, pattern.is_part)
+    if ":" not in pattern.like:
+        yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}:%", None, pattern.is_part)

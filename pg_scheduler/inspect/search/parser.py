@@ -1,0 +1,272 @@
+"""Parse a search text.
+
+::
+
+    search = { term }                          all terms hold
+    term   = [ "-" ] [ field ":" ] value { "," value }
+    field  = "status" | "name" | ... | "arg." path | "metadata." path
+
+A quoted character is never a mark. The parser reads each character a bounded number of times and raises
+nothing but `SearchError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, tzinfo
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
+
+from pg_scheduler.inspect.search.errors import SearchError
+from pg_scheduler.inspect.search.terms import (
+    JsonTerm,
+    NumberField,
+    NumberSpan,
+    NumberTerm,
+    Pattern,
+    PriorityTerm,
+    Search,
+    SearchStatus,
+    StatusTerm,
+    Term,
+    TextField,
+    TextTerm,
+    TimeField,
+    TimeTerm,
+)
+from pg_scheduler.inspect.search.times import read_time
+from pg_scheduler.inspect.search.words import Word, split_words
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.naming import most_similar
+
+__all__ = ["FIELDS", "parse_search"]
+
+MAX_TERMS: Final = 50
+"""Terms of a search; each costs time for every row that is examined."""
+
+MAX_VALUES: Final = 500
+"""Alternatives of a term."""
+
+MAX_NUMBER: Final = 2**31 - 1
+"""The largest value of an integer column."""
+
+JSON_ROOTS: Final = ("arg", "metadata")
+
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "status": "failed",
+        "name": "mail.*",
+        "id": "3f2a",
+        "worker": "a1b2c3d4",
+        "schedule": "reports",
+        "priority": "high",
+        "error": "~timeout",
+        "due": "<-1h",
+        "created": ">-1d",
+        "finished": "2026-11-20..21",
+        "attempt": ">2",
+        "crashed": "yes",
+        "tag": "billing",
+        "limit": "stripe",
+        "arg.<name>": "42",
+        "metadata.<name>": "acme",
+    }
+)
+"""The fields of terms, each with an example of its value."""
+
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+_INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+_WILDCARDS: Final = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
+
+T = TypeVar("T")
+
+
+class _Context(NamedTuple):
+    """What the values of a term refer to."""
+
+    now: datetime
+    tz: tzinfo | None
+
+
+def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Search:
+    """Return the terms of a search text.
+
+    Args:
+        text: The text; see the table of terms in the documentation.
+        now: The instant to which relative times refer, timezone-aware.
+        tz: The time zone of days and of times without one. None for none: such times are rejected.
+
+    Raises:
+        SearchError: The text is invalid; the error has the position of the mistake. A ValueError.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> from pg_scheduler.inspect import parse_search
+        >>> search = parse_search("status:failed -name:mail.*", now=datetime(2026, 11, 21, tzinfo=UTC))
+        >>> [term.is_negated for term in search.terms]
+        [False, True]
+    """
+    words = split_words(text)
+    if len(words) > MAX_TERMS:
+        raise SearchError(f"the search has more than {MAX_TERMS} terms; remove some", words[MAX_TERMS].start)
+    return Search(tuple(_term(word, _Context(now, tz)) for word in words), now)
+
+
+def _term(word: Word, context: _Context) -> Term:
+    negated = word.starts_with("-")
+    if negated:
+        word = word.after(1)
+    if not word.chars:
+        raise SearchError("a term is missing; write status:failed, -name:mail.* or a word", word.start)
+    colon = word.find(":")
+    if colon is None:
+        return TextTerm(TextField.WORDS, _patterns(word, is_part=True), negated)
+    field, value = word.before(colon), word.after(colon + 1)
+    path = [part.text for part in field.split(".")]
+    name = path[0].lower()
+    if len(path) > 1 and name in JSON_ROOTS:
+        return JsonTerm(_json_path(name, field), _patterns(value), negated)
+    read = _READERS.get(name) if len(path) == 1 else None
+    if read is None:
+        raise _unknown_field(field, word)
+    return read(name, value, negated, context)
+
+
+def _unknown_field(field: Word, word: Word) -> SearchError:
+    name = field.text.lower()
+    if not name:
+        return SearchError("the name of the field is missing before ':'", field.start)
+    if name in JSON_ROOTS:
+        return SearchError(f"write {name}.<name>:<value>", field.start)
+    suggestion = most_similar(name, [*_READERS, *(f"{root}." for root in JSON_ROOTS)])
+    quoted = word.text if len(word.text) <= 40 else f"{word.text[:40]}..."
+    return SearchError(
+        f'unknown field {name[:40] + ":"!r}; to search for the text itself, write it in quotes: "{quoted}"',
+        field.start,
+        None
+        if suggestion is None
+        else f"{suggestion.removesuffix('.')}{':' if suggestion[-1] != '.' else '.'}",
+    )
+
+
+def _json_path(root: str, field: Word) -> tuple[str, ...]:
+    _, *parts = field.split(".")
+    for part in parts:
+        if not part.chars:
+            raise SearchError(f"a name is missing in {field.text!r}; write {root}.<name>:<value>", part.start)
+    path = tuple(part.text for part in parts)
+    if root == "arg":
+        return ("args" if _INDEX.fullmatch(path[0]) else "kwargs", *path)
+    return (root, *path)
+
+
+# -- values --------------------------------------------------------------------------------------------
+
+
+def _values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
+    """Return the alternatives of a term."""
+    parts = value.split(",")
+    if len(parts) > MAX_VALUES:
+        raise SearchError(f"the term has more than {MAX_VALUES} values; remove some", parts[MAX_VALUES].start)
+    for part in parts:
+        if not part.chars:
+            raise SearchError("a value is missing; write it after ':' or ','", part.start)
+    return tuple(map(read, parts))
+
+
+def _patterns(value: Word, *, is_part: bool = False) -> tuple[Pattern, ...]:
+    if value.starts_with("~"):
+        is_part, value = True, value.after(1)
+    return _values(value, lambda part: _pattern(part, is_part=is_part))
+
+
+def _pattern(word: Word, *, is_part: bool) -> Pattern:
+    if word.starts_with("~"):
+        is_part, word = True, word.after(1)
+        if not word.chars:
+            raise SearchError("a text is missing after '~'", word.start)
+    parts = [
+        "%" if char.text == "*" and not char.is_quoted else char.text.translate(_WILDCARDS)
+        for char in word.chars
+    ]
+    literal = None if word.find("*") is not None else word.text
+    like = "".join(parts)
+    return Pattern(f"%{like}%" if is_part else like, literal, is_part)
+
+
+def _read_text(name: str, value: Word, negated: bool, _context: _Context) -> Term:
+    return TextTerm(TextField(name), _patterns(value), negated)
+
+
+def _read_status(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
+    known = {status.value: status for status in SearchStatus}
+    return StatusTerm(frozenset(_values(value, lambda part: _choice("status", part, known))), negated)
+
+
+def _read_priority(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
+    known = {priority.value: priority for priority in JobPriority}
+    return PriorityTerm(frozenset(_values(value, lambda part: _choice("priority", part, known))), negated)
+
+
+def _choice(what: str, word: Word, known: Mapping[str, T]) -> T:
+    text = word.text.lower()
+    if text in known:
+        return known[text]
+    suggestion = most_similar(text, list(known))
+    raise SearchError(
+        f"unknown {what} {text[:40]!r}; write one of {', '.join(known)}", word.start, suggestion
+    )
+
+
+def _read_number(name: str, value: Word, negated: bool, _context: _Context) -> Term:
+    field = NumberField(name)
+    return NumberTerm(field, _values(value, lambda part: _number_span(field, part)), negated)
+
+
+def _number_span(field: NumberField, word: Word) -> NumberSpan:
+    if field is NumberField.CRASHED and word.text in {"yes", "no"}:
+        return NumberSpan(1, None) if word.text == "yes" else NumberSpan(None, 0)
+    for mark, step in ((">=", 0), (">", 1), ("<=", 0), ("<", -1)):
+        if word.starts_with(mark):
+            bound = _number(field, word.after(len(mark))) + step
+            return NumberSpan(bound, None) if mark[0] == ">" else NumberSpan(None, bound)
+    if (index := word.find("..")) is None:
+        number = _number(field, word)
+        return NumberSpan(number, number)
+    left, right = word.before(index), word.after(index + 2)
+    if not left.chars and not right.chars:
+        raise SearchError("the range has no bound; write 2..5, 2.. or ..5", word.start)
+    low = _number(field, left) if left.chars else None
+    high = _number(field, right) if right.chars else None
+    if low is not None and high is not None and high < low:
+        raise SearchError("the range ends before it starts; exchange its bounds", word.start)
+    return NumberSpan(low, high)
+
+
+def _number(field: NumberField, word: Word) -> int:
+    text = word.text
+    if not _NUMBER.fullmatch(text) or int(text) >= MAX_NUMBER:
+        examples = "yes, no, >1 or 2..5" if field is NumberField.CRASHED else "2, >2 or 2..5"
+        raise SearchError(
+            f"{text[:40]!r} is no number from 0 to {MAX_NUMBER - 1}; write {field}:{examples}", word.start
+        )
+    return int(text)
+
+
+def _read_time(name: str, value: Word, negated: bool, context: _Context) -> Term:
+    spans = _values(value, lambda part: read_time(part, context.now, context.tz))
+    return TimeTerm(TimeField(name), spans, negated)
+
+
+_Reader = Callable[[str, Word, bool, _Context], Term]
+
+_READERS: Final[Mapping[str, _Reader]] = MappingProxyType(
+    {
+        "status": _read_status,
+        "priority": _read_priority,
+        **{field.value: _read_text for field in TextField if field is not TextField.WORDS},
+        **{field.value: _read_time for field in TimeField},
+        **{field.value: _read_number for field in NumberField},
+    }
+)

@@ -1,0 +1,174 @@
+"""The values that a search text consists of.
+
+The terms of a search hold all at once; the alternatives of a term are connected by "or".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from pg_scheduler.jobs.model import JobPriority
+
+__all__ = [
+    "JsonTerm",
+    "NumberField",
+    "NumberSpan",
+    "NumberTerm",
+    "Pattern",
+    "PriorityTerm",
+    "Search",
+    "SearchStatus",
+    "StatusTerm",
+    "Term",
+    "TextField",
+    "TextTerm",
+    "TimeField",
+    "TimeSpan",
+    "TimeTerm",
+]
+
+
+class SearchStatus(StrEnum):
+    """A value of ``status:``: a status of a job, or one of two kinds of pending jobs."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    DUE = "due"
+    """Pending, due by its time and not blocked."""
+    BLOCKED = "blocked"
+    """Pending, and waiting for a limit or for other jobs."""
+
+
+class TextField(StrEnum):
+    """A text that a term compares."""
+
+    WORDS = "words"
+    """The id or the name: free text."""
+    ID = "id"
+    NAME = "name"
+    WORKER = "worker"
+    SCHEDULE = "schedule"
+    ERROR = "error"
+    TAG = "tag"
+    LIMIT = "limit"
+
+
+class NumberField(StrEnum):
+    """A number that a term compares."""
+
+    ATTEMPT = "attempt"
+    CRASHED = "crashed"
+
+
+class TimeField(StrEnum):
+    """An instant that a term compares."""
+
+    DUE = "due"
+    CREATED = "created"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A text to compare with.
+
+    Attributes:
+        like: The text as a pattern of LIKE.
+        literal: The text without wildcards; None if it has some.
+        is_part: Whether the pattern matches a part of a text, and ignores case.
+    """
+
+    like: str
+    literal: str | None
+    is_part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSpan:
+    """The numbers from ``low`` to ``high``, both included; None for no bound."""
+
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """The instants from ``since`` on and before ``until``; None for no bound."""
+
+    since: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTerm:
+    """``status:failed,expired``."""
+
+    statuses: frozenset[SearchStatus]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityTerm:
+    """``priority:high``."""
+
+    priorities: frozenset[JobPriority]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextTerm:
+    """``name:mail.*``, or a word without a field."""
+
+    field: TextField
+    patterns: tuple[Pattern, ...]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JsonTerm:
+    """``arg.user.id:42`` or ``metadata.tenant:acme``: a path in the ``task_data`` column."""
+
+    path: tuple[str, ...]
+    patterns: tuple[Pattern, ...]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NumberTerm:
+    """``attempt:>2``."""
+
+    field: NumberField
+    spans: tuple[NumberSpan, ...]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTerm:
+    """``due:<-1h``."""
+
+    field: TimeField
+    spans: tuple[TimeSpan, ...]
+    is_negated: bool = False
+
+
+Term: TypeAlias = StatusTerm | PriorityTerm | TextTerm | JsonTerm | NumberTerm | TimeTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A parsed search.
+
+    Attributes:
+        terms: The terms, all of which hold for the jobs that are searched; empty for every job.
+        now: The instant to which relative times refer.
+    """
+
+    terms: tuple[Term, ...]
+    now: datetime

@@ -1,0 +1,125 @@
+"""Split a search text into words, of which each character knows its place and whether it was quoted.
+
+Within double quotes every character stands for itself; a backslash precedes a quote or a backslash there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pg_scheduler.inspect.search.errors import SearchError
+
+__all__ = ["MAX_LENGTH", "Word", "split_words"]
+
+MAX_LENGTH: Final = 4000
+"""Characters of a search text. Scanning takes time in proportion to it."""
+
+QUOTE: Final = '"'
+ESCAPE: Final = "\\"
+
+
+class Char(NamedTuple):
+    """A character of a word."""
+
+    text: str
+    place: int
+    is_quoted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A part of the text without unquoted blanks.
+
+    Attributes:
+        chars: Its characters, without the quotes.
+        start: Where it starts in the text.
+        end: Where it ends.
+    """
+
+    chars: tuple[Char, ...]
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The characters."""
+        return "".join(char.text for char in self.chars)
+
+    def find(self, mark: str) -> int | None:
+        """Return the index of the first occurrence of an unquoted mark."""
+        for index in range(len(self.chars) - len(mark) + 1):
+            if self._has(mark, index):
+                return index
+        return None
+
+    def starts_with(self, mark: str) -> bool:
+        """Return whether the word starts with an unquoted mark."""
+        return self._has(mark, 0)
+
+    def before(self, index: int) -> Word:
+        """Return the part before an index."""
+        return Word(self.chars[:index], self.start, self._place(index))
+
+    def after(self, index: int) -> Word:
+        """Return the part from an index on."""
+        return Word(self.chars[index:], self._place(index), self.end)
+
+    def split(self, mark: str) -> list[Word]:
+        """Return the parts between unquoted marks."""
+        parts, rest = [], self
+        while (index := rest.find(mark)) is not None:
+            parts.append(rest.before(index))
+            rest = rest.after(index + len(mark))
+        return [*parts, rest]
+
+    def _has(self, mark: str, index: int) -> bool:
+        part = self.chars[index : index + len(mark)]
+        return len(part) == len(mark) and all(
+            char.text == expected and not char.is_quoted for char, expected in zip(part, mark, strict=True)
+        )
+
+    def _place(self, index: int) -> int:
+        return self.chars[index].place if index < len(self.chars) else self.end
+
+
+def split_words(text: str) -> list[Word]:
+    """Return the words of a search text.
+
+    Raises:
+        SearchError: The text is too long, a quote is not closed, or PostgreSQL cannot store a character.
+    """
+    if len(text) > MAX_LENGTH:
+        raise SearchError(f"the search has more than {MAX_LENGTH} characters; shorten it", MAX_LENGTH)
+    for place, char in enumerate(text):
+        if char == "\x00" or "\ud800" <= char <= "\udfff":
+            raise SearchError("the search contains a character that no text of the database has", place)
+    words: list[Word] = []
+    place = 0
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        word = _word_at(text, place)
+        words.append(word)
+        place = word.end
+    return words
+
+
+def _word_at(text: str, start: int) -> Word:
+    chars: list[Char] = []
+    place, quoted_since = start, None
+    while place < len(text):
+        char = text[place]
+        if char == QUOTE:
+            quoted_since = place if quoted_since is None else None
+        elif quoted_since is None and char.isspace():
+            break
+        else:
+            if quoted_since is not None and char == ESCAPE and text[place + 1 : place + 2] in {QUOTE, ESCAPE}:
+                place += 1
+            chars.append(Char(text[place], place, quoted_since is not None))
+        place += 1
+    if quoted_since is not None:
+        raise SearchError("the quote is not closed; write another one where the text ends", quoted_since)
+    return Word(tuple(chars), start, place)

@@ -1,0 +1,117 @@
+-- The conditions of searches. Each is named search_ and the field; store/searches.py joins those of a search.
+-- Within a condition $1 is its own first parameter. Texts are compared with patterns of whole texts, and with
+-- patterns of parts, which ignore case.
+
+-- fragment: search_status
+(status = ANY ($1::text[])
+    OR (status = 'pending' AND blocked_on IS NULL AND execution_time <= $2::timestamptz AND 'due' = ANY ($1))
+    OR (blocked_on IS NOT NULL AND 'blocked' = ANY ($1)))
+
+-- fragment: search_priority
+priority = ANY ($1::integer[])
+
+-- fragment: search_words
+(job_id ~~ ANY ($1::text[]) OR job_name ~~ ANY ($1)
+    OR job_id ~~* ANY ($2::text[]) OR job_name ~~* ANY ($2))
+
+-- fragment: search_id
+(job_id ~~ ANY ($1::text[]) OR job_id ~~* ANY ($2::text[]))
+
+-- fragment: search_name
+(job_name ~~ ANY ($1::text[]) OR job_name ~~* ANY ($2::text[]))
+
+-- fragment: search_worker
+(worker_id ~~ ANY ($1::text[]) OR worker_id ~~* ANY ($2::text[]))
+
+-- fragment: search_schedule
+((options ->> 'schedule_id') ~~ ANY ($1::text[]) OR (options ->> 'schedule_id') ~~* ANY ($2::text[]))
+
+-- fragment: search_error
+(error_message ~~ ANY ($1::text[]) OR error_message ~~* ANY ($2::text[]))
+
+-- fragment: search_limit
+(blocked_on ~~ ANY ($1::text[]) OR blocked_on ~~* ANY ($2::text[]))
+
+-- fragment: search_tag
+EXISTS (
+    SELECT FROM jsonb_array_elements_text(
+        CASE WHEN jsonb_typeof(task_data #> ARRAY ['metadata', 'tags']) = 'array'
+            THEN task_data #> ARRAY ['metadata', 'tags'] END
+    ) AS each (tag)
+    WHERE each.tag ~~ ANY ($1::text[]) OR each.tag ~~* ANY ($2::text[])
+)
+
+-- A value in the arguments or metadata, as text: numbers and booleans as JSON writes them.
+
+-- fragment: search_json
+((task_data #>> $1::text[]) ~~ ANY ($2::text[]) OR (task_data #>> $1) ~~* ANY ($3::text[]))
+
+-- fragment: search_attempt
+EXISTS (
+    SELECT FROM {search_numbers} WHERE attempt >= span.low AND attempt <= span.high
+)
+
+-- fragment: search_crashed
+EXISTS (
+    SELECT FROM {search_numbers} WHERE crash_count >= span.low AND crash_count <= span.high
+)
+
+-- fragment: search_numbers
+ROWS FROM (unnest($1::integer[]), unnest($2::integer[])) AS span (low, high)
+
+-- fragment: search_due
+EXISTS (
+    SELECT FROM {search_spans}
+    WHERE (span.since IS NULL OR execution_time >= span.since)
+      AND (span.until IS NULL OR execution_time < span.until)
+)
+
+-- fragment: search_created
+EXISTS (
+    SELECT FROM {search_spans}
+    WHERE (span.since IS NULL OR created_at >= span.since) AND (span.until IS NULL OR created_at < span.until)
+)
+
+-- fragment: search_finished
+EXISTS (
+    SELECT FROM {search_spans}
+    WHERE finished_at IS NOT NULL
+      AND (span.since IS NULL OR finished_at >= span.since)
+      AND (span.until IS NULL OR finished_at < span.until)
+)
+
+-- fragment: search_spans
+ROWS FROM (unnest($1::timestamptz[]), unnest($2::timestamptz[])) AS span (since, until)
+
+-- Stands for the conditions of a search; none holds for every job.
+
+-- fragment: search_conditions
+true
+
+-- Rows of "examined" are numbered in the order of the scan, and the last one is marked. Those that match are
+-- returned, and the last one, from which the next statement continues.
+
+-- fragment: search_result
+SELECT {job_columns}, matches, place
+FROM (
+    SELECT *, row_number() OVER () AS place, lead(job_id) OVER () IS NULL AS is_last,
+        {search_conditions} AS matches
+    FROM examined
+) AS found
+WHERE matches OR is_last
+LIMIT $1::bigint
+
+-- name: search_newest
+-- route: caller
+-- Examine $2 jobs before the id $3, in descending order, and return $1 rows: those that match, and the last one.
+--
+-- Generated ids sort by the time of their creation. The first condition bounds the scan of the key under any plan.
+WITH examined AS NOT MATERIALIZED (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE job_id <= coalesce($3::text, (SELECT max(job_id) FROM {schema}scheduled_jobs))
+      AND ($3 IS NULL OR job_id < $3)
+    ORDER BY job_id DESC
+    LIMIT $2::bigint
+)
+{search_result};
