@@ -3,11 +3,20 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 
-__all__ = ["Search", "SearchError", "parse_search"]
+__all__ = [
+    "Explanation",
+    "Reason",
+    "ReasonCode",
+    "Search",
+    "SearchError",
+    "Verdict",
+    "parse_search",
+]
 
 for _name in __all__:  # tracebacks and docs name the module that users import from
     globals()[_name].__module__ = __name__

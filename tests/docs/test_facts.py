@@ -11,6 +11,7 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
+from pg_scheduler.inspect import ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from tests.docs.snippets import ROOT
 
@@ -65,6 +66,11 @@ def test_monitoring_lists_the_log_level_of_every_event_once() -> None:
     levels = {kind.__name__: logging.getLevelName(level) for kind, level in LEVELS.items()}
     assert sorted(listed) == sorted(levels.items())
     assert all(hasattr(events, name) for name in levels)
+
+
+def test_runbook_has_an_entry_for_every_reason_code() -> None:
+    page = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(ReasonCode)
 
 
 def test_monitoring_lists_every_log_field() -> None:

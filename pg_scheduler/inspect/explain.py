@@ -1,0 +1,107 @@
+"""Explain why a job runs, waits or has ended: a pure function of facts.
+
+The reasons are ordered, the most decisive first: what prevents a start before what delays it, and what delays
+it before what is worth knowing. A completed job has no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from pg_scheduler.inspect.facts import Facts, WorkerState
+from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
+from pg_scheduler.inspect.texts import instant, later, length, short
+from pg_scheduler.inspect.waiting import explain_pending
+from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.settlement import QUARANTINED
+
+__all__ = ["explain"]
+
+
+def explain(facts: Facts) -> Explanation:
+    """Return the reasons why a job is where it is."""
+    status = facts.job.status
+    if status is JobStatus.COMPLETED:
+        return Explanation(Verdict.COMPLETED, ())
+    if status is JobStatus.RUNNING:
+        reasons = (*_running(facts), *about_schedule(facts), *about_standby(facts))
+        return Explanation(Verdict.RUNNING, reasons, _end_of_attempt(facts))
+    if status.is_finished:
+        return Explanation(Verdict.ENDED, (*_ended(facts), *about_schedule(facts), *about_standby(facts)))
+    return explain_pending(facts)
+
+
+# -- jobs that run -------------------------------------------------------------------------------------
+
+
+def _running(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    worker = next((each for each in facts.workers if each.worker_id == job.worker_id), None)
+    if job.lease_until is None or job.lease_until <= facts.now:
+        yield _lease_expired(facts, worker)
+    if worker is not None and worker.loop_blocked_s is not None:
+        yield loop_blocked([worker])
+    p95_s = facts.statistics.run_p95_s if facts.statistics else None
+    for_ = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
+    usual = "" if p95_s is None else f"; 95 % of the attempts take at most {length(p95_s)}"
+    where = "" if worker is None else f" on {worker.hostname}"
+    yield Reason(
+        ReasonCode.RUNNING,
+        f"attempt {job.attempt} runs on worker {job.worker_id}{where}{for_}{usual}",
+        None,
+        job.started_at,
+    )
+    if job.replacement:
+        yield Reason(ReasonCode.REPLACED, "a new definition waits until this attempt ends", None)
+
+
+def _lease_expired(facts: Facts, worker: WorkerState | None) -> Reason:
+    lease_until = facts.job.lease_until
+    expired = "" if lease_until is None else f" at {instant(lease_until)}"
+    if worker is None:
+        when = "; its worker has no row, so it is reclaimed within seconds"
+    elif worker.is_alive:
+        when = "; its worker is alive, so it is released at the next heartbeat"
+    elif worker.reclaim_at is not None and worker.reclaim_at > facts.now:
+        when = f"; it is reclaimed within {length(worker.reclaim_at - facts.now)}"
+    else:
+        when = "; it is reclaimed within seconds"
+    return Reason(
+        ReasonCode.LEASE_EXPIRED,
+        f"its lease expired{expired}{when}",
+        "wait for a live worker to reclaim it, or start one",
+        lease_until,
+    )
+
+
+def _end_of_attempt(facts: Facts) -> datetime | None:
+    """Return when the attempt will probably end; None if it takes longer than usual already."""
+    p95_s = facts.statistics.run_p95_s if facts.statistics else None
+    if p95_s is None or facts.job.started_at is None:
+        return None
+    end = later(facts.job.started_at, p95_s)
+    return end if end is not None and end > facts.now else None
+
+
+# -- jobs that have ended ------------------------------------------------------------------------------
+
+
+def _ended(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    retry = f"await scheduler.retry_job({job.job_id!r})"
+    error = short(job.error_message) if job.error_message else None
+    if job.status is JobStatus.EXPIRED:
+        text = error or f"did not start before {instant(job.expires_at)}"
+        remedy = f"{retry}, or schedule it with a longer misfire_grace_time="
+        yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at)
+    elif job.status is JobStatus.CANCELLED:
+        yield Reason(ReasonCode.CANCELLED, error or "cancelled by a caller", retry, job.finished_at)
+    elif job.error_message and job.error_message.startswith(QUARANTINED.partition("{")[0]):
+        remedy = f"read the log of the workers that died, correct the function, then {retry}"
+        yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at)
+    else:
+        attempts = f"attempt {job.retry_count + 1} of {job.max_retries + 1} failed"
+        remedy = f"correct the cause, then {retry}"
+        yield Reason(ReasonCode.FAILED, attempts + (f": {error}" if error else ""), remedy, job.finished_at)

@@ -1,0 +1,105 @@
+"""An explanation: a verdict, and reasons with codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+__all__ = ["Explanation", "Reason", "ReasonCode", "Verdict"]
+
+
+class ReasonCode(StrEnum):
+    """Why a job is where it is. Each code has an entry in the runbook."""
+
+    NOT_DUE = "NOT_DUE"
+    """Its time has not come."""
+    BACKOFF = "BACKOFF"
+    """It waits before its next attempt."""
+    NO_WORKER = "NO_WORKER"
+    """No live worker runs jobs."""
+    NAME_UNKNOWN = "NAME_UNKNOWN"
+    """No live worker claims its name."""
+    TASK_PAUSED = "TASK_PAUSED"
+    """Its task is paused."""
+    SLOTS_FULL = "SLOTS_FULL"
+    """Every slot of the workers that claim its name is in use, or due jobs start before it."""
+    OUTRANKED = "OUTRANKED"
+    """Due jobs of a higher priority start before it."""
+    LIMIT = "LIMIT"
+    """It waits for a limit."""
+    AFTER = "AFTER"
+    """It waits for other jobs."""
+    ROW_LOCKED = "ROW_LOCKED"
+    """A transaction has locked its row."""
+    DRAINING = "DRAINING"
+    """Every worker that claims its name is draining."""
+    STANDBY_LAG = "STANDBY_LAG"
+    """The facts come from a standby that lags."""
+    RUNNING = "RUNNING"
+    """A worker runs it."""
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    """It was running, and its lease has expired."""
+    LOOP_BLOCKED = "LOOP_BLOCKED"
+    """The event loop of its worker, or of every worker that claims its name, is blocked."""
+    LOCK_HELD = "LOCK_HELD"
+    """Another attempt holds its advisory lock."""
+    EXPIRED = "EXPIRED"
+    """It did not start within its misfire grace time."""
+    QUARANTINED = "QUARANTINED"
+    """Too many workers died while they ran it."""
+    FAILED = "FAILED"
+    """It failed."""
+    CANCELLED = "CANCELLED"
+    """It was cancelled or skipped."""
+    REPLACED = "REPLACED"
+    """A new definition waits for the end of its attempt."""
+    SCHEDULE_PAUSED = "SCHEDULE_PAUSED"
+    """Its schedule is paused, so no further job follows."""
+    SCHEDULE_UNKNOWN = "SCHEDULE_UNKNOWN"
+    """Its schedule does not exist any more, so no further job follows."""
+    NEARLY_EXPIRED = "NEARLY_EXPIRED"
+    """It expires soon unless it starts."""
+    SHOULD_RUN_NOW = "SHOULD_RUN_NOW"
+    """Nothing prevents its start."""
+
+
+class Verdict(StrEnum):
+    """What a job does, in one word."""
+
+    COMPLETED = "completed"
+    """It completed."""
+    ENDED = "ended"
+    """It failed, expired or was cancelled, and will not run again."""
+    RUNNING = "running"
+    """A worker runs it."""
+    WAITING = "waiting"
+    """It starts without intervention."""
+    HELD = "held"
+    """It does not start until something changes: a worker starts, a pause or a lock ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason why a job is where it is."""
+
+    code: ReasonCode
+    """The code."""
+    text: str
+    """What is the case, with its values."""
+    remedy: str | None = None
+    """What to do; None if nothing has to be done."""
+    since: datetime | None = None
+    """Since when; None if that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job runs, waits or has ended."""
+
+    verdict: Verdict
+    """What it does, in one word."""
+    reasons: tuple[Reason, ...]
+    """The reasons, the most decisive first. Empty for a completed job."""
+    eta: datetime | None = None
+    """When it will probably start, or end if it runs; None if that cannot be estimated."""

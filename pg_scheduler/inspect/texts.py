@@ -1,0 +1,68 @@
+"""The texts of reasons: instants, lengths of time, lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pg_scheduler.inspect.facts import LockHolder, WorkerState
+
+__all__ = ["count", "holder", "hosts", "instant", "later", "length", "listed", "short"]
+
+MAX_LISTED: Final = 5
+"""Texts that a list shows at most."""
+
+MAX_LENGTH: Final = 200
+"""Characters of a text that are shown at most."""
+
+
+def holder(session: LockHolder) -> str:
+    """Describe the session that holds a lock."""
+    application = f" ({session.application})" if session.application else ""
+    statement = f", {short(session.statement)}" if session.statement else ""
+    return f"process {session.pid}{application}{statement}"
+
+
+def hosts(workers: Sequence[WorkerState]) -> str:
+    """Name workers and their machines."""
+    return listed([f"{worker.worker_id} on {worker.hostname}" for worker in workers])
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Join texts, of which a long list shows the first."""
+    rest = len(texts) - MAX_LISTED
+    return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def count(number: int, *, is_capped: bool) -> str:
+    """Show a number that may be capped."""
+    return f"{number:,}{'+' if is_capped else ''}"
+
+
+def instant(at: datetime | None) -> str:
+    """Show an instant in UTC."""
+    return "its time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def length(time: timedelta | float) -> str:
+    """Show a length of time, or seconds, in the largest unit of which there are two; 0 for a negative one."""
+    seconds = max(time.total_seconds() if isinstance(time, timedelta) else time, 0)
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def short(text: str) -> str:
+    """Show a text in one line of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LENGTH else f"{line[:MAX_LENGTH]}..."
+
+
+def later(at: datetime, seconds: float) -> datetime | None:
+    """Add seconds; return None beyond the calendar."""
+    try:
+        return at + timedelta(seconds=seconds)
+    except OverflowError:
+        return None

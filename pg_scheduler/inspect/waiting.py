@@ -1,0 +1,260 @@
+"""Explain pending jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from pg_scheduler.inspect.facts import Facts, WorkerState
+from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
+from pg_scheduler.inspect.texts import count, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
+from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.pause import Pause
+
+__all__ = ["explain_pending"]
+
+START_DELAY: Final = timedelta(seconds=10)
+"""How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
+
+SHORT_GRACE: Final = timedelta(seconds=30)
+"""A job that expires within this time, or a tenth of its misfire grace time, has nearly expired."""
+
+HOLDING: Final = frozenset(
+    {
+        ReasonCode.NO_WORKER,
+        ReasonCode.NAME_UNKNOWN,
+        ReasonCode.TASK_PAUSED,
+        ReasonCode.DRAINING,
+        ReasonCode.ROW_LOCKED,
+        ReasonCode.LOOP_BLOCKED,
+    }
+)
+"""Reasons that do not end by themselves. A pause with an end is no such reason."""
+
+
+def explain_pending(facts: Facts) -> Explanation:
+    """Explain a pending job: what blocks it, when it is due, what prevents its start or precedes it."""
+    blocking = list(_blocking(facts))
+    timing = list(_timing(facts))
+    holding = list(_holding(facts))
+    queueing = [] if blocking or timing or holding else list(_queueing(facts))
+    decisive = [*blocking, *timing, *holding, *queueing]
+    is_prevented = any(reason.code in HOLDING for reason in holding) and not _ends_by_itself(facts, holding)
+    if not decisive:
+        decisive = [_should_run_now(facts)]
+    eta = None if blocking or is_prevented else _start(facts, queueing)
+    reasons = [*decisive, *_near_expiry(facts, eta), *about_schedule(facts), *about_standby(facts)]
+    is_held = is_prevented and not timing
+    return Explanation(Verdict.HELD if is_held else Verdict.WAITING, tuple(reasons), eta)
+
+
+def _blocking(facts: Facts) -> Iterator[Reason]:
+    blocked_on = facts.job.blocked_on
+    if blocked_on is None:
+        return
+    if not blocked_on.startswith(BLOCKED_BY_LIMIT):
+        parents = [f"{each.job_id!r} ({each.status or 'does not exist'})" for each in facts.parents]
+        about = f"{len(parents)} jobs: {listed(parents)}" if parents else "other jobs"
+        yield Reason(
+            ReasonCode.AFTER,
+            f"waits for {about}",
+            "let these jobs end, or cancel this one",
+            facts.job.created_at,
+        )
+        return
+    limit = facts.limit
+    name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    of_key = f" for the key {key!r}" if key else ""
+    used = [
+        f"{number} {what}" + ("" if most is None else f" of at most {most}")
+        for number, most, what in (
+            ()
+            if limit is None
+            else ((limit.running, limit.max_running, "running"), (limit.starts, limit.max_starts, "started"))
+        )
+        if most is not None or number
+    ]
+    yield Reason(
+        ReasonCode.LIMIT,
+        f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else ""),
+        "wait until attempts end, or raise the limit in the code",
+    )
+
+
+def _timing(facts: Facts) -> Iterator[Reason]:
+    job = facts.job
+    wait = job.execution_time - facts.now
+    if wait <= timedelta(0):
+        return
+    last = job.errors[-1] if job.errors else None
+    when = f"at {instant(job.execution_time)}, in {length(wait)}"
+    since = last.ended_at if last else None
+    if last is not None and last.outcome == "snoozed":
+        yield Reason(ReasonCode.BACKOFF, f"postponed itself; the next attempt is due {when}", None, since)
+    elif job.retry_count:
+        attempts = f"attempt {job.retry_count + 1} of {job.max_retries + 1}"
+        error = f": {short(job.error_message)}" if job.error_message else ""
+        yield Reason(ReasonCode.BACKOFF, f"{attempts} is due {when}; the last one failed{error}", None, since)
+    else:
+        yield Reason(ReasonCode.NOT_DUE, f"due {when}", None, job.created_at)
+
+
+def _holding(facts: Facts) -> Iterator[Reason]:
+    """Yield what prevents a start once the job is due."""
+    alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
+    knowing = [worker for worker in alive if worker.names is None or facts.task in worker.names]
+    claiming = [worker for worker in knowing if not worker.is_draining]
+    if not alive:
+        yield Reason(
+            ReasonCode.NO_WORKER,
+            "no live worker runs jobs" + (f"; {len(facts.workers)} have a row" if facts.workers else ""),
+            "start a worker",
+        )
+    elif not knowing:
+        yield _name_unknown(facts, alive)
+    elif not claiming:
+        yield Reason(
+            ReasonCode.DRAINING,
+            f"every worker that claims {facts.task!r} is draining: {hosts(knowing)}",
+            "start a worker, or wait until the deployment has started one",
+        )
+    elif all(worker.loop_blocked_s is not None for worker in claiming):
+        yield loop_blocked(claiming)
+    if facts.pause is not None and not facts.pause.is_over:
+        yield _paused(facts.pause)
+    if facts.row_lock is not None:
+        yield Reason(
+            ReasonCode.ROW_LOCKED,
+            f"a transaction has locked its row: {holder(facts.row_lock)}",
+            f"end that transaction, or call pg_terminate_backend({facts.row_lock.pid})",
+            facts.row_lock.since,
+        )
+    if facts.advisory_lock is not None:
+        yield Reason(
+            ReasonCode.LOCK_HELD,
+            f"another attempt holds its advisory lock, so it would be skipped: {holder(facts.advisory_lock)}",
+            "wait for the end of that attempt",
+            facts.advisory_lock.since,
+        )
+
+
+def _name_unknown(facts: Facts, alive: Sequence[WorkerState]) -> Reason:
+    known = sorted({name for worker in alive for name in worker.names or ()})
+    similar = most_similar(facts.task, known)
+    meant = (
+        f"; if {similar!r} is its new name, write aliases=[{facts.task!r}] in its @job"
+        if similar is not None
+        else ""
+    )
+    return Reason(
+        ReasonCode.NAME_UNKNOWN,
+        f"no live worker claims {facts.task!r}; {len(known)} other names are claimed",
+        f"import the module that defines it in a worker, or check only= and skip={meant}",
+    )
+
+
+def _paused(pause: Pause) -> Reason:
+    until = "" if pause.paused_until is None else f" until {instant(pause.paused_until)}"
+    note = "" if pause.note is None else f": {short(pause.note)}"
+    return Reason(
+        ReasonCode.TASK_PAUSED,
+        f"the task {pause.name!r} was paused{until} by {pause.actor}{note}",
+        f"await scheduler.tasks.resume({pause.name!r})",
+        pause.paused_at,
+    )
+
+
+def _ends_by_itself(facts: Facts, holding: Iterable[Reason]) -> bool:
+    """Return whether the only obstacle is a pause with an end."""
+    codes = {reason.code for reason in holding} & HOLDING
+    until = facts.pause.paused_until if facts.pause else None
+    return codes == {ReasonCode.TASK_PAUSED} and until is not None
+
+
+def _queueing(facts: Facts) -> Iterator[Reason]:
+    queue = facts.queue
+    due = facts.job.execution_time
+    if queue is not None and queue.outranked_by:
+        outranked_by = count(queue.outranked_by, is_capped=queue.is_capped)
+        yield Reason(
+            ReasonCode.OUTRANKED,
+            f"{outranked_by} due jobs of a higher priority start before it",
+            "add workers or slots, or schedule it with a higher priority",
+            due,
+        )
+    claiming = _claiming(facts)
+    slots = sum(worker.slots for worker in claiming)
+    is_full = all(worker.running_jobs >= worker.slots for worker in claiming)
+    if is_full or (queue is not None and queue.ahead > queue.outranked_by):
+        ahead = ""
+        if queue is not None:
+            ahead = f"; about {count(queue.ahead, is_capped=queue.is_capped)} jobs start before it"
+        used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
+        yield Reason(
+            ReasonCode.SLOTS_FULL,
+            f"{used} of {slots} slots of {len(claiming)} workers are in use{ahead}",
+            "add workers, or raise max_concurrent_jobs=",
+            due,
+        )
+
+
+def _should_run_now(facts: Facts) -> Reason:
+    late = facts.now - facts.job.execution_time
+    if late < START_DELAY:
+        return Reason(
+            ReasonCode.SHOULD_RUN_NOW,
+            f"due for {length(late)}; nothing prevents its start",
+            None,
+            facts.job.execution_time,
+        )
+    return Reason(
+        ReasonCode.SHOULD_RUN_NOW,
+        f"due for {length(late)}, and nothing prevents its start: this may be a bug",
+        "report it with this explanation, and the log of the workers",
+        facts.job.execution_time,
+    )
+
+
+def _near_expiry(facts: Facts, eta: datetime | None) -> Iterator[Reason]:
+    job = facts.job
+    if job.expires_at is None or job.blocked_on is not None:
+        return
+    left = job.expires_at - facts.now
+    soon = max(SHORT_GRACE, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
+    is_late = job.execution_time <= facts.now and left <= soon
+    if is_late or (eta is not None and eta > job.expires_at):
+        yield Reason(
+            ReasonCode.NEARLY_EXPIRED,
+            f"expires at {instant(job.expires_at)}, in {length(left)}, unless it starts before"
+            if left > timedelta(0)
+            else f"expires now: its misfire grace time ended at {instant(job.expires_at)}",
+            "schedule it with a longer misfire_grace_time=",
+            job.execution_time,
+        )
+
+
+def _start(facts: Facts, queueing: Sequence[Reason]) -> datetime | None:
+    """Return when the job will probably start."""
+    at = max(facts.now, facts.job.execution_time)
+    if facts.pause is not None and facts.pause.paused_until is not None:
+        at = max(at, facts.pause.paused_until)
+    if not queueing:
+        return at
+    rate = facts.statistics.starts_per_s if facts.statistics else None
+    if facts.queue is None or facts.queue.is_capped or not rate:
+        return None
+    return later(at, (facts.queue.ahead + 1) / rate)
+
+
+def _claiming(facts: Facts) -> list[WorkerState]:
+    return [
+        worker
+        for worker in facts.workers
+        if worker.is_alive
+        and worker.claims_jobs
+        and not worker.is_draining
+        and (worker.names is None or facts.task in worker.names)
+    ]

@@ -1,0 +1,427 @@
+"""explain() finds each reason from facts, the most decisive first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
+from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
+from pg_scheduler.inspect.explain import explain
+from pg_scheduler.inspect.facts import (
+    Facts,
+    LimitUse,
+    LockHolder,
+    ParentJob,
+    QueuePosition,
+    ScheduleState,
+    TaskStatistics,
+    WorkerState,
+)
+from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.settlement import QUARANTINED
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+PENDING = Job(
+    job_id="job",
+    job_name="mail.send",
+    execution_time=NOW - MINUTE,
+    status=JobStatus.PENDING,
+    args=(),
+    kwargs={},
+    priority=JobPriority.NORMAL,
+    attempt=0,
+    retry_count=0,
+    crash_count=0,
+    max_retries=3,
+    misfire_grace_time=None,
+    timeout=None,
+    created_at=NOW - HOUR,
+    started_at=None,
+    finished_at=None,
+    expires_at=None,
+    last_heartbeat=None,
+    lease_until=None,
+    worker_id=None,
+    error_message=None,
+    replacement=False,
+)
+WORKER = WorkerState(
+    worker_id="w1",
+    hostname="host",
+    slots=25,
+    running_jobs=3,
+    is_alive=True,
+    claims_jobs=True,
+    is_draining=False,
+    names=frozenset({"mail.send", "report"}),
+    lease_until=NOW + MINUTE,
+)
+FACTS = Facts(job=PENDING, task="mail.send", now=NOW, workers=(WORKER,))
+
+
+def facts(**changes: Any) -> Facts:
+    return replace(FACTS, **changes)
+
+
+def job(**changes: Any) -> Facts:
+    return replace(FACTS, job=replace(PENDING, **changes))
+
+
+def running(**changes: Any) -> Facts:
+    values = {"attempt": 2, "worker_id": "w1", "started_at": NOW - MINUTE, "lease_until": NOW + MINUTE}
+    return job(**{"status": JobStatus.RUNNING, **values, **changes})
+
+
+def ended(status: JobStatus, error: str | None = None, **changes: Any) -> Facts:
+    return job(status=status, finished_at=NOW, error_message=error, **changes)
+
+
+def error(outcome: str) -> AttemptError:
+    return AttemptError(1, NOW - HOUR, NOW - MINUTE, "w1", outcome, None, None, None)
+
+
+def worker(**changes: Any) -> WorkerState:
+    return replace(WORKER, **changes)
+
+
+def pause(**changes: Any) -> Pause:
+    values = {"paused_until": None, "note": "outage of the mail server", "actor": "ada", "ends_in": None}
+    return Pause(**{"name": "mail.send", "paused_at": NOW - HOUR, **values, **changes})
+
+
+FULL = worker(running_jobs=25)
+HOLDER = LockHolder(pid=42, application="psql", since=NOW - HOUR, statement="UPDATE scheduled_jobs")
+BEHIND = QueuePosition(ahead=30, outranked_by=0)
+CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
+    (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
+    (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
+    (
+        job(execution_time=NOW + MINUTE, retry_count=1, error_message="no\n route"),
+        Verdict.WAITING,
+        [ReasonCode.BACKOFF],
+        "attempt 2 of 4 is due at 2026-11-21 12:01:00 UTC, in 60 s; the last one failed: no route",
+    ),
+    (
+        job(execution_time=NOW + HOUR, errors=(error("snoozed"),)),
+        Verdict.WAITING,
+        [ReasonCode.BACKOFF],
+        "postponed itself",
+    ),
+    (facts(workers=()), Verdict.HELD, [ReasonCode.NO_WORKER], "no live worker runs jobs"),
+    (facts(workers=(worker(is_alive=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "1 have a row"),
+    (facts(workers=(worker(claims_jobs=False),)), Verdict.HELD, [ReasonCode.NO_WORKER], "runs jobs"),
+    (
+        facts(workers=(worker(names=frozenset({"mails.send"})),)),
+        Verdict.HELD,
+        [ReasonCode.NAME_UNKNOWN],
+        "no live worker claims 'mail.send'; 1 other names are claimed",
+    ),
+    (facts(pause=pause()), Verdict.HELD, [ReasonCode.TASK_PAUSED], "by ada: outage of the mail server"),
+    (
+        facts(pause=pause(paused_until=NOW + HOUR, ends_in=3600.0, note=None)),
+        Verdict.WAITING,
+        [ReasonCode.TASK_PAUSED],
+        "paused until 2026-11-21 13:00:00 UTC by ada",
+    ),
+    (
+        facts(workers=(FULL, worker(worker_id="w2", running_jobs=30, names=None))),
+        Verdict.WAITING,
+        [ReasonCode.SLOTS_FULL],
+        "50 of 50 slots of 2 workers are in use",
+    ),
+    (
+        facts(workers=(FULL,), queue=replace(BEHIND, is_capped=True)),
+        Verdict.WAITING,
+        [ReasonCode.SLOTS_FULL],
+        "about 30+ jobs start before it",
+    ),
+    (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 workers"),
+    (
+        facts(workers=(FULL,), queue=QueuePosition(ahead=1200, outranked_by=1200)),
+        Verdict.WAITING,
+        [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL],
+        "1,200 due jobs of a higher priority",
+    ),
+    (
+        replace(
+            job(blocked_on="limit:stripe:42"),
+            limit=LimitUse(name="stripe", key="42", running=2, max_running=2, starts=0),
+        ),
+        Verdict.WAITING,
+        [ReasonCode.LIMIT],
+        "waits for the limit 'stripe' for the key '42': 2 running of at most 2",
+    ),
+    (job(blocked_on="limit:stripe:"), Verdict.WAITING, [ReasonCode.LIMIT], "waits for the limit 'stripe'"),
+    (
+        replace(
+            job(blocked_on="after"),
+            parents=[ParentJob("a", JobStatus.RUNNING), ParentJob("b", None)],
+        ),
+        Verdict.WAITING,
+        [ReasonCode.AFTER],
+        "waits for 2 jobs: 'a' (running), 'b' (does not exist)",
+    ),
+    (job(blocked_on="after"), Verdict.WAITING, [ReasonCode.AFTER], "waits for other jobs"),
+    (
+        facts(row_lock=HOLDER),
+        Verdict.HELD,
+        [ReasonCode.ROW_LOCKED],
+        "a transaction has locked its row: process 42 (psql), UPDATE scheduled_jobs",
+    ),
+    (
+        facts(workers=(worker(is_draining=True),)),
+        Verdict.HELD,
+        [ReasonCode.DRAINING],
+        "every worker that claims 'mail.send' is draining: w1 on host",
+    ),
+    (
+        facts(workers=(worker(loop_blocked_s=200.0, blocking_job_id="x"),)),
+        Verdict.HELD,
+        [ReasonCode.LOOP_BLOCKED],
+        "the event loop of w1 on host has been blocked for 3 min by job 'x'",
+    ),
+    (facts(advisory_lock=HOLDER), Verdict.WAITING, [ReasonCode.LOCK_HELD], "another attempt holds"),
+    (
+        facts(standby_lag_s=5.0),
+        Verdict.WAITING,
+        [ReasonCode.SHOULD_RUN_NOW, ReasonCode.STANDBY_LAG],
+        "this may be a bug",
+    ),
+    (
+        job(execution_time=NOW - SECOND),
+        Verdict.WAITING,
+        [ReasonCode.SHOULD_RUN_NOW],
+        "due for 1 s; nothing prevents its start",
+    ),
+    (
+        replace(job(expires_at=NOW + 20 * SECOND, misfire_grace_time=80), workers=(FULL,), queue=BEHIND),
+        Verdict.WAITING,
+        [ReasonCode.SLOTS_FULL, ReasonCode.NEARLY_EXPIRED],
+        "25 of 25 slots",
+    ),
+    (
+        replace(
+            job(expires_at=NOW + HOUR, misfire_grace_time=3660),
+            workers=(FULL,),
+            queue=BEHIND,
+            statistics=TaskStatistics(starts_per_s=0.001),
+        ),
+        Verdict.WAITING,
+        [ReasonCode.SLOTS_FULL, ReasonCode.NEARLY_EXPIRED],
+        "25 of 25 slots",
+    ),
+    (
+        replace(job(expires_at=NOW - SECOND, misfire_grace_time=59), pause=pause()),
+        Verdict.HELD,
+        [ReasonCode.TASK_PAUSED, ReasonCode.NEARLY_EXPIRED],
+        "paused by ada",
+    ),
+    (
+        replace(job(execution_time=NOW + HOUR), workers=(), pause=pause()),
+        Verdict.WAITING,
+        [ReasonCode.NOT_DUE, ReasonCode.NO_WORKER, ReasonCode.TASK_PAUSED],
+        "due at",
+    ),
+    (
+        replace(running(), statistics=TaskStatistics(run_p95_s=90.0)),
+        Verdict.RUNNING,
+        [ReasonCode.RUNNING],
+        "attempt 2 runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
+    ),
+    (
+        replace(running(), workers=(worker(loop_blocked_s=9.0),)),
+        Verdict.RUNNING,
+        [ReasonCode.LOOP_BLOCKED, ReasonCode.RUNNING],
+        "has been blocked for 9 s",
+    ),
+    (
+        running(lease_until=NOW - SECOND),
+        Verdict.RUNNING,
+        [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
+        "its worker is alive",
+    ),
+    (
+        replace(
+            running(lease_until=NOW - SECOND), workers=(worker(is_alive=False, reclaim_at=NOW + MINUTE),)
+        ),
+        Verdict.RUNNING,
+        [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
+        "it is reclaimed within 60 s",
+    ),
+    (
+        replace(running(lease_until=NOW - SECOND), workers=(worker(is_alive=False),)),
+        Verdict.RUNNING,
+        [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
+        "it is reclaimed within seconds",
+    ),
+    (
+        replace(running(lease_until=None, started_at=None), workers=()),
+        Verdict.RUNNING,
+        [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
+        "its lease expired; its worker has no row",
+    ),
+    (running(replacement=True), Verdict.RUNNING, [ReasonCode.RUNNING, ReasonCode.REPLACED], "attempt 2"),
+    (
+        ended(JobStatus.FAILED, "ValueError: no"),
+        Verdict.ENDED,
+        [ReasonCode.FAILED],
+        "attempt 1 of 4 failed: ValueError: no",
+    ),
+    (ended(JobStatus.FAILED), Verdict.ENDED, [ReasonCode.FAILED], "attempt 1 of 4 failed"),
+    (
+        ended(JobStatus.FAILED, QUARANTINED.format(3)),
+        Verdict.ENDED,
+        [ReasonCode.QUARANTINED],
+        "3 workers died",
+    ),
+    (ended(JobStatus.EXPIRED, "not started between"), Verdict.ENDED, [ReasonCode.EXPIRED], "not started"),
+    (
+        ended(JobStatus.EXPIRED, expires_at=NOW),
+        Verdict.ENDED,
+        [ReasonCode.EXPIRED],
+        "did not start before 2026-11-21 12:00:00 UTC",
+    ),
+    (ended(JobStatus.EXPIRED), Verdict.ENDED, [ReasonCode.EXPIRED], "did not start before its time"),
+    (ended(JobStatus.CANCELLED, "cancelled by ada"), Verdict.ENDED, [ReasonCode.CANCELLED], "by ada"),
+    (ended(JobStatus.CANCELLED), Verdict.ENDED, [ReasonCode.CANCELLED], "cancelled by a caller"),
+    (
+        replace(
+            ended(JobStatus.FAILED),
+            schedule=ScheduleState(schedule_id="daily", paused_at=NOW - HOUR, note="holidays"),
+        ),
+        Verdict.ENDED,
+        [ReasonCode.FAILED, ReasonCode.SCHEDULE_PAUSED],
+        "attempt 1 of 4 failed",
+    ),
+    (
+        replace(running(), schedule=ScheduleState(schedule_id="daily", exists=False)),
+        Verdict.RUNNING,
+        [ReasonCode.RUNNING, ReasonCode.SCHEDULE_UNKNOWN],
+        "attempt 2",
+    ),
+    (
+        replace(running(), schedule=ScheduleState(schedule_id="daily")),
+        Verdict.RUNNING,
+        [ReasonCode.RUNNING],
+        "attempt 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given_facts", "verdict", "codes", "text"), CASES)
+def test_explain_finds_the_reasons(
+    given_facts: Facts, verdict: Verdict, codes: list[ReasonCode], text: str
+) -> None:
+    explanation = explain(given_facts)
+    assert (explanation.verdict, [reason.code for reason in explanation.reasons]) == (verdict, codes)
+    if codes:
+        assert text in explanation.reasons[0].text
+
+
+def test_cases_cover_every_code_and_verdict() -> None:
+    assert {code for _, _, codes, _ in CASES for code in codes} == set(ReasonCode)
+    assert {verdict for _, verdict, _, _ in CASES} == set(Verdict)
+
+
+def eta(of: Facts) -> datetime | None:
+    return explain(of).eta
+
+
+def test_explain_estimates_when_a_job_starts_or_ends() -> None:
+    rate = TaskStatistics(starts_per_s=0.5, run_p95_s=90.0)
+    assert eta(job(execution_time=NOW + HOUR)) == NOW + HOUR
+    assert eta(FACTS) == NOW
+    assert eta(facts(pause=pause(paused_until=NOW + HOUR, ends_in=3600.0))) == NOW + HOUR
+    assert eta(facts(workers=(FULL,), queue=BEHIND, statistics=rate)) == NOW + 62 * SECOND
+    assert eta(replace(running(), statistics=rate)) == NOW + 30 * SECOND
+    assert eta(ended(JobStatus.FAILED)) is None
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        facts(workers=()),
+        facts(pause=pause()),
+        job(blocked_on="after"),
+        facts(workers=(FULL,), queue=BEHIND),
+        facts(
+            workers=(FULL,), queue=replace(BEHIND, is_capped=True), statistics=TaskStatistics(starts_per_s=1)
+        ),
+        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=0.0)),
+        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=1e-300)),
+        running(),
+        replace(running(), statistics=TaskStatistics(run_p95_s=1.0)),
+        replace(running(), statistics=TaskStatistics(run_p95_s=1e300)),
+    ],
+)
+def test_explain_estimates_nothing_that_is_unknown(without: Facts) -> None:
+    assert eta(without) is None
+
+
+def test_explain_omits_a_pause_that_has_ended_and_a_lag_that_is_small() -> None:
+    found = explain(facts(pause=pause(ends_in=0.0), standby_lag_s=0.5))
+    assert [reason.code for reason in found.reasons] == [ReasonCode.SHOULD_RUN_NOW]
+
+
+def test_explanation_suggests_the_alias_of_a_renamed_task() -> None:
+    (reason,) = explain(facts(workers=(worker(names=frozenset({"mails.send"})),))).reasons
+    assert reason.remedy is not None
+    assert reason.remedy.endswith("if 'mails.send' is its new name, write aliases=['mail.send'] in its @job")
+    (reason,) = explain(facts(workers=(worker(names=frozenset()),))).reasons
+    assert reason.remedy is not None
+    assert reason.remedy.endswith("skip=")
+
+
+def test_reasons_state_since_when() -> None:
+    assert [explain(each).reasons[0].since for each in (facts(pause=pause()), running(), FACTS)] == [
+        NOW - HOUR,
+        NOW - MINUTE,
+        NOW - MINUTE,
+    ]
+
+
+def test_long_texts_are_shortened() -> None:
+    names = [ParentJob(str(number), JobStatus.PENDING) for number in range(9)]
+    (reason,) = explain(replace(job(blocked_on="after"), parents=names)).reasons
+    assert reason.text.endswith("'4' (pending) and 4 more")
+    (reason,) = explain(ended(JobStatus.FAILED, "x" * 10_000)).reasons
+    assert len(reason.text) < 300
+
+
+INSTANTS = st.datetimes(timezones=st.just(UTC))
+MAYBE = st.one_of(st.none(), INSTANTS)
+
+
+@given(
+    status=st.sampled_from(JobStatus),
+    instants=st.tuples(INSTANTS, INSTANTS, MAYBE, MAYBE, MAYBE, MAYBE),
+    blocked_on=st.sampled_from([None, "after", "limit:a:", "limit:", "limit:a:b:c", ""]),
+    workers=st.lists(
+        st.sampled_from([WORKER, FULL, worker(is_draining=True), worker(names=None)]), max_size=2
+    ),
+    rate=st.one_of(st.none(), st.floats(0, allow_nan=False)),
+)
+def test_explain_gives_a_verdict_for_any_facts(
+    status: JobStatus,
+    instants: tuple[Any, ...],
+    blocked_on: str | None,
+    workers: list[WorkerState],
+    rate: float,
+) -> None:
+    now, due, started, finished, expires, lease = instants
+    values = {"started_at": started, "finished_at": finished, "expires_at": expires, "lease_until": lease}
+    given_job = replace(PENDING, status=status, execution_time=due, blocked_on=blocked_on, **values)
+    statistics = TaskStatistics(starts_per_s=rate, run_p95_s=rate)
+    found = explain(facts(job=given_job, now=now, workers=workers, statistics=statistics, queue=BEHIND))
+    assert isinstance(found, Explanation)
+    assert bool(found.reasons) is (status is not JobStatus.COMPLETED)
+    assert len({reason.code for reason in found.reasons}) == len(found.reasons)
