@@ -3,6 +3,8 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
@@ -10,10 +12,12 @@ from pg_scheduler.inspect.search.terms import Search
 
 __all__ = [
     "Explanation",
+    "Inspector",
     "Reason",
     "ReasonCode",
     "Search",
     "SearchError",
+    "SearchPage",
     "Verdict",
     "parse_search",
 ]

@@ -275,6 +275,10 @@ class JobRepository:
         rows = await self._statements.fetch("get_job", job_id)
         return job_from(rows[0]) if rows else None
 
+    async def get_jobs(self, job_ids: Collection[str]) -> list[Job]:
+        """Return the jobs of those ids that exist."""
+        return [job_from(row) for row in await self._statements.fetch("get_jobs", list(job_ids))]
+
     async def list_jobs(
         self,
         *,

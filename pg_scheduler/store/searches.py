@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
+from pg_scheduler.errors import SchemaMissingError
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import load_search
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["Condition", "Examined", "SearchRepository"]
+__all__ = ["TABLE", "Condition", "Examined", "Scan", "SearchRepository", "Sizes"]
+
+TABLE: Final = "scheduled_jobs"
 
 
 class Condition(NamedTuple):
@@ -29,6 +34,34 @@ class Condition(NamedTuple):
     name: str
     values: Sequence[object]
     is_negated: bool = False
+
+
+class Scan(NamedTuple):
+    """What a statement examines and returns.
+
+    Attributes:
+        conditions: What the jobs fulfil.
+        limit: The number of jobs that are returned at most.
+        rows: The number of rows that are examined at most.
+    """
+
+    conditions: Sequence[Condition]
+    limit: int
+    rows: int
+
+
+class Sizes(NamedTuple):
+    """The sizes of the table of jobs and its usable indexes.
+
+    Attributes:
+        now: The time of the database.
+        estimates: The estimated number of rows by name; None for a relation that was never analyzed.
+        standby_lag_s: How old the data of a standby is; None on a primary.
+    """
+
+    now: datetime
+    estimates: Mapping[str, int | None]
+    standby_lag_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +93,67 @@ class SearchRepository:
         """Yield a transaction for the statements of a page, with planner settings."""
         return self._statements.transaction()
 
-    async def newest(
-        self, before: str | None, conditions: Sequence[Condition], *, limit: int, rows: int, on: Connection
-    ) -> Examined:
-        """Examine jobs in the descending order of their ids.
+    async def sizes(self, *, on: Connection) -> Sizes:
+        """Return the estimated sizes of the table and its indexes, and the time."""
+        table = f"{quote_identifier(await self._statements.schema(on=on))}.{TABLE}"
+        rows = await self._statements.fetch("read_sizes", self._statements.now, table, on=on)
+        if not rows:
+            raise SchemaMissingError(f"the table {TABLE} does not exist; call initialize_db() or start()")
+        estimates = {row["name"]: row["estimate"] for row in rows}
+        return Sizes(rows[0]["now"], estimates, rows[0]["standby_lag_s"])
 
-        Args:
-            before: The id before which the search starts; None for the largest one.
-            conditions: What the jobs fulfil.
-            limit: The number of jobs that are returned at most.
-            rows: The number of rows that are examined at most.
-            on: The connection of the page.
-        """
-        return await self._examine("search_newest", (before,), conditions, limit=limit, rows=rows, on=on)
+    async def ids(self, ids: Sequence[str], scan: Scan, *, on: Connection) -> Examined:
+        """Examine the jobs of these ids."""
+        return await self._examine("search_ids", (ids,), scan, on)
 
-    async def _examine(
+    async def waiting(
         self,
-        name: str,
-        position: Sequence[object],
-        conditions: Sequence[Condition],
+        priority: int,
+        after: tuple[datetime, str],
+        until: datetime | None,
+        scan: Scan,
         *,
-        limit: int,
-        rows: int,
         on: Connection,
     ) -> Examined:
+        """Examine pending and running jobs of a priority that are not blocked, in the order of their start.
+
+        Args:
+            priority: The number of the priority.
+            after: The due time and the id after which the scan starts.
+            until: The due time before which it ends; None for no bound.
+            scan: The conditions and bounds.
+            on: The connection of the page.
+        """
+        return await self._examine("search_waiting", (priority, *after, until), scan, on)
+
+    async def blocked(self, after: tuple[str, int, datetime, str], scan: Scan, *, on: Connection) -> Examined:
+        """Examine blocked jobs by what they wait for, priority, due time and id."""
+        return await self._examine("search_blocked", after, scan, on)
+
+    async def unsuccessful(
+        self, before: tuple[datetime, str], since: datetime | None, scan: Scan, *, on: Connection
+    ) -> Examined:
+        """Examine finished jobs that have an error, the newest first.
+
+        Args:
+            before: The instant and the id before which the scan starts.
+            since: The instant at which it ends; None for no bound.
+            scan: The conditions and bounds.
+            on: The connection of the page.
+        """
+        return await self._examine("search_unsuccessful", (*before, since), scan, on)
+
+    async def newest(self, before: str | None, scan: Scan, *, on: Connection) -> Examined:
+        """Examine jobs in the descending order of their ids, before an id."""
+        return await self._examine("search_newest", (before,), scan, on)
+
+    async def _examine(self, name: str, position: Sequence[object], scan: Scan, on: Connection) -> Examined:
         schema = await self._statements.schema(on=on)
-        query = load_search(schema, name, tuple((each.name, each.is_negated) for each in conditions))
-        values = [value for each in conditions for value in each.values]
+        query = load_search(schema, name, tuple((each.name, each.is_negated) for each in scan.conditions))
+        values = [value for each in scan.conditions for value in each.values]
         with translated():
             found = await on.fetch(
-                query.text, limit, rows, *position, *values, timeout=self._statements.call_timeout_s
+                query.text, scan.limit, scan.rows, *position, *values, timeout=self._statements.call_timeout_s
             )
         return _examined(found)
 

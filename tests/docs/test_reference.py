@@ -20,6 +20,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, call
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
@@ -96,6 +97,8 @@ async def test_reference_example_without_a_prompt_runs(
         {
             "asyncpg": asyncpg,
             "Scheduler": Scheduler,
+            "Inspector": Inspector,
+            "inspector": Inspector(scheduler),
             "SyncScheduler": SyncScheduler,
             "TestScheduler": TestScheduler,
             "datetime": datetime,

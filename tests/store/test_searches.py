@@ -10,6 +10,7 @@ import pytest
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.store import Store
 from tests.support.store import NOW, Pool
 
@@ -47,9 +48,7 @@ ROWS = """
 async def find(store: Store, text: str) -> str:
     search = parse_search(text, now=NOW, tz=UTC)
     async with store.searches.transaction() as connection:
-        examined = await store.searches.newest(
-            None, conditions_of(search), limit=100, rows=100, on=connection
-        )
+        examined = await store.searches.newest(None, Scan(conditions_of(search), 100, 100), on=connection)
     assert examined.count == 7
     return "".join(job.job_id for job, _ in reversed(examined.jobs))
 
@@ -151,12 +150,12 @@ async def test_search_continues_before_the_last_row_that_was_examined(store: Sto
     await pool.execute(ROWS, NOW)
     conditions = conditions_of(parse_search("name:mail.*", now=NOW))
     async with store.searches.transaction() as connection:
-        page = await store.searches.newest(None, conditions, limit=9, rows=4, on=connection)
+        page = await store.searches.newest(None, Scan(conditions, 9, 4), on=connection)
         assert (page.jobs, page.count) == ([], 4)
         assert page.last is not None
         assert page.last.job_id == "d"
-        page = await store.searches.newest("d", conditions, limit=1, rows=4, on=connection)
+        page = await store.searches.newest("d", Scan(conditions, 1, 4), on=connection)
         assert [(job.job_id, count) for job, count in page.jobs] == [("b", 2)]
         assert page.count == 2
-        page = await store.searches.newest("a", conditions, limit=1, rows=4, on=connection)
+        page = await store.searches.newest("a", Scan(conditions, 1, 4), on=connection)
         assert (page.jobs, page.last, page.count) == ([], None, 0)

@@ -40,6 +40,7 @@ from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
@@ -290,8 +291,14 @@ async def use_path(store: Store) -> object:
     await store.jobs.replace([new_job("f", priority=1)])
     conditions = conditions_of(parse_search("status:due name:nobody.* -arg.0:1 created:<-1h", now=NOW))
     async with store.searches.transaction() as connection:
-        examined = await store.searches.newest(None, conditions, limit=9, rows=99, on=connection)
+        examined = await store.searches.newest(None, Scan(conditions, 9, 99), on=connection)
         assert (examined.jobs, examined.count) == ([], 15)
+        scan = Scan((), 2, 9)
+        assert (await store.searches.ids(["a", "b", "c"], scan, on=connection)).count == 2
+        assert (await store.searches.waiting(5, (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
+        assert (await store.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
+        assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
+        assert (await store.searches.sizes(on=connection)).now == NOW
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}
@@ -346,6 +353,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.overdue_names("w1", [NAME], 10)
     await store.jobs.expire("w1", [NAME], 10)
     job = await store.jobs.get_job("a")
+    assert await store.jobs.get_jobs(["a", "missing"]) == [job]
     assert job
     assert len(await store.workers.list_workers()) == 1
     await store.locks.notify(["due"])

@@ -93,6 +93,13 @@ SELECT {job_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 
+-- name: get_jobs
+-- route: pool
+-- Return the jobs of those ids that exist.
+SELECT {job_columns}
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1::text[]);
+
 -- name: statuses_of
 -- route: reserved
 -- Return the statuses of those ids that exist.

@@ -115,3 +115,82 @@ WITH examined AS NOT MATERIALIZED (
     LIMIT $2::bigint
 )
 {search_result};
+
+-- name: search_ids
+-- route: caller
+-- Examine $2 jobs of the ids $3, and return $1 rows as search_newest does.
+WITH examined AS NOT MATERIALIZED (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($3::text[])
+    ORDER BY job_id
+    LIMIT $2::bigint
+)
+{search_result};
+
+-- name: search_waiting
+-- route: caller
+-- Examine $2 pending or running jobs of a priority that are not blocked, in the order of their start, and return
+-- $1 rows as search_newest does.
+--
+-- From the instant $4 and the id $5 on, and before the instant $6. Instants outside of Python's calendar, which only
+-- a row written by hand has, are no position, so they are left out.
+WITH examined AS NOT MATERIALIZED (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = $3::integer
+      AND (execution_time, job_id COLLATE "C") > ($4::timestamptz, $5::text)
+      AND execution_time < coalesce($6::timestamptz, {last_instant})
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $2::bigint
+)
+{search_result};
+
+-- name: search_blocked
+-- route: caller
+-- Examine $2 blocked jobs by what they wait for ($3), priority ($4), due time ($5) and id ($6), and return $1 rows as
+-- search_newest does.
+WITH examined AS NOT MATERIALIZED (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on IS NOT NULL
+      AND (blocked_on, priority, execution_time, job_id COLLATE "C")
+          > ($3::text, $4::integer, $5::timestamptz, $6::text)
+      AND execution_time >= {first_instant}
+      AND execution_time <= {last_instant}
+    ORDER BY blocked_on, priority, execution_time, job_id COLLATE "C"
+    LIMIT $2::bigint
+)
+{search_result};
+
+-- name: search_unsuccessful
+-- route: caller
+-- Examine $2 finished jobs that have an error, the newest first, and return $1 rows as search_newest does.
+--
+-- Before the instant $3 and the id $4, and not before the instant $5.
+WITH examined AS NOT MATERIALIZED (
+    SELECT *
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NOT NULL
+      AND error_message IS NOT NULL
+      AND (finished_at, job_id COLLATE "C") < ($3::timestamptz, $4::text)
+      AND finished_at >= coalesce($5::timestamptz, {first_day})
+    ORDER BY finished_at DESC, job_id COLLATE "C" DESC
+    LIMIT $2::bigint
+)
+{search_result};
+
+-- name: read_sizes
+-- route: caller
+-- Return the time, the estimated rows of the table $2 and of its usable indexes, and how old the data of a standby is.
+SELECT class.relname::text AS name,
+    CASE WHEN class.reltuples >= 0 THEN least(class.reltuples, {most_counted})::bigint END AS estimate,
+    coalesce($1, now()) AS now,
+    CASE WHEN pg_is_in_recovery()
+        THEN coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::double precision
+    END AS standby_lag_s
+FROM pg_catalog.pg_class AS class
+LEFT JOIN pg_catalog.pg_index AS entry ON entry.indexrelid = class.oid
+WHERE class.oid = to_regclass($2) OR (entry.indrelid = to_regclass($2) AND entry.indisvalid);

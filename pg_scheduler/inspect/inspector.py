@@ -1,0 +1,172 @@
+"""Read jobs, workers and tasks for people: bounded queries that state what they read."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from datetime import tzinfo
+from typing import Final
+
+import asyncpg
+
+from pg_scheduler.inspect.model import SearchPage
+from pg_scheduler.inspect.pages import PageReader
+from pg_scheduler.inspect.paths import plan_search
+from pg_scheduler.inspect.positions import START, read_position
+from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.validation import check_count, check_job_id, check_text
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+
+__all__ = ["Inspector"]
+
+MAX_PAGE_LENGTH: Final = 1000
+"""Jobs of a page."""
+
+MAX_IDS: Final = 500
+"""Ids of one call of ``get_jobs()``."""
+
+
+class Inspector:
+    """Reads jobs, workers and tasks, with a bounded number of rows per call.
+
+    It works without a started Scheduler. All methods are coroutines of the event loop of the pool.
+
+    Args:
+        source: An asyncpg pool on the database, or a Scheduler, whose pool and schema are used.
+        schema: The schema of the tables; None for that of the Scheduler, or the one that the search path
+            leads to.
+        read_pool: A pool for the reads, which may lead to a standby; None for that of ``source``.
+        actor: Who acts, for the records of actions; None for ``user@host``.
+
+    Raises:
+        TypeError: ``source`` is neither a pool nor a Scheduler.
+
+    Example::
+
+        inspector = Inspector(scheduler)
+        page = await inspector.search_jobs("status:failed name:mail.*")
+        print(page.summary)
+    """
+
+    def __init__(
+        self,
+        source: asyncpg.Pool | Scheduler,
+        *,
+        schema: str | None = None,
+        read_pool: asyncpg.Pool | None = None,
+        actor: str | None = None,
+    ) -> None:
+        if isinstance(source, Scheduler):
+            self._store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
+            schema = source._config.schema  # noqa: SLF001
+        elif isinstance(source, asyncpg.Pool):
+            self._store = Store(Connections(source), schema=schema)
+        else:
+            raise TypeError(  # a DSN has a password
+                f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}"
+            )
+        self._reads = self._store
+        if read_pool is not None:
+            self._reads = Store(Connections(read_pool), schema=schema, clock=self._store.statements.clock)
+        self.actor: Final = _default_actor() if actor is None else check_text("actor", actor)
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """Return the job, or None if it does not exist."""
+        return await self._reads.jobs.get_job(check_job_id(job_id))
+
+    async def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Return the jobs of these ids that exist, by id.
+
+        Args:
+            job_ids: At most 500 ids.
+
+        Raises:
+            ValueError: There are more ids.
+        """
+        ids = [check_job_id(each) for each in job_ids]
+        if len(ids) > MAX_IDS:
+            raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
+        return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}
+
+    async def search_jobs(
+        self,
+        where: str = "",
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+        exhaustive: bool = False,
+    ) -> SearchPage:
+        """Return a page of the jobs that match a search.
+
+        A page examines at most 20,000 jobs, and none after 250 ms, so it can be short, or empty, although the
+        search continues. ``SearchPage.summary`` states how far it got.
+
+        Args:
+            where: The search; empty for all jobs.
+            limit: Jobs of the page, 1 to 1,000.
+            after: The ``next`` of the page before; None for the first page.
+            tz: The time zone of days, and of times without one; None rejects such times.
+            exhaustive: Whether to examine jobs until the page is full or the search complete, however long
+                that takes.
+
+        Raises:
+            SearchError: The search is invalid. A ValueError.
+            ValueError: ``limit`` is out of range, or ``after`` is no position of this search.
+
+        Example::
+
+            where = "status:failed error:~timeout finished:>-1d"
+            page = await inspector.search_jobs(where, limit=20)
+            while page.next is not None:
+                page = await inspector.search_jobs(where, limit=20, after=page.next)
+        """
+        page = await self._search(where, limit, after, tz)
+        items = list(page.items)
+        while exhaustive and page.next is not None and len(items) < limit:
+            page = await self._search(where, limit - len(items), page.next, tz)
+            items += page.items
+        return replace(page, items=tuple(items))
+
+    async def search_pages(
+        self, where: str = "", *, limit: int = 500, after: str | None = None, tz: tzinfo | None = None
+    ) -> AsyncIterator[SearchPage]:
+        """Yield every page of a search, which shows its progress; the parameters are those of search_jobs().
+
+        Example::
+
+            async for page in inspector.search_pages("status:failed name:mail.*"):
+                print(page.summary)
+        """
+        while True:
+            page = await self.search_jobs(where, limit=limit, after=after, tz=tz)
+            yield page
+            after = page.next
+            if after is None:
+                return
+
+    async def _search(self, where: str, limit: int, after: str | None, tz: tzinfo | None) -> SearchPage:
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        async with self._reads.searches.transaction() as connection:
+            sizes = await self._reads.searches.sizes(on=connection)
+            search = parse_search(where, now=sizes.now, tz=tz)
+            plan = plan_search(search, sizes.estimates)
+            position = START if after is None else read_position(after, plan)
+            reader = PageReader(self._reads.searches, plan, conditions_of(search), sizes)
+            return await reader.read(position, limit, connection)
+
+
+def _default_actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container without a user of this number
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

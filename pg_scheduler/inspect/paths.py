@@ -1,0 +1,277 @@
+"""Choose the indexes that a search reads: a plan of segments, each a range of one index.
+
+A segment is read from its start, in the order of its index, and a position in it is the key of the last row
+that was examined. So a search can stop after any row and continue there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from pg_scheduler.inspect.search.terms import (
+    PriorityTerm,
+    Search,
+    SearchStatus,
+    StatusTerm,
+    TextField,
+    TextTerm,
+    TimeField,
+    TimeSpan,
+    TimeTerm,
+)
+from pg_scheduler.jobs.model import Job, JobPriority
+from pg_scheduler.store.searches import TABLE
+
+__all__ = ["BLOCKED", "CLAIM", "UNSUCCESSFUL", "Key", "Path", "Plan", "Segment", "plan_search"]
+
+CLAIM: Final = "scheduled_jobs_claim"
+BLOCKED: Final = "scheduled_jobs_blocked"
+UNSUCCESSFUL: Final = "scheduled_jobs_unsuccessful"
+
+FIRST_INSTANT: Final = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+Key: TypeAlias = tuple[Any, ...]
+"""The values by which an index is ordered: texts, numbers and instants."""
+
+
+class Path(Enum):
+    """How a segment is read."""
+
+    IDS = "ids"
+    """The primary key, at some ids."""
+    WAITING = "waiting"
+    """The claim index, one priority of it."""
+    BLOCKED = "blocked"
+    """The index of blocked jobs."""
+    UNSUCCESSFUL = "unsuccessful"
+    """The index of finished jobs with an error, backwards."""
+    NEWEST = "newest"
+    """The primary key, backwards: generated ids sort by the time of their creation."""
+
+    @property
+    def key_types(self) -> tuple[type, ...]:
+        """The types of the values of a key."""
+        return _KEY_TYPES[self]
+
+    def key_of(self, job: Job) -> Key:
+        """Return the key of a job."""
+        match self:
+            case Path.WAITING:
+                return job.execution_time, job.job_id
+            case Path.BLOCKED:
+                return job.blocked_on or "", job.priority.db_value, job.execution_time, job.job_id
+            case Path.UNSUCCESSFUL:
+                return job.finished_at or LAST_DAY, job.job_id
+            case _:
+                return (job.job_id,)
+
+
+_KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
+    Path.IDS: (),
+    Path.WAITING: (datetime, str),
+    Path.BLOCKED: (str, int, datetime, str),
+    Path.UNSUCCESSFUL: (datetime, str),
+    Path.NEWEST: (str,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A range of an index.
+
+    Attributes:
+        path: How it is read.
+        start: The key at which it starts; empty for the first one.
+        end: The instant at which it ends; None for no bound.
+        ids: The ids of ``Path.IDS``.
+        priority: The number of the priority of ``Path.WAITING``.
+    """
+
+    path: Path
+    start: Key = ()
+    end: datetime | None = None
+    ids: tuple[str, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a search reads.
+
+    Attributes:
+        segments: The segments, in the order in which they are read.
+        relations: The table or the indexes that the segments are ranges of.
+        missing: The index that would have shortened the search and does not exist; None for none.
+    """
+
+    segments: tuple[Segment, ...]
+    relations: tuple[str, ...] = ()
+    missing: str | None = None
+
+    @property
+    def probed(self) -> frozenset[str]:
+        """The ids that a segment reads before the others."""
+        return frozenset(id_ for segment in self.segments for id_ in segment.ids)
+
+
+class _Kind(Enum):
+    """A kind of jobs that an index contains or does not contain."""
+
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    UNSUCCESSFUL = "unsuccessful"
+
+
+_UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
+
+_KINDS: Final = {
+    SearchStatus.PENDING: {_Kind.WAITING, _Kind.BLOCKED},
+    SearchStatus.DUE: {_Kind.WAITING},
+    SearchStatus.BLOCKED: {_Kind.BLOCKED},
+    SearchStatus.RUNNING: {_Kind.RUNNING},
+    SearchStatus.COMPLETED: {_Kind.COMPLETED},
+    SearchStatus.CANCELLED: {_Kind.CANCELLED},  # only some have an error, so the index does not have them all
+    SearchStatus.FAILED: {_Kind.UNSUCCESSFUL},
+    SearchStatus.EXPIRED: {_Kind.UNSUCCESSFUL},
+}
+
+
+def plan_search(search: Search, indexes: Iterable[str]) -> Plan:
+    """Return what a search reads.
+
+    Args:
+        search: The search.
+        indexes: The indexes of the table that can be used.
+    """
+    ids = _ids(search)
+    if ids is not None:
+        return Plan((Segment(Path.IDS, ids=ids),))
+    kinds = _kinds(search)
+    if not kinds:
+        return Plan(())
+    is_indexed = UNSUCCESSFUL in set(indexes)
+    if not kinds & {_Kind.COMPLETED, _Kind.CANCELLED} and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
+        return _by_indexes(search, kinds)
+    missing = UNSUCCESSFUL if kinds == {_Kind.UNSUCCESSFUL} else None
+    words = _words(search)
+    probe = (Segment(Path.IDS, ids=words),) if words else ()
+    return Plan((*probe, Segment(Path.NEWEST)), (TABLE,), missing)
+
+
+def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
+    segments: list[Segment] = []
+    relations: list[str] = []
+    if kinds & {_Kind.WAITING, _Kind.RUNNING}:
+        due = _hull(search, TimeField.DUE)
+        start = (due.since or FIRST_INSTANT, "")
+        end = _due_before(search, kinds, due)
+        segments += [Segment(Path.WAITING, start, end, (), each) for each in _priorities(search)]
+        relations.append(CLAIM)
+    if _Kind.BLOCKED in kinds:
+        segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
+        relations.append(BLOCKED)
+    if _Kind.UNSUCCESSFUL in kinds:
+        finished = _hull(search, TimeField.FINISHED)
+        segments.append(Segment(Path.UNSUCCESSFUL, (finished.until or LAST_DAY, ""), finished.since))
+        relations.append(UNSUCCESSFUL)
+    words = _words(search)
+    if words:
+        segments.insert(0, Segment(Path.IDS, ids=words))
+    return Plan(tuple(segments), tuple(relations))
+
+
+def _due_before(search: Search, kinds: frozenset[_Kind], due: TimeSpan) -> datetime | None:
+    """Return the instant before which the jobs are due; for running and due jobs, now."""
+    is_due_only = _Kind.WAITING not in kinds or any(
+        isinstance(term, StatusTerm)
+        and not term.is_negated
+        and term.statuses <= {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
+        for term in search.terms
+    )
+    bounds = [due.until] if due.until else []
+    if is_due_only:
+        bounds.append(min(search.now, LAST_DAY) + MICROSECOND)
+    return min(bounds, default=None)
+
+
+def _kinds(search: Search) -> frozenset[_Kind]:
+    """Return the kinds of jobs that can match."""
+    kinds = set(_Kind)
+    for term in search.terms:
+        match term:
+            case StatusTerm(statuses, is_negated=False):
+                kinds &= {kind for status in statuses for kind in _KINDS[status]}
+            case StatusTerm(statuses):
+                kinds -= {
+                    kind for status in statuses - {SearchStatus.DUE} for kind in _certain(status, statuses)
+                }
+            case TextTerm(TextField.LIMIT, is_negated=False):
+                kinds &= {_Kind.BLOCKED}
+            case TextTerm(TextField.WORKER, is_negated=False):
+                kinds -= {_Kind.WAITING, _Kind.BLOCKED}
+            case TimeTerm(TimeField.FINISHED, is_negated=False):
+                kinds -= _UNFINISHED
+    return frozenset(kinds)
+
+
+def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
+    """Return the kinds that have no jobs if a status is excluded."""
+    kinds = _KINDS[status]
+    if kinds == {_Kind.UNSUCCESSFUL} and not {SearchStatus.FAILED, SearchStatus.EXPIRED} <= set(excluded):
+        return set()
+    return kinds
+
+
+def _ids(search: Search) -> tuple[str, ...] | None:
+    """Return the ids that a search names; None if it does not name them all."""
+    for term in search.terms:
+        if isinstance(term, TextTerm) and term.field is TextField.ID and not term.is_negated:
+            literals = [each.literal for each in term.patterns if not each.is_part]
+            if len(literals) == len(term.patterns) and None not in literals:
+                return tuple(each for each in literals if each is not None)
+    return None
+
+
+def _words(search: Search) -> tuple[str, ...]:
+    """Return free text that may be an id, so that an old job is found by it at once."""
+    return tuple(
+        pattern.literal
+        for term in search.terms
+        if isinstance(term, TextTerm) and term.field is TextField.WORDS and not term.is_negated
+        for pattern in term.patterns
+        if pattern.literal is not None
+    )
+
+
+def _priorities(search: Search) -> list[int]:
+    numbers = {priority.db_value for priority in JobPriority}
+    for term in search.terms:
+        if isinstance(term, PriorityTerm):
+            named = {priority.db_value for priority in term.priorities}
+            numbers = numbers - named if term.is_negated else numbers & named
+    return sorted(numbers)
+
+
+def _hull(search: Search, field: TimeField) -> TimeSpan:
+    """Return the span that contains every instant of a field that can match."""
+    since: datetime | None = None
+    until: datetime | None = None
+    for term in search.terms:
+        if isinstance(term, TimeTerm) and term.field is field and not term.is_negated:
+            starts, ends = [each.since for each in term.spans], [each.until for each in term.spans]
+            if None not in starts:
+                first = min(each for each in starts if each is not None)
+                since = first if since is None else max(since, first)
+            if None not in ends:
+                last = max(each for each in ends if each is not None)
+                until = last if until is None else min(until, last)
+    return TimeSpan(since, until)

@@ -1,0 +1,84 @@
+"""Write the position at which a search continues as a text, and read it.
+
+The text is JSON in URL-safe Base64: the rows searched and the jobs found so far, the number of the segment,
+and the key of the last row that was examined.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.inspect.paths import Key, Plan
+
+__all__ = ["START", "Position", "read_position", "write_position"]
+
+MAX_LENGTH: Final = 400_000
+"""Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""
+
+
+_STORABLE: Final = re.compile(r"[^\x00\ud800-\udfff]*")
+
+
+class Position(NamedTuple):
+    """Where a search continues.
+
+    Attributes:
+        segment: The number of the segment.
+        key: The key after which it continues; empty for its start.
+        searched: The rows that were examined so far.
+        found: The jobs that were found so far.
+    """
+
+    segment: int
+    key: Key
+    searched: int
+    found: int
+
+
+START: Final = Position(0, (), 0, 0)
+
+
+def write_position(position: Position) -> str:
+    """Return the text of a position."""
+    key = [each.isoformat() if isinstance(each, datetime) else each for each in position.key]
+    text = json.dumps([position.searched, position.found, position.segment, *key], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def read_position(text: str, plan: Plan) -> Position:
+    """Return the position of a text.
+
+    Raises:
+        ValueError: The text is no position of a search with this plan.
+    """
+    try:
+        if len(text) > MAX_LENGTH:
+            raise ValueError(text[:10])  # noqa: TRY301 - as any other mistake
+        padded = text.encode() + b"=" * (-len(text) % 4)
+        searched, found, segment, *key = json.loads(base64.b64decode(padded, b"-_", validate=True))
+        types = plan.segments[segment].path.key_types
+        if key:
+            key = [_read(value, kind) for value, kind in zip(key, types, strict=True)]
+        if not all(type(each) is int and each >= 0 for each in (searched, found, segment)):
+            raise ValueError(segment)  # noqa: TRY301 - as any other mistake
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise ValueError(
+            f"after= is no position of this search: {text[:100]!r}; pass the next= of one of its pages"
+        ) from None
+    return Position(segment, tuple(key), searched, found)
+
+
+def _read(value: object, kind: type) -> str | int | datetime:
+    if kind is datetime and isinstance(value, str):
+        instant = datetime.fromisoformat(value)
+        if instant.tzinfo is not None:
+            return instant
+    elif (isinstance(value, str) and kind is str and _STORABLE.fullmatch(value)) or (
+        type(value) is int and kind is int and 0 <= value < 2**31
+    ):
+        return value
+    raise TypeError(kind)

@@ -1,0 +1,304 @@
+"""Inspector.search_jobs(): it finds every job once, page by page, and states how far it got."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Job, Scheduler
+from pg_scheduler.inspect import Inspector, SearchError, SearchPage
+from pg_scheduler.inspect.pages import MAX_ROWS, PageReader
+from pg_scheduler.inspect.paths import Path, Plan, Segment
+from pg_scheduler.inspect.positions import START
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.searches import Condition
+from pg_scheduler.store.store import Store
+
+JOBS = 3_000
+FILL = """
+    INSERT INTO scheduled_jobs (
+        job_id, job_name, execution_time, status, priority, worker_id, attempt, finished_at, error_message,
+        blocked_on, task_data
+    )
+    SELECT 'job-' || lpad(n::text, 5, '0'), 'name.' || n % 7, now() + (n - 1500) * interval '1 minute',
+        status, (ARRAY [1, 3, 5, 8])[n % 4 + 1], CASE WHEN status = 'running' THEN 'w1' END,
+        CASE WHEN status = 'pending' THEN 0 ELSE 1 END,
+        CASE WHEN status = ANY ('{completed,failed,expired,cancelled}')
+            THEN now() - (n % 100) * interval '1 minute' END,
+        CASE WHEN status = ANY ('{failed,expired}') THEN 'Error ' || n % 5 END,
+        CASE WHEN status = 'pending' AND n % 12 = 0 THEN 'limit:stripe:' || n % 5 END,
+        jsonb_build_object('kwargs', jsonb_build_object('n', n))
+    FROM generate_series(1, $1) AS n,
+        LATERAL (
+            SELECT (ARRAY ['pending', 'running', 'completed', 'failed', 'expired', 'cancelled'])[n % 6 + 1]
+        ) AS each (status)
+"""
+
+
+@pytest.fixture
+async def inspector(pool: asyncpg.Pool) -> Inspector:
+    return Inspector(pool, actor="ada")
+
+
+async def fill(pool: asyncpg.Pool, jobs: int = JOBS) -> None:
+    await pool.execute(FILL, jobs)
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+
+
+async def read_all(inspector: Inspector, where: str, limit: int) -> tuple[list[Job], SearchPage]:
+    jobs: list[Job] = []
+    page: SearchPage | None = None
+    async for page in inspector.search_pages(where, limit=limit, tz=UTC):
+        assert len(page.items) <= limit
+        jobs += page.items
+        assert page.found == len(jobs)
+    assert page is not None
+    return jobs, page
+
+
+WHERE = {
+    "": "true",
+    "status:failed": "status = 'failed'",
+    "status:failed,expired": "error_message IS NOT NULL",
+    "status:cancelled": "status = 'cancelled'",
+    "status:running": "status = 'running' AND execution_time <= now()",
+    "status:pending": "status = 'pending'",
+    "status:pending,expired": "status = ANY ('{pending,expired}')",
+    "status:due": "status = 'pending' AND blocked_on IS NULL AND execution_time <= now()",
+    "status:blocked": "blocked_on IS NOT NULL",
+    "limit:stripe:3": "blocked_on = 'limit:stripe:3'",
+    "status:pending -status:blocked": "status = 'pending' AND blocked_on IS NULL",
+    "status:pending priority:high,low": "status = 'pending' AND priority = ANY ('{3,8}')",
+    "status:pending -priority:high": "status = 'pending' AND priority <> 3",
+    "status:pending due:<now": "status = 'pending' AND execution_time < now()",
+    "status:pending due:+1h..+2h,>+9h": "status = 'pending' AND (execution_time >= now() + interval '9 h'"
+    " OR execution_time >= now() + interval '1 h' AND execution_time < now() + interval '2 h')",
+    "status:failed finished:>-30m": "status = 'failed' AND finished_at >= now() - interval '30 minutes'",
+    "status:failed finished:-1h..-30m": "status = 'failed' AND finished_at >= now() - interval '1 hour'"
+    " AND finished_at < now() - interval '30 minutes'",
+    "-status:completed,cancelled": "status <> ALL ('{completed,cancelled}')",
+    "-status:failed": "status <> 'failed'",
+    "-status:due": "NOT (status = 'pending' AND blocked_on IS NULL AND execution_time <= now())",
+    "name:name.3": "job_name = 'name.3'",
+    "status:failed,pending name:name.3": "job_name = 'name.3' AND status = ANY ('{failed,pending}')",
+    "worker:w1": "worker_id = 'w1'",
+    "arg.n:77": "task_data #>> '{kwargs,n}' = '77'",
+    "id:job-00003,job-00005,nothing": "job_id = ANY ('{job-00003,job-00005}')",
+    "id:job-00003,job-00005 status:failed": "job_id = 'job-00003'",
+    "id:job-0000*": "job_id LIKE 'job-0000%'",
+    "job-00003": "job_id = 'job-00003'",
+    "job-0000": "job_id LIKE 'job-0000%'",
+    "job-00004 status:expired": "job_id = 'job-00004'",
+    "-job-0": "false",
+    "status:failed status:pending": "false",
+    "-status:pending,running,completed,failed,cancelled,expired": "false",
+}
+
+
+@pytest.mark.parametrize("limit", [7, 1000])
+async def test_search_finds_every_job_once(
+    limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.pages.FIRST_ROWS", 40)
+    await fill(pool, 600 if limit == 7 else JOBS)
+    async with pool.acquire() as connection, connection.transaction():
+        for where, condition in WHERE.items():
+            expected = await connection.fetch(f"SELECT job_id FROM scheduled_jobs WHERE {condition}")
+            jobs, page = await read_all(inspector, where, limit)
+            ids = [job.job_id for job in jobs]
+            assert len(set(ids)) == len(ids), where
+            if "-1h" not in where and "+" not in where and "-30m" not in where:  # the clock goes on
+                assert set(ids) == {row[0] for row in expected}, where
+            assert (page.is_complete, page.next, page.total_estimate) == (True, None, page.searched)
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ("", lambda job: job.job_id),
+        ("status:failed", lambda job: (job.finished_at, job.job_id)),
+    ],
+)
+async def test_search_returns_the_newest_jobs_first(
+    where: str, key: Any, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool)
+    jobs = (await inspector.search_jobs(where)).items
+    assert len(jobs) == 50
+    assert list(jobs) == sorted(jobs, key=key, reverse=True)
+
+
+async def test_search_returns_waiting_jobs_in_the_order_of_their_start(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool)
+    jobs, _ = await read_all(inspector, "status:pending -status:blocked", 100)
+    assert jobs == sorted(jobs, key=lambda job: (job.priority.db_value, job.execution_time, job.job_id))
+
+
+async def test_page_states_how_far_the_search_got(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool)
+    page = await inspector.search_jobs("arg.n:77", limit=1)
+    assert page.is_complete
+    assert page.summary == "searched all of 3,000 jobs, 1 found"
+    page = await inspector.search_jobs("", limit=10)
+    assert page.summary == "searched 10 of about 3,000 jobs, 10 found"
+    page = await inspector.search_jobs("", limit=10, after=page.next)
+    assert page.summary == "searched 20 of about 3,000 jobs, 20 found"
+    page = await inspector.search_jobs("status:failed", limit=10)
+    assert page.summary == "searched 20 of about 1,000 jobs, 10 found"
+
+
+async def test_page_examines_20000_jobs_at_most_and_the_next_one_continues(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.pages.MAX_SECONDS", 60.0)
+    await fill(pool, 45_000)
+    pages = [page async for page in inspector.search_pages("arg.n:1")]
+    assert [page.searched for page in pages] == [MAX_ROWS, 2 * MAX_ROWS, 45_000]
+    assert [page.found for page in pages] == [0, 0, 1]
+    assert pages[0].summary == "searched 20,000 of about 45 k jobs, 0 found"
+    page = await inspector.search_jobs("arg.n:1,2", limit=2, exhaustive=True)
+    assert [job.job_id for job in page.items] == ["job-00002", "job-00001"]
+    assert page.searched == 45_000
+
+
+async def test_page_examines_no_further_rows_after_its_time(pool: asyncpg.Pool) -> None:
+    await fill(pool)
+    store = Store(Connections(pool))
+    times = iter([0.0, 0.2, 0.26])
+    nothing = [Condition("name", [["nothing"], []])]
+    async with store.searches.transaction() as connection:
+        sizes = await store.searches.sizes(on=connection)
+        plan = Plan((Segment(Path.NEWEST),), ("scheduled_jobs",))
+        reader = PageReader(store.searches, plan, nothing, sizes, clock=lambda: next(times))
+        page = await reader.read(START, 10, connection)
+    assert (page.searched, page.is_complete) == (250 + 500, False)
+
+
+async def test_search_states_that_the_index_is_missing(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 60)
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    page = await inspector.search_jobs("status:failed")
+    assert len(page.items) == 10
+    assert page.missing_index == "scheduled_jobs_unsuccessful"
+    assert page.summary == (
+        "searched all of 60 jobs, 10 found; the index scheduled_jobs_unsuccessful is missing"
+    )
+
+
+async def test_search_of_a_table_that_was_never_analyzed_has_no_estimate(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await pool.execute(FILL, 60)
+    page = await inspector.search_jobs("", limit=1)
+    assert page.total_estimate is None
+    assert page.summary == "searched 1 of an unknown number of jobs, 1 found"
+
+
+async def test_search_finds_jobs_next_to_rows_outside_of_the_calendar(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 60)
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = 'infinity' WHERE job_id = 'job-00003'")
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = '-infinity' WHERE job_id = 'job-00009'")
+    await pool.execute("UPDATE scheduled_jobs SET execution_time = '20000-01-01' WHERE job_id = 'job-00006'")
+    assert len((await read_all(inspector, "status:failed", 3))[0]) == 8
+    assert len((await read_all(inspector, "status:pending", 3))[0]) == 9
+    assert len((await read_all(inspector, "", 3))[0]) == 60
+
+
+def typed(*values: object) -> tuple[object, ...]:
+    return values
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "",
+        "x",
+        "!",
+        "ü",
+        "A" * 500_000,
+        *(
+            urlsafe_b64encode(json.dumps(value).encode()).decode()
+            for value in typed(
+                {},
+                [],
+                [0, 0],
+                [0, 0, 9],
+                [-1, 0, 0],
+                [0, 0, -1],
+                [True, 0, 0],
+                [0, 0, 0, 7],
+                [0, 0, 0, "a", "b"],
+                [0, 0, 0, "a\x00"],
+                [0, 0, 0, "\ud800"],
+            )
+        ),
+    ],
+)
+async def test_search_rejects_a_position_that_is_none(after: str, inspector: Inspector) -> None:
+    with pytest.raises(ValueError, match=r"after= is no position of this search"):
+        await inspector.search_jobs("", after=after)
+
+
+@pytest.mark.parametrize("key", [["2026-11-21", "a"], ["x", "a"], [1, "a"], ["2026-11-21T00:00:00+00:00", 1]])
+async def test_search_rejects_a_position_of_other_values(key: list[object], inspector: Inspector) -> None:
+    after = urlsafe_b64encode(json.dumps([0, 0, 0, *key]).encode()).decode()
+    with pytest.raises(ValueError, match=r"after= is no position of this search"):
+        await inspector.search_jobs("status:failed", after=after)
+
+
+async def test_search_rejects_mistakes(inspector: Inspector) -> None:
+    with pytest.raises(SearchError, match="unknown field"):
+        await inspector.search_jobs("stauts:failed")
+    with pytest.raises(SearchError, match="has no time zone"):
+        await inspector.search_jobs("due:today")
+    for limit in (0, 1001):
+        with pytest.raises(ValueError, match="limit"):
+            await inspector.search_jobs("", limit=limit)
+    assert (await inspector.search_jobs("due:today", tz=timezone(timedelta(hours=1)))).is_complete
+
+
+async def test_get_jobs_returns_those_that_exist(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 6)
+    found = await inspector.get_jobs(["job-00001", "job-00002", "nothing"])
+    assert set(found) == {"job-00001", "job-00002"}
+    assert await inspector.get_job("job-00001") == found["job-00001"]
+    assert await inspector.get_job("nothing") is None
+    with pytest.raises(ValueError, match="at most 500 ids, not 501"):
+        await inspector.get_jobs(map(str, range(501)))
+
+
+async def test_inspector_reads_the_tables_of_a_scheduler(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool, schema="other")
+    await scheduler.initialize_db()
+    await scheduler.schedule_job("name", datetime.now(UTC), {}, job_id="a")
+    assert [job.job_id for job in (await Inspector(scheduler).search_jobs("")).items] == ["a"]
+    assert [job.job_id for job in (await Inspector(pool, schema="other").search_jobs("")).items] == ["a"]
+    assert (await Inspector(pool).search_jobs("")).items == ()
+    with_reads = Inspector(scheduler, read_pool=pool)
+    assert len((await with_reads.search_jobs("")).items) == 1
+
+
+async def test_inspector_names_the_actor(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Inspector(pool, actor="ada").actor == "ada"
+    monkeypatch.setenv("LOGNAME", "grace")
+    assert Inspector(pool).actor.startswith("grace@")
+
+    def fails() -> str:
+        raise KeyError("no user of this number")
+
+    monkeypatch.setattr("getpass.getuser", fails)
+    assert Inspector(pool).actor.startswith("unknown@")
+
+
+async def test_inspector_rejects_a_dsn_without_showing_it() -> None:
+    with pytest.raises(TypeError, match=r"^source must be an asyncpg\.Pool or a Scheduler, not str$"):
+        Inspector("postgresql://user:secret@host/db")  # type: ignore[arg-type]
