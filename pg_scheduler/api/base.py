@@ -39,6 +39,11 @@ class SchedulerParts:
     def _runtime(self) -> Runtime | None:
         return self._life.runtime
 
+    @property
+    def _actor(self) -> str:
+        """Who makes the changes of this Scheduler, for people."""
+        return self._config.identity or self._life.worker_id
+
     def _running(self) -> Runtime:
         self._store.connections.check_loop()
         if self._runtime is None:

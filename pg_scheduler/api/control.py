@@ -27,7 +27,7 @@ class ControlMethods(SchedulerParts):
         Returns:
             True if the job was pending or running, False if it has finished or does not exist.
         """
-        change = await self._store.jobs.cancel(check_job_id(job_id))
+        change = await self._store.jobs.cancel(check_job_id(job_id), self._reason("cancelled"))
         await self._notify_owner(change.worker_id)
         # A worker that runs the job publishes the event itself.
         if change.changed and change.worker_id is None:
@@ -82,7 +82,7 @@ class ControlMethods(SchedulerParts):
             )
         cancelled, after = 0, None
         while True:
-            jobs, after = await self._store.jobs.cancel_next(after, filters)
+            jobs, after = await self._store.jobs.cancel_next(after, filters, self._reason("cancelled"))
             cancelled += len(jobs)
             for worker in {job.worker_id for job in jobs}:
                 await self._notify_owner(worker)
@@ -131,11 +131,16 @@ class ControlMethods(SchedulerParts):
                 ValueError.
         """
         new = JobStatus.parse(status)
-        change = await self._store.jobs.set_status(check_job_id(job_id), new, self._config.lease_seconds)
+        change = await self._store.jobs.set_status(
+            check_job_id(job_id), new, self._config.lease_seconds, self._reason(f"set to {new.value}")
+        )
         await self._notify_owner(change.worker_id)
         if new is JobStatus.PENDING:
             await self._outbox.notify_due(datetime.now(UTC))
         return change.changed
+
+    def _reason(self, change: str) -> str:
+        return f"{change} by {self._actor}"
 
     async def _notify_owner(self, worker_id: str | None) -> None:
         if worker_id is None:

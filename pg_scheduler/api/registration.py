@@ -33,7 +33,7 @@ class RegistrationMethods(SchedulerParts):
             self._store,
             self._events,
             self._config.misfire_grace_time,
-            lambda: self._config.identity or self._life.worker_id,
+            lambda: self._actor,
             self._tasks_changed,
         )
 

@@ -10,6 +10,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.events import Event
+from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts, JobStatus
 from pg_scheduler.jobs.page import Page
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, GeneratedIdJob, NewJob
@@ -30,6 +31,8 @@ MAX_EXAMINED_ROWS: Final = 20_000
 
 MAX_CANCELLED_JOBS: Final = 1000
 """Jobs that one statement cancels at most."""
+
+SET_BY_CALLER: Final = "status set by a caller"
 
 
 class JobRepository:
@@ -184,9 +187,9 @@ class JobRepository:
 
     # -- change ----------------------------------------------------------------------------------------
 
-    async def cancel(self, job_id: str) -> StatusChange:
-        """Cancel a pending or running job."""
-        return await self._change("cancel_job", job_id, self._statements.now)
+    async def cancel(self, job_id: str, reason: str = BY_CALLER) -> StatusChange:
+        """Cancel a pending or running job, for a reason that its row states."""
+        return await self._change("cancel_job", job_id, self._statements.now, reason)
 
     async def retry(self, job_id: str) -> bool:
         """Make a finished job due now and reset its retries and crashes; return False if there is none.
@@ -197,13 +200,17 @@ class JobRepository:
         fetch, now = self._statements.fetch, self._statements.now
         return bool(await self._unique_keys.restart(job_id, lambda: fetch("retry_job", job_id, now)))
 
-    async def set_status(self, job_id: str, status: JobStatus, lease_s: float) -> StatusChange:
+    async def set_status(
+        self, job_id: str, status: JobStatus, lease_s: float, reason: str = SET_BY_CALLER
+    ) -> StatusChange:
         """Set a status manually; ``running`` reserves the job for one lease.
+
+        A job that ends without success and has no error gets the reason.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key.
         """
-        args = status.value, lease_s, self._statements.now
+        args = status.value, lease_s, self._statements.now, reason
         return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
 
     async def _change(self, name: str, job_id: str, *args: object) -> StatusChange:
@@ -222,13 +229,14 @@ class JobRepository:
         return StatusChange(True, rows[0]["worker_id"], rows[0]["job_name"], rows[0]["attempt"])
 
     async def cancel_next(
-        self, after: str | None, filters: JobFilters
+        self, after: str | None, filters: JobFilters, reason: str = BY_CALLER
     ) -> tuple[list[CancelledJob], str | None]:
         """Cancel the matching pending and running jobs among the next rows.
 
         Args:
             after: The id after which the rows begin; None for the first ones.
             filters: The jobs to cancel.
+            reason: The reason that the rows state.
 
         Returns:
             The cancelled jobs, and the id after which to continue; None at the end.
@@ -241,12 +249,12 @@ class JobRepository:
         if not ids:
             return [], end
         now, run = self._statements.now, self._statements.fetch_retrying
-        rows = await run("cancel_jobs", ids, now, False, *filters)
+        rows = await run("cancel_jobs", ids, now, reason, *filters, False)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
             async def cancel(connection: Connection) -> tuple[list[asyncpg.Record], list[Event]]:
                 changed = await self._statements.fetch(
-                    "cancel_jobs", refused, now, True, *filters, on=connection
+                    "cancel_jobs", refused, now, reason, *filters, True, on=connection
                 )
                 ended = [row["job_id"] for row in changed]
                 return changed, await self._consequences.run(ended, connection)

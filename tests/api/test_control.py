@@ -37,6 +37,21 @@ async def test_cancel_job_cancels_a_pending_job(scheduler: Scheduler) -> None:
     assert await scheduler.cancel_job(job_id) is False
 
 
+async def test_job_states_who_cancelled_it_or_set_its_status(make: Make) -> None:
+    scheduler = make(identity="billing-api")
+    for job_id in ("one", "many", "set"):
+        await scheduler.schedule(work, execution_time=now() + HOUR, job_id=job_id)
+    await scheduler.cancel_job("one")
+    await scheduler.update_job_status("set", "failed")
+    await scheduler.cancel_jobs(status="pending")
+    jobs = {job.job_id: job.error_message for job in await scheduler.list_jobs()}
+    assert jobs == {
+        "one": "cancelled by billing-api",
+        "many": "cancelled by billing-api",
+        "set": "set to failed by billing-api",
+    }
+
+
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled", "expired"])
 async def test_cancel_job_leaves_a_finished_job_unchanged(make: Make, status: str) -> None:
     scheduler = make()

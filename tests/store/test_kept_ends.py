@@ -22,7 +22,7 @@ from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import JobFilters
 from tests.support.dependencies import add, child
-from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, running, worker
+from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 
 KEPT = Extras(options='{"keep_result": 60}')
 HOUR = timedelta(hours=1)
@@ -122,6 +122,54 @@ async def test_result_of_a_job_that_ends_without_a_value_outlives_its_row(
     )
     assert (kept.error.message if kept.error else None) == job.error_message
     assert kept.expires_at == clock.now + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_job_that_ends_without_success_states_why(
+    store: Store, pool: Pool, clock: FakeClock, end: str
+) -> None:
+    """So it is in the index of unsuccessful jobs."""
+    await store.jobs.insert([new_job("a", misfire_grace_time=5)])
+    await ENDS[end](store, clock)
+    assert (
+        await pool.fetchval(
+            "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NOT NULL AND error_message <> ''"
+        )
+        == 1
+    )
+
+
+async def test_job_that_a_claim_found_expired_states_why_if_the_worker_dies_then(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await store.workers.register(worker("w1"), LEASE)
+    await store.jobs.insert([new_job("a", misfire_grace_time=5), new_job("b", misfire_grace_time=5)])
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no' WHERE job_id = 'b'")
+    clock.advance(10 * SECOND)
+    found = await store.claims.exchange("w1", [NAME], 5)
+    assert len(found.expired) == 2
+    assert await column(pool, "error_message") == {
+        "a": "not started within its misfire grace time",
+        "b": "ValueError: no",
+    }
+    await store.claims.explain_expiry("w1", [NAME], found.expired)
+    texts = await column(pool, "error_message")
+    assert "misfire grace time" not in str(texts["a"])
+    assert "error of the last attempt" not in str(texts["a"])
+    assert str(texts["b"]).endswith("; error of the last attempt: ValueError: no")
+
+
+async def test_cancelled_job_keeps_the_error_of_its_last_attempt(store: Store, pool: Pool) -> None:
+    await store.jobs.insert([new_job("a"), new_job("b"), new_job("c")])
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no' WHERE job_id <> 'c'")
+    await store.jobs.cancel("a", "cancelled by me")
+    await store.jobs.set_status("b", JobStatus.CANCELLED, LEASE, "set to cancelled by me")
+    await store.jobs.set_status("c", JobStatus.CANCELLED, LEASE, "set to cancelled by me")
+    assert await column(pool, "error_message") == {
+        "a": "cancelled by me; error of the last attempt: ValueError: no",
+        "b": "ValueError: no",
+        "c": "set to cancelled by me",
+    }
 
 
 async def test_result_of_a_job_whose_parent_failed_outlives_its_row(store: Store, pool: Pool) -> None:

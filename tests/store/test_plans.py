@@ -74,7 +74,7 @@ TYPES = {
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
     "find_unfinished": "text, bigint, bigint, " + FILTER_TYPES,
-    "cancel_jobs": "text[], timestamptz, bool, " + FILTER_TYPES,
+    "cancel_jobs": f"text[], timestamptz, text, {FILTER_TYPES}, bool",
     "find_conflicts": "text[], text[]",
     "lock_key_holders": "text[]",
     "find_key_holder": "text",
@@ -136,7 +136,7 @@ VALUES = {
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
     "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
     "find_unfinished": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
-    "cancel_jobs": f"{IDS}, {INSTANT}, true, NULL, NULL, NULL, NULL, NULL, NULL",
+    "cancel_jobs": f"{IDS}, {INSTANT}, 'reason', NULL, NULL, NULL, NULL, NULL, NULL, true",
     "find_conflicts": f"{IDS}, {IDS}",
     "lock_key_holders": IDS,
     "find_key_holder": "'held-001'",
@@ -376,13 +376,19 @@ async def test_indexes_contain_no_column_that_a_claim_changes(pool: Pool) -> Non
     rows = await pool.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'scheduled_jobs'")
     indexes = sorted(row[0].partition(" USING btree ")[2] for row in rows)
     order = 'priority, execution_time, job_id COLLATE "C"'
-    assert indexes == [
-        f"(blocked_on, {order}) WHERE (blocked_on IS NOT NULL)",
-        "(job_id)",
-        "(job_id) WHERE ((finished_at IS NOT NULL) AND (on_end IS NOT NULL))",
-        f"({order}) WHERE ((finished_at IS NULL) AND (blocked_on IS NULL))",
-        "(unique_key) WHERE ((unique_key IS NOT NULL) AND (finished_at IS NULL))",
-    ]
+    assert indexes == sorted(
+        [
+            f"(blocked_on, {order}) WHERE (blocked_on IS NOT NULL)",
+            "(job_id)",
+            "(job_id) WHERE ((finished_at IS NOT NULL) AND (on_end IS NOT NULL))",
+            f"({order}) WHERE ((finished_at IS NULL) AND (blocked_on IS NULL))",
+            (
+                '(finished_at, job_id COLLATE "C")'
+                " WHERE ((finished_at IS NOT NULL) AND (error_message IS NOT NULL))"
+            ),
+            "(unique_key) WHERE ((unique_key IS NOT NULL) AND (finished_at IS NULL))",
+        ]
+    )
 
 
 async def test_jobs_table_has_its_storage_settings(pool: Pool) -> None:

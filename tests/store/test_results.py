@@ -204,7 +204,8 @@ async def test_settle_writes_the_other_outcomes_when_one_is_refused(store: Store
         "2": "cancelled",
         "3": "failed",
     }
-    assert await column(pool, "error_message") == {"0": None, "1": None, "2": None, "3": "no"}
+    by_caller = "cancelled by a caller"
+    assert await column(pool, "error_message") == {"0": None, "1": by_caller, "2": by_caller, "3": "no"}
 
 
 @pytest.mark.parametrize("late", [CompleteOutcome(), FailOutcome("late")])

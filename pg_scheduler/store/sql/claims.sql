@@ -82,6 +82,8 @@ claimed AS (
     UPDATE {schema}scheduled_jobs SET
         status         = CASE WHEN expires_at < coalesce($4, now()) THEN 'expired' ELSE 'running' END,
         finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
+        error_message  = CASE WHEN expires_at < coalesce($4, now())
+            THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
         attempt        = attempt % 2147483647 + 1,
         worker_id      = $1,
         started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at

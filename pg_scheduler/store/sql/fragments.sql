@@ -161,15 +161,16 @@ CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id'
 CASE WHEN jsonb_typeof(on_end) = 'object'
         THEN on_end - 'replacement' <> jsonb_build_object() ELSE false END
 
--- The values of a cancelled job, at $2.
+-- The values of a cancelled job, at $2 and for the reason $3.
 
 -- fragment: cancelled_values
-status      = 'cancelled',
-    finished_at = coalesce($2, now()),
-    lease_until = NULL,
-    blocked_on  = NULL,
-    on_end      = {kept_on_end},
-    errors      = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
+status        = 'cancelled',
+    finished_at   = coalesce($2, now()),
+    error_message = concat_ws('; ', $3::text, 'error of the last attempt: ' || job.error_message),
+    lease_until   = NULL,
+    blocked_on    = NULL,
+    on_end        = {kept_on_end},
+    errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
@@ -243,8 +244,13 @@ concat_ws(
             ELSE format('worker %s, which has registered its function, had no free slot, was blocked, '
                 'or could not reach the database', $1::text)
         END,
-        'error of the last attempt: ' || error_message
+        'error of the last attempt: ' || CASE WHEN error_message <> {unexplained_expiry} THEN error_message END
     )
+
+-- The reason of a job that a claim found expired, until explain_expiry has written more.
+
+-- fragment: unexplained_expiry
+'not started within its misfire grace time'
 
 -- The history of a job's attempts without those that a new entry displaces, and the part of a new entry that is in
 -- the row. A value written by hand that is no array becomes an element.

@@ -2,7 +2,7 @@
 -- route: pool
 -- Cancel a pending or running job and drop its replacement; return the worker to notify.
 --
--- Where its end has consequences, it is cancelled only if $3, in a transaction that applies them. SELECT ... FOR
+-- Where its end has consequences, it is cancelled only if $4, in a transaction that applies them. SELECT ... FOR
 -- UPDATE first: RETURNING would show the new row.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
@@ -14,7 +14,7 @@ changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         {cancelled_values}
     FROM old
-    WHERE job.job_id = old.job_id AND ($3::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = old.job_id AND ($4::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, job.job_name, job.attempt
 )
 SELECT changed.job_id IS NOT NULL AS changed,
@@ -27,7 +27,8 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Set a status by hand, and return the worker that runs the job, to be notified of the loss.
 --
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
--- Where the end of the job has consequences, it is changed only if $5, as in cancel_job.
+-- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
+-- that ends without success and without an error gets the reason $5.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
@@ -50,6 +51,8 @@ changed AS (
             THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
                 + make_interval(secs => job.misfire_grace_time)
             ELSE job.expires_at END,
+        error_message  = CASE WHEN $2 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
+            THEN coalesce(job.error_message, $5) ELSE job.error_message END,
         blocked_on     = NULL,
         on_end         = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN {kept_on_end}
             WHEN jsonb_typeof(job.on_end) = 'object'
@@ -58,7 +61,7 @@ changed AS (
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
-    WHERE job.job_id = old.job_id AND ($5::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, job.job_name, job.attempt
 )
 SELECT changed.job_id IS NOT NULL AS changed,
@@ -167,7 +170,7 @@ changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         {cancelled_values}
     FROM old
-    WHERE job.job_id = old.job_id AND ($3::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = old.job_id AND ($10::boolean OR NOT old.has_consequences)
     RETURNING job.job_id, job.job_name, job.attempt
 )
 SELECT old.job_id, changed.job_id IS NOT NULL AS changed, changed.job_name, changed.attempt,

@@ -184,7 +184,7 @@ class Planner(Service):
 
     async def _cancel(self, job_id: str) -> None:
         """Cancel the job that a new one replaces. If the planner dies before, the new one waits for it."""
-        change = await self._store.jobs.cancel(job_id)
+        change = await self._store.jobs.cancel(job_id, BY_SCHEDULE)
         if change.worker_id is not None:  # it publishes the event
             await self._outbox.notify_worker(change.worker_id)
         elif change.changed:
