@@ -11,12 +11,17 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.inspect.collect import collect_facts
+from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.pages import PageReader
 from pg_scheduler.inspect.paths import plan_search
 from pg_scheduler.inspect.positions import START, read_position
+from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_job_id, check_text
 from pg_scheduler.scheduler import Scheduler
@@ -62,6 +67,7 @@ class Inspector:
         read_pool: asyncpg.Pool | None = None,
         actor: str | None = None,
     ) -> None:
+        self._scheduler = source if isinstance(source, Scheduler) else None
         if isinstance(source, Scheduler):
             self._store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
             schema = source._config.schema  # noqa: SLF001
@@ -95,6 +101,31 @@ class Inspector:
         if len(ids) > MAX_IDS:
             raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
         return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}
+
+    async def explain_job(self, job_id: str) -> Explanation:
+        """Return why a job runs, waits or has ended, with remedies and an estimate of its start.
+
+        The facts are read one after the other, so they can differ by milliseconds.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+
+        Example::
+
+            await scheduler.schedule_job("mail.send", datetime.now(UTC), {}, job_id="mail:9")
+            for reason in (await inspector.explain_job("mail:9")).reasons:
+                print(reason.code, reason.text, reason.remedy)
+        """
+        facts = await collect_facts(self._reads, check_job_id(job_id), self._limits())
+        if facts is None:
+            raise JobNotFoundError(job_id)
+        return explain(facts)
+
+    def _limits(self) -> LimitBook:
+        if self._scheduler is None:
+            return LimitBook(())
+        tasks = self._scheduler._tasks.limited().values()  # noqa: SLF001
+        return LimitBook({task.name: task.limits for task in tasks}.items())
 
     async def search_jobs(
         self,

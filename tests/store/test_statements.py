@@ -299,6 +299,14 @@ async def use_path(store: Store) -> object:
         assert (await store.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
         assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await store.searches.sizes(on=connection)).now == NOW
+    inspected = await store.inspections.job("b")
+    assert inspected is not None
+    assert (inspected.task, inspected.now) == (NAME, NOW)
+    assert (await store.inspections.queue(inspected.job)).ahead == 3
+    assert await store.inspections.locks("b") == []
+    assert await store.inspections.workers() == []
+    assert await store.inspections.limit_use("limit:a:") == (0, 0)
+    assert await store.inspections.parents("n") == [("a", "pending")]
     await store.workers.register(worker(), LEASE)
     assert await due_in(store, [NAME]) == 0
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}

@@ -1,0 +1,116 @@
+"""Collect the facts of an explanation: only those that the status of the job calls for."""
+
+from __future__ import annotations
+
+from pg_scheduler.inspect.facts import (
+    Facts,
+    LimitUse,
+    LockHolder,
+    ParentJob,
+    QueuePosition,
+    ScheduleState,
+    WorkerState,
+)
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
+from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.store.inspections import InspectedWorker, LockRow
+from pg_scheduler.store.store import Store
+
+__all__ = ["collect_facts"]
+
+
+async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts | None:
+    """Return the facts about a job, or None if it does not exist.
+
+    Args:
+        store: The tables.
+        job_id: The id of the job.
+        limits: The limits that this process declares; empty without a Scheduler.
+    """
+    found = await store.inspections.job(job_id)
+    if found is None:
+        return None
+    job = found.job
+    if job.status is JobStatus.COMPLETED:
+        return Facts(job=job, task=found.task, now=found.now)
+    is_pending = job.status is JobStatus.PENDING
+    is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
+    is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    locks = await store.inspections.locks(job_id) if is_due else []
+    return Facts(
+        job=job,
+        task=found.task,
+        now=found.now,
+        workers=[]
+        if job.status.is_finished
+        else [_state(each) for each in await store.inspections.workers()],
+        pause=await _pause(store, found.task) if is_pending else None,
+        limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
+        parents=await _parents(store, job) if is_pending else (),
+        schedule=await _schedule(store, job),
+        queue=QueuePosition(**(await store.inspections.queue(job))._asdict()) if is_due else None,
+        row_lock=_holder(locks, "row"),
+        advisory_lock=_holder(locks, "advisory"),
+        standby_lag_s=found.standby_lag_s,
+    )
+
+
+def _state(worker: InspectedWorker) -> WorkerState:
+    blocked_s, job_id = worker.health.get("loop_blocked_s"), worker.health.get("blocking_job_id")
+    return WorkerState(
+        worker_id=worker.worker_id,
+        hostname=worker.hostname,
+        slots=worker.slots,
+        running_jobs=worker.running_jobs,
+        is_alive=worker.is_alive,
+        claims_jobs=worker.claims_jobs,
+        is_draining=worker.is_draining,
+        names=worker.names,
+        lease_until=worker.lease_until,
+        reclaim_at=worker.reclaim_at,
+        loop_blocked_s=float(blocked_s) if isinstance(blocked_s, int | float) else None,
+        blocking_job_id=job_id if isinstance(job_id, str) else None,
+    )
+
+
+async def _pause(store: Store, task: str) -> Pause | None:
+    return next((pause for pause in await store.pauses.paused() if pause.name == task), None)
+
+
+async def _limit(store: Store, blocked_on: str, limits: LimitBook) -> LimitUse:
+    running, starts = await store.inspections.limit_use(blocked_on)
+    rows = [row for option in limits.options(blocked_on) for row in option]
+    name, _, key = blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    return LimitUse(
+        name=name,
+        key=key,
+        running=running,
+        starts=starts,
+        max_running=min((row.max_running for row in rows if row.max_running is not None), default=None),
+        max_starts=min((row.max_starts for row in rows if row.max_starts is not None), default=None),
+    )
+
+
+async def _parents(store: Store, job: Job) -> list[ParentJob]:
+    if job.blocked_on is None or job.blocked_on.startswith(BLOCKED_BY_LIMIT):
+        return []
+    return [ParentJob(*each) for each in await store.inspections.parents(job.job_id)]
+
+
+async def _schedule(store: Store, job: Job) -> ScheduleState | None:
+    if job.schedule_id is None:
+        return None
+    row = await store.schedules.get(job.schedule_id)
+    if row is None:
+        return ScheduleState(schedule_id=job.schedule_id, exists=False)
+    return ScheduleState(schedule_id=job.schedule_id, paused_at=row.paused_at, note=row.note)
+
+
+def _holder(locks: list[LockRow], kind: str) -> LockHolder | None:
+    for lock in locks:
+        if lock.kind == kind:
+            return LockHolder(
+                pid=lock.pid, application=lock.application, since=lock.since, statement=lock.statement
+            )
+    return None

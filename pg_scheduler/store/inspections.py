@@ -1,0 +1,141 @@
+"""Read what people ask about jobs, workers and limits, a bounded number of rows at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.store.records import job_from
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["InspectedJob", "InspectedWorker", "InspectionRepository", "LockRow", "QueueRow"]
+
+MAX_WORKERS: Final = 500
+MAX_QUEUE_ROWS: Final = 20_000
+MAX_STARTS: Final = 10_000
+MAX_PARENTS: Final = 100
+
+MIN_LOCK_S: Final = 1.0
+"""Seconds for which a row has been locked that explain a delay: claims and heartbeats take milliseconds."""
+
+
+class InspectedJob(NamedTuple):
+    """A job, and what its row does not contain.
+
+    Attributes:
+        job: The job.
+        task: The name that a worker must claim for it.
+        now: The time of the database.
+        standby_lag_s: How old the data of a standby is; None on a primary.
+    """
+
+    job: Job
+    task: str
+    now: datetime
+    standby_lag_s: float | None
+
+
+class LockRow(NamedTuple):
+    """A session that holds a lock of a job: of its ``row``, or its ``advisory`` lock."""
+
+    kind: str
+    pid: int
+    application: str
+    since: datetime | None
+    statement: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedWorker:
+    """A worker, what it claims and what it reports.
+
+    Attributes:
+        names: The names that it claims; None if it does not report them.
+        health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
+            is blocked. Empty if it reports nothing.
+        reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
+    """
+
+    worker_id: str
+    hostname: str
+    slots: int
+    running_jobs: int
+    is_alive: bool
+    claims_jobs: bool
+    is_draining: bool
+    names: frozenset[str] | None
+    health: dict[str, Any]
+    lease_until: datetime
+    reclaim_at: datetime | None
+
+
+class QueueRow(NamedTuple):
+    """The number of due jobs that start before a job, and of those that have a higher priority."""
+
+    ahead: int
+    outranked_by: int
+    is_capped: bool
+
+
+class InspectionRepository:
+    """The statements that only people need.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def job(self, job_id: str) -> InspectedJob | None:
+        """Return a job with the facts of its row, or None if it does not exist."""
+        rows = await self._statements.fetch("inspect_job", job_id, self._statements.now)
+        if not rows:
+            return None
+        values = dict(rows[0])
+        facts = [values.pop(name) for name in ("task", "now", "standby_lag_s")]
+        return InspectedJob(job_from(values), *facts)
+
+    async def locks(self, job_id: str) -> list[LockRow]:
+        """Return the sessions that hold the lock of a job's row or its advisory lock."""
+        rows = await self._statements.fetch("inspect_locks", job_id, MIN_LOCK_S)
+        return [LockRow(*row) for row in rows]
+
+    async def workers(self) -> list[InspectedWorker]:
+        """Return the 500 workers that have run longest."""
+        rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)
+        return [_worker_from(row) for row in rows]
+
+    async def queue(self, job: Job) -> QueueRow:
+        """Count the due jobs that start before a due job."""
+        place = (job.priority.db_value, job.execution_time, job.job_id)
+        rows = await self._statements.fetch("inspect_queue", *place, MAX_QUEUE_ROWS, self._statements.now)
+        return QueueRow(*rows[0])
+
+    async def limit_use(self, blocked_on: str) -> tuple[int, int]:
+        """Return the attempts of a limit that run, and its starts that still count."""
+        rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)
+        return rows[0]["running"], rows[0]["starts"]
+
+    async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
+        """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""
+        rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
+        return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
+
+
+def _worker_from(row: Any) -> InspectedWorker:
+    values = dict(row)
+    names: Sequence[str | None] | None = values.pop("names")
+    try:
+        health = json.loads(values.pop("health") or "{}")
+    except (ValueError, RecursionError):  # written by hand: numbers of too many digits, or too deep
+        health = {}
+    return InspectedWorker(
+        names=None if names is None else frozenset(name for name in names if name is not None),
+        health=health if isinstance(health, dict) else {},
+        **values,
+    )

@@ -1,0 +1,94 @@
+-- name: inspect_job
+-- route: pool
+-- Return a job, the name that a worker must claim for it, the time, and how old the data of a standby is.
+SELECT {job_columns}, coalesce(function, job_name) AS task, coalesce($2, now()) AS now,
+    CASE WHEN pg_is_in_recovery()
+        THEN coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::double precision
+    END AS standby_lag_s
+FROM {schema}scheduled_jobs
+WHERE job_id = $1;
+
+-- name: inspect_locks
+-- route: pool
+-- Return the sessions that lock the row of a job ($1) in a transaction of $2 seconds or more, or hold its advisory lock.
+--
+-- A session locks one row of a job with its own transaction id. Several that share a lock are not found, and the
+-- role may not see the sessions of others.
+SELECT 'row' AS kind, activity.pid, activity.application_name AS application,
+    activity.xact_start AS since, left(activity.query, 200) AS statement
+FROM {schema}scheduled_jobs AS job
+JOIN pg_catalog.pg_stat_activity AS activity ON activity.backend_xid = job.xmax
+WHERE job.job_id = $1 AND activity.xact_start <= (clock_timestamp() - make_interval(secs => $2))
+UNION ALL
+SELECT 'advisory', lock.pid, coalesce(activity.application_name, ''), activity.backend_start, left(activity.query, 200)
+FROM {schema}scheduled_jobs AS job
+JOIN pg_catalog.pg_locks AS lock
+    ON lock.locktype = 'advisory' AND lock.granted AND lock.objsubid = 1
+   AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+   AND lock.classid = ((job.lock_key >> 32) & 4294967295)::oid
+   AND lock.objid = (job.lock_key & 4294967295)::oid
+LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = lock.pid
+WHERE job.job_id = $1 AND job.lock_key IS NOT NULL
+ORDER BY 1, 2
+LIMIT 10;
+
+-- name: inspect_workers
+-- route: pool
+-- Return $2 workers, what they claim and report, and when their jobs are reclaimed at the latest.
+SELECT worker_id, hostname, max_concurrent_jobs AS slots, running_jobs,
+    lease_until > coalesce($1, now()) AS is_alive,
+    role = ANY (ARRAY ['both', 'worker']) AS claims_jobs,
+    stopping OR coalesce(wanted = 'drain', false) OR coalesce(state = ANY (ARRAY ['draining', 'stopping']), false)
+        AS is_draining,
+    names, health::text AS health,
+    least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
+    CASE WHEN liveness_key IS NOT NULL AND lease_until > {first_day} AND lease_until < {last_fire_day}
+        THEN lease_until + make_interval(
+            secs => greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0))
+    END AS reclaim_at
+FROM {schema}scheduler_workers AS worker
+ORDER BY worker.started_at, worker_id
+LIMIT $2;
+
+-- name: inspect_queue
+-- route: tuned
+-- Count the due jobs that start before a job of priority $1, due at $2, with the id $3; examine $4 of each priority.
+SELECT count(*) FILTER (WHERE status = 'pending') AS ahead,
+    count(*) FILTER (WHERE status = 'pending' AND priority < $1) AS outranked_by,
+    count(*) >= $4 AS is_capped
+FROM (
+    SELECT due.status, due.priority
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT status, priority
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= CASE WHEN level.priority < $1 THEN coalesce($5, now()) ELSE $2::timestamptz END
+          AND (level.priority < $1 OR (execution_time, job_id COLLATE "C") < ($2, $3::text))
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $4
+    ) AS due
+    WHERE level.priority <= $1::integer
+    LIMIT $4::bigint
+) AS examined;
+
+-- name: inspect_limit
+-- route: pool
+-- Count the attempts of a limit ($1) that run, and its starts that still count; examine $3.
+SELECT count(*) FILTER (WHERE {is_running}) AS running,
+    count(*) FILTER (WHERE start.at > (clock.at
+        - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})))) AS starts
+FROM (SELECT * FROM {schema}scheduler_starts WHERE key = $1 LIMIT $3) AS start
+CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock;
+
+-- name: inspect_parents
+-- route: pool
+-- Return $2 jobs that a job ($1) waits for, and their statuses; NULL for one that does not exist.
+SELECT edge.parent_id, job.status
+FROM {schema}scheduler_after AS edge
+LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.parent_id
+WHERE edge.child_id = $1 AND job.finished_at IS NULL
+ORDER BY edge.parent_id
+LIMIT $2;

@@ -1,0 +1,212 @@
+"""Inspector.explain_job() reads the facts of each reason from the tables."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
+from pg_scheduler.inspect import Inspector, ReasonCode, Verdict
+from pg_scheduler.triggers import Every
+
+HOUR = timedelta(hours=1)
+
+
+async def work(*_: Any) -> None: ...
+
+
+@pytest.fixture
+async def scheduler(pool: asyncpg.Pool) -> Scheduler:
+    """A Scheduler that is not started."""
+    scheduler = Scheduler(pool)
+    scheduler.register(work, name="work", limits=[Limit("api", max_running=2)])
+    return scheduler
+
+
+@pytest.fixture
+async def inspector(scheduler: Scheduler) -> Inspector:
+    return Inspector(scheduler)
+
+
+async def add_worker(pool: asyncpg.Pool, worker_id: str = "w1", **columns: Any) -> None:
+    """Insert the row of a worker that claims "work", with one free slot of two."""
+    values = {
+        "worker_id": worker_id,
+        "hostname": "host",
+        "pid": 1,
+        "version": "1",
+        "max_concurrent_jobs": 2,
+        "running_jobs": 1,
+        "names": ["work"],
+        **columns,
+    }
+    names = ", ".join(values)
+    places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+    await pool.execute(
+        f"INSERT INTO scheduler_workers ({names}, started_at, last_beat, lease_until)"
+        f" VALUES ({places}, now(), now(), now() + interval '1 minute')",
+        *values.values(),
+    )
+
+
+async def add_job(scheduler: Scheduler, job_id: str = "job", **options: Any) -> None:
+    await scheduler.enqueue(work, job_id=job_id, misfire_grace_time=None, **options)
+
+
+async def update(pool: asyncpg.Pool, assignments: str) -> None:
+    await pool.execute(f"UPDATE scheduled_jobs SET {assignments} WHERE job_id = 'job'")
+
+
+async def codes(inspector: Inspector) -> list[ReasonCode]:
+    return [reason.code for reason in (await inspector.explain_job("job")).reasons]
+
+
+async def test_explain_job_of_a_due_job_reads_workers_and_pauses(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_job(scheduler)
+    assert await codes(inspector) == [ReasonCode.NO_WORKER]
+    await add_worker(pool, role="scheduler")
+    assert await codes(inspector) == [ReasonCode.NO_WORKER]
+    await add_worker(pool, "w2", names=["other", None])
+    assert await codes(inspector) == [ReasonCode.NAME_UNKNOWN]
+    await add_worker(pool, "w3", wanted="drain")
+    assert await codes(inspector) == [ReasonCode.DRAINING]
+    await add_worker(pool, "w4", health='{"loop_blocked_s": 9, "blocking_job_id": "x"}')
+    assert await codes(inspector) == [ReasonCode.LOOP_BLOCKED]
+    await add_worker(pool, "w5", running_jobs=2)
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+    await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w4'")
+    assert await codes(inspector) == [ReasonCode.SLOTS_FULL]
+    await scheduler.tasks.pause("work", note="outage")
+    explanation = await inspector.explain_job("job")
+    assert explanation.verdict is Verdict.HELD
+    assert "outage" in explanation.reasons[0].text
+
+
+@pytest.mark.parametrize("health", ["[]", '{"loop_blocked_s": "x"}', "7"])
+async def test_explain_job_ignores_health_of_another_format(
+    health: str, inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_job(scheduler)
+    await add_worker(pool, health=health, names=None)
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+
+
+async def test_explain_job_counts_the_jobs_that_start_before(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool, running_jobs=2)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)"
+        " SELECT 'a' || n, 'work', now() - n * interval '1 hour', CASE WHEN n % 4 = 0 THEN 1 ELSE 5 END"
+        " FROM generate_series(-20, 20) AS n"
+    )
+    await add_job(scheduler)
+    explanation = await inspector.explain_job("job")
+    assert [reason.code for reason in explanation.reasons] == [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL]
+    assert explanation.reasons[0].text.startswith("6 due jobs of a higher priority")
+    assert explanation.reasons[1].text.endswith("about 21 jobs start before it")
+
+
+async def test_explain_job_reads_the_limit(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_job(scheduler)
+    await update(pool, "blocked_on = 'limit:api:'")
+    await add_job(scheduler, "other")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', attempt = 1, worker_id = 'w1' WHERE job_id = 'other'"
+    )
+    await pool.execute("INSERT INTO scheduler_starts VALUES ('limit:api:', 'other', 1, now(), 60)")
+    await pool.execute("INSERT INTO scheduler_starts VALUES ('limit:api:', 'gone', 1, now(), 60)")
+    (reason,) = [each for each in (await inspector.explain_job("job")).reasons if each.code == "LIMIT"]
+    assert reason.text == "waits for the limit 'api': 1 running of at most 2, 2 started"
+    (reason,) = [each for each in (await Inspector(pool).explain_job("job")).reasons if each.code == "LIMIT"]
+    assert reason.text == "waits for the limit 'api': 1 running, 2 started"
+
+
+async def test_explain_job_reads_the_jobs_that_it_waits_for(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_job(scheduler, "first", delay=HOUR)
+    await scheduler.enqueue(work, job_id="job", after=["first"])
+    await pool.execute("INSERT INTO scheduler_after (parent_id, child_id) VALUES ('gone', 'job')")
+    reasons = (await inspector.explain_job("job")).reasons
+    assert reasons[0].text == "waits for 2 jobs: 'first' (pending), 'gone' (does not exist)"
+
+
+async def test_explain_job_names_the_session_that_locks_its_row(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_worker(pool)
+    await add_job(scheduler)
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job' FOR UPDATE")
+        assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW], "claims lock rows for milliseconds"
+        monkeypatch.setattr("pg_scheduler.store.inspections.MIN_LOCK_S", 0.0)
+        (reason,) = (await inspector.explain_job("job")).reasons
+        assert reason.code is ReasonCode.ROW_LOCKED
+        assert f"process {other.get_server_pid()}" in reason.text
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+
+
+@pytest.mark.parametrize("key", [7, -7, 2**62 + 5, -(2**63)])
+async def test_explain_job_names_the_session_that_holds_its_advisory_lock(
+    key: int, inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    await add_job(scheduler)
+    await update(pool, f"lock_key = {key}")
+    async with pool.acquire() as other, other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock($1)", key)
+        assert await codes(inspector) == [ReasonCode.LOCK_HELD]
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+
+
+async def test_explain_job_of_a_running_job_reads_its_worker(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    await add_job(scheduler)
+    await update(
+        pool, "status = 'running', attempt = 1, worker_id = 'w1', lease_until = now() + interval '1 minute'"
+    )
+    (reason,) = (await inspector.explain_job("job")).reasons
+    assert reason.text == "attempt 1 runs on worker w1 on host"
+    await pool.execute(
+        "UPDATE scheduler_workers SET lease_until = now() - interval '1 s', liveness_key = 1, lease_extension = 60"
+    )
+    await update(pool, "lease_until = now() - interval '1 second'")
+    reasons = (await inspector.explain_job("job")).reasons
+    assert reasons[0].code is ReasonCode.LEASE_EXPIRED
+    assert "it is reclaimed within 59 s" in reasons[0].text
+
+
+async def test_explain_job_reads_its_schedule(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    await add_job(scheduler)
+    await update(pool, """options = '{"schedule_id": "daily"}'""")
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW, ReasonCode.SCHEDULE_UNKNOWN]
+    await scheduler.schedules.add(work, Every(HOUR), schedule_id="daily")
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
+    await scheduler.schedules.pause("daily", note="holidays")
+    assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW, ReasonCode.SCHEDULE_PAUSED]
+
+
+async def test_explain_job_of_a_job_that_ended_or_does_not_exist(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await scheduler.schedule_bulk([JobSpec(work, (await pool.fetchval("SELECT now()")), job_id="job")])
+    await scheduler.cancel_job("job")
+    assert await codes(inspector) == [ReasonCode.CANCELLED]
+    await scheduler.update_job_status("job", "completed")
+    explanation = await inspector.explain_job("job")
+    assert (explanation.verdict, explanation.reasons) == (Verdict.COMPLETED, ())
+    with pytest.raises(JobNotFoundError, match="'nothing'"):
+        await inspector.explain_job("nothing")
