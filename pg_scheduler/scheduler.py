@@ -17,6 +17,7 @@ import asyncpg
 
 from pg_scheduler.api.control import ControlMethods
 from pg_scheduler.api.events import SUBSCRIBER_TIMEOUT_S, EventMethods
+from pg_scheduler.api.health import HealthMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
@@ -57,6 +58,7 @@ class Scheduler(
     JobMethods,
     ControlMethods,
     InspectionMethods,
+    HealthMethods,
     EventMethods,
     PeriodicMethods,
     RetentionMethods,

@@ -31,6 +31,7 @@ from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.settings import PollingConfig, VacuumConfig
+from pg_scheduler.telemetry.health import Health
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 
@@ -487,6 +488,14 @@ class BlockingMethods(Blocking):
         """Return every worker that has a row, oldest first, and whether its lease is valid.
 
         Parameters, values and errors are those of ``Scheduler.workers()``.
+        """
+    def health(self) -> Health:
+        """Return whether this Scheduler is live, ready and started, with the checks that decide it.
+
+        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
+        names the job that blocks it. A call in the event loop finds that loop responding.
+
+        Parameters, values and errors are those of ``Scheduler.health()``.
         """
     def subscribe(
         self, subscriber: Subscriber, *kinds: type[Event], once: bool = False, cluster: bool = False

@@ -136,12 +136,13 @@ class Runtime:
             store, events, in_flight, _worker(worker_id, config), lease, signals, audience
         )
         relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
+        self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
         keeper = LeaseKeeper(
             LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
             events,
             in_flight,
             lease,
-            LoopWatchdog(events, in_flight, tuning.watchdog),
+            self.watchdog,
             signals,
             limit_s=config.max_loop_block,
             options=tuning.keeper,

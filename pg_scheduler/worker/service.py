@@ -96,6 +96,8 @@ class Service(ABC):
         self._backoff_ended = Wakeup()
         self.outage: DatabaseUnavailableError | None = None
         """The error of the last pass if the database was unavailable."""
+        self.ended_at = time.monotonic()
+        """When the last pass ended, by the monotonic clock."""
         self._task: asyncio.Task[None] | None = None
         self._lifecycle = asyncio.Lock()
         self._is_stopping = False
@@ -187,13 +189,14 @@ class Service(ABC):
                 delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
                 backoff = min(backoff * 2, self.backoff.longest_s)
                 self._events.publish(ServiceRetrying(self.name, fault, delay))
-                self.outage = fault
+                self.outage, self.ended_at = fault, time.monotonic()
                 sleep = self._backoff_ended  # new work does not end an outage
             else:
                 first_pass.set()
                 self.outage, backoff = None, self.backoff.first_s
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
-                self._events.publish(PassFinished(self.name, time.monotonic() - began, delay))
+                self.ended_at = time.monotonic()
+                self._events.publish(PassFinished(self.name, self.ended_at - began, delay))
             if (delay > 0 or self.yields_between_passes) and not self._is_stopping:
                 await sleep.wait(delay)
 

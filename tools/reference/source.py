@@ -37,6 +37,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.inspect",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
+    "pg_scheduler.telemetry.health",
     "pg_scheduler.testing",
     "pg_scheduler.triggers",
 )

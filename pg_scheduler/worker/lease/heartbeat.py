@@ -11,6 +11,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.health import STEADY_INTERVALS
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
@@ -59,6 +60,10 @@ class Heartbeat(Service):
         self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
+        self.renewed_at = float("-inf")
+        """When the last heartbeat succeeded, by the monotonic clock."""
+        self.steady_since = float("-inf")
+        """Since when heartbeats have succeeded in time, one after another, by the monotonic clock."""
 
     def suspect(self) -> None:
         """Renew the lease now, unless it was just renewed.
@@ -138,6 +143,10 @@ class Heartbeat(Service):
 
     def _renewed(self, requested_at: float) -> None:
         self._lease.renewed(requested_at)
+        now = time.monotonic()
+        if now - self.renewed_at > STEADY_INTERVALS * self._lease.renewal_interval:
+            self.steady_since = now
+        self.renewed_at = now
         self._is_confirming = False
         self._set_timer()
 

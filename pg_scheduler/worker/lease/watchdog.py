@@ -21,7 +21,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
 
-__all__ = ["LoopWatchdog", "WatchdogOptions"]
+__all__ = ["Blockage", "LoopWatchdog", "WatchdogOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,11 @@ class _Ping:
 class _Place:
     """Where the event loop was found blocked."""
 
-    __slots__ = ("claim", "stack")
+    __slots__ = ("claim", "found_at", "stack")
 
     def __init__(self, frame: FrameType | None, claim: Claim | None) -> None:
         self.claim = claim
+        self.found_at = time.monotonic()
         frames = [] if frame is None else list(traceback.walk_stack(frame))
         self.stack = [(each.f_code.co_filename, line, each.f_code.co_name, None) for each, line in frames]
 
@@ -59,6 +60,16 @@ class _Place:
         stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
         claim = self.claim
         return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=seconds, stack=stack)
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """A blocked event loop."""
+
+    seconds: float
+    """For how long."""
+    claim: Claim | None
+    """The job that blocks it; None if it is none."""
 
 
 class LoopWatchdog:
@@ -73,6 +84,7 @@ class LoopWatchdog:
         self.loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._ping = _Ping()
+        self._ping.is_answered = True  # there was none yet
         self._blocked_s = 0.0
         self._was_blocked = False
 
@@ -94,9 +106,32 @@ class LoopWatchdog:
         self._was_blocked = ping.place is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
         if self.is_blocked and ping.place is None:
-            task = asyncio.current_task(self.loop)
-            frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
-            ping.place = _Place(frame, self._in_flight.claim_of(task) if task else None)
+            ping.place = self._find_place()
+
+    def find_blockage(self) -> Blockage | None:
+        """Return for how long the event loop has been blocked and by what; None if it is not.
+
+        Callable from any thread. Without a lease keeper, each call sends the ping of the next one. The
+        time begins when a check found the loop blocked, so the time of a suspended process does not count.
+        """
+        ping, after_s = self._ping, self._options.blocked_after_s
+        if threading.get_ident() == self._thread_id:
+            return None  # it runs the caller
+        if ping.is_answered:
+            self.ping()
+            return None
+        now = time.monotonic()
+        if now - ping.sent_at <= after_s:
+            return None
+        place = ping.place
+        if place is None:
+            place = ping.place = self._find_place()
+        return Blockage(max(now - place.found_at, 0.0) + after_s, place.claim)
+
+    def _find_place(self) -> _Place:
+        task = asyncio.current_task(self.loop)
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
+        return _Place(frame, self._in_flight.claim_of(task) if task else None)
 
     def report(self) -> None:
         """Log once what blocks the event loop.

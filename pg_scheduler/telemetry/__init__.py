@@ -1,0 +1,1 @@
+"""Metrics and health of a Scheduler."""

@@ -1,0 +1,60 @@
+"""Collect the facts about the health of a worker, from memory and in any thread."""
+
+from __future__ import annotations
+
+import time
+
+from pg_scheduler.settings import SchedulerConfig
+from pg_scheduler.telemetry.health import HealthFacts, State, WorkerFacts
+from pg_scheduler.worker.lifecycle import Lifecycle
+from pg_scheduler.worker.runtime import Runtime
+
+__all__ = ["facts_about"]
+
+
+def facts_about(life: Lifecycle) -> HealthFacts:
+    """Return the facts about a Scheduler at this instant."""
+    runtime, fault = life.runtime, life.fault
+    worker = None if runtime is None else _of_parts(runtime, runtime.config)
+    return HealthFacts(
+        time.monotonic(), _state(life, runtime), None if fault is None else type(fault).__name__, worker
+    )
+
+
+def _state(life: Lifecycle, runtime: Runtime | None) -> State:
+    if life.is_shutting_down:
+        return "draining"
+    if life.is_running:
+        return "running"
+    return "stopped" if runtime is None else "starting"
+
+
+def _of_parts(runtime: Runtime, config: SchedulerConfig) -> WorkerFacts:
+    lease, heartbeat, claimer, listener = (
+        runtime.lease,
+        runtime.heartbeat,
+        runtime.claimer,
+        runtime.listener,
+    )
+    blockage = runtime.watchdog.find_blockage()
+    claim = blockage.claim if blockage else None
+    slots = config.max_concurrent_jobs if config.runs_jobs else 0
+    return WorkerFacts(
+        slots=slots,
+        slots_busy=slots - runtime.executor.free if config.runs_jobs else 0,
+        runs_jobs=config.runs_jobs,
+        is_claiming=claimer.is_running,
+        claimed_at=claimer.ended_at,
+        longest_sleep_s=max(config.polling.max_interval, config.polling.semaphore_full_interval),
+        heartbeat_at=heartbeat.renewed_at,
+        heartbeats_since=heartbeat.steady_since,
+        heartbeat_interval_s=lease.renewal_interval,
+        lease_renewed_at=lease.renewed_at,
+        lease_trusted_until=lease.trusted_until,
+        lease_s=lease.seconds,
+        blocked_s=blockage.seconds if blockage else None,
+        blocking_job=(claim.job_name, claim.job_id) if claim else None,
+        max_loop_block_s=config.max_loop_block,
+        listener=None if listener.is_receiving else listener.refusal or "connecting",
+        has_liveness_lock=lease.liveness_key is not None,
+    )
