@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .verify import AnyConnection
 
-__all__ = ["apply", "migrate"]
+__all__ = ["apply", "lock_key", "migrate"]
 
 logger = logging.getLogger("pg_scheduler")
 
@@ -127,7 +127,7 @@ async def _apply(
     repairs: list[str] = []
     is_part = connection.is_in_transaction()
     async with _transaction(connection):
-        search_path = await connection.fetchval(_PIN_AND_LOCK, *_lock_key(home), timeout=MIGRATION_TIMEOUT_S)
+        search_path = await connection.fetchval(_PIN_AND_LOCK, *lock_key(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)
         check_relations(state.parts, home)
@@ -227,6 +227,7 @@ async def _prepare(connection: AnyConnection, home: str) -> bool:
     return True
 
 
-def _lock_key(schema: str) -> tuple[int, int]:
+def lock_key(schema: str) -> tuple[int, int]:
+    """Return the key of the advisory lock under which the schema is migrated."""
     digest = hashlib.sha256(schema.encode()).digest()
     return _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from .plan import Migration
     from .verify import AnyConnection
 
-__all__ = ["MIGRATION_TIMEOUT_S", "RECORDS", "create_records", "delete_record", "insert_record"]
+__all__ = [
+    "CREATE_RECORDS",
+    "MIGRATION_TIMEOUT_S",
+    "RECORDS",
+    "create_records",
+    "delete_record",
+    "insert_record",
+]
 
 MIGRATION_TIMEOUT_S: Final = 3600.0
 """Applies to each statement: one may wait for the lock, another rewrite a table."""
@@ -18,7 +25,7 @@ MIGRATION_TIMEOUT_S: Final = 3600.0
 RECORDS: Final = "scheduler_migrations"
 """The table of the records."""
 
-_CREATE_RECORDS = """
+CREATE_RECORDS: Final = """
     CREATE TABLE {schema}scheduler_migrations (
         version    integer PRIMARY KEY,
         name       text NOT NULL,
@@ -33,7 +40,7 @@ _DELETE_RECORD = "DELETE FROM {schema}scheduler_migrations WHERE version = $1"
 
 async def create_records(connection: AnyConnection, schema: str) -> None:
     """Create the table as it was before the first migration."""
-    await connection.execute(qualify(_CREATE_RECORDS, schema), timeout=MIGRATION_TIMEOUT_S)
+    await connection.execute(qualify(CREATE_RECORDS, schema), timeout=MIGRATION_TIMEOUT_S)
 
 
 async def insert_record(connection: AnyConnection, schema: str, migration: Migration) -> None:

@@ -281,7 +281,7 @@ async def test_migrate_closes_its_connection_when_another_migration_does_not_end
     """Real time: the lock is held longer than the timeout."""
     holder, connection = [await asyncpg.connect(empty_dsn) for _ in range(2)]
     async with holder.transaction():
-        await holder.fetchval(apply_module._PIN_AND_LOCK, *apply_module._lock_key("public"))
+        await holder.fetchval(apply_module._PIN_AND_LOCK, *apply_module.lock_key("public"))
         with monkeypatch.context() as patch:
             patch.setattr(apply_module, "MIGRATION_TIMEOUT_S", 0.2)
             with pytest.raises(TimeoutError):

@@ -13,8 +13,8 @@ import pg_scheduler
 from pg_scheduler.sqlbuiltins import qualify_builtins
 
 PACKAGE = Path(pg_scheduler.__file__).parent
-PINNED = {"migrate/records.py", "migrate/repair.py"}
-"""Their statements run in the transaction of migrate(), whose search path is pg_catalog."""
+PINNED = {"migrate/preview.py", "migrate/records.py", "migrate/repair.py"}
+"""Their statements run in the transaction of migrate(), or of its script, whose search path is pg_catalog."""
 
 STATEMENT = re.compile(r"\s*(CALL|COPY|DELETE|DO|INSERT|LOCK|MERGE|SELECT|UPDATE|VALUES|WITH)\b")
 

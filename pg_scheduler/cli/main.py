@@ -1,0 +1,71 @@
+"""The program: its groups of commands, and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler.version import __version__
+
+from . import about, migrate
+from .commands import Command, with_common_options
+from .errors import CommandError, ExitCode
+from .output import escape
+
+__all__ = ["app", "run"]
+
+PROGRAM: Final = "pg-scheduler"
+
+app = typer.Typer(
+    name=PROGRAM,
+    help="Operate pg_scheduler: jobs, schedules, workers and the tables in PostgreSQL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+        raise typer.Exit
+
+
+def _main(
+    command: Command,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.callback()(with_common_options(_main))
+about.add_to(app)
+migrate.add_to(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
+    try:
+        code = app(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except CommandError as error:
+        sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")
+        return error.code
+    except typer.TyperException as error:
+        if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
+            show(file=sys.stderr)
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, typer.Abort):  # Ctrl-C outside of a command, or at a question
+        sys.stderr.write(f"{PROGRAM}: interrupted\n")
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    return int(code or 0)

@@ -1,0 +1,187 @@
+"""The group ``migrate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler.errors import MigrationChangedError, SchemaMismatchError
+from pg_scheduler.migrate import (
+    build_indexes,
+    home_schema,
+    migrate,
+    missing_indexes,
+    shipped_migrations,
+    verify,
+)
+from pg_scheduler.migrate.plan import Step
+from pg_scheduler.migrate.preview import pending_steps, render_script
+
+from .commands import Command, add_command, add_group, confirm
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+
+__all__ = ["INDEX", "STEP", "VERIFIED", "add_to"]
+
+STEP: Final = Shape(
+    "migration",
+    "version",
+    (
+        Column("version", "VERSION", is_number=True),
+        Column("name", "NAME"),
+        Column("action", "ACTION"),
+        Column("kind", "KIND"),
+        Column("needs", "NEEDS RELEASES WITH", is_wide=True, is_number=True),
+    ),
+)
+INDEX: Final = Shape("index", "index", (Column("index", "INDEX"), Column("action", "ACTION")))
+VERIFIED: Final = Shape(
+    "schema",
+    "schema",
+    (
+        Column("schema", "schema"),
+        Column("schema_version", "version"),
+        Column("matches", "matches this release"),
+        Column("problem", "problem"),
+        Column("missing_indexes", "missing indexes"),
+    ),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = add_group(app, "migrate", "Create and upgrade the tables: print the plan, then apply it.")(
+        upgrade
+    )
+    add_command(group, "plan")(plan)
+    add_command(group, "sql")(sql)
+    add_command(group, "down")(down)
+    add_command(group, "indexes")(indexes)
+    add_command(group, "verify")(verify_schema)
+
+
+async def upgrade(
+    command: Command,
+    check: Annotated[
+        bool, typer.Option("--check", help="Apply nothing; exit with 6 if migrations are missing.")
+    ] = False,
+) -> ExitCode:
+    """Create and upgrade the tables: print the plan, then apply it."""
+    async with command.connect() as connection:
+        steps = await pending_steps(connection, schema=command.schema)
+        if check:
+            _write(command, steps)
+            command.output.say(_count(steps, "to apply"))
+            return ExitCode.SCHEMA if steps else ExitCode.DONE
+        command.output.say(_describe(steps))
+        done = await migrate(connection, schema=command.schema)  # also recreates tables that were dropped
+        home = await home_schema(connection, command.schema)
+        _write(command, [step for step in steps if step.migration.version in done])
+        left = await missing_indexes(connection, schema=home)
+    command.output.say(_count(steps, "applied") if done else "no migration was missing")
+    if left:
+        command.output.say(f"left out on large tables: {', '.join(left)}; run pg-scheduler migrate indexes")
+    return ExitCode.DONE
+
+
+async def plan(command: Command) -> None:
+    """Print the migrations that migrate would apply."""
+    async with command.connect() as connection:
+        steps = await pending_steps(connection, schema=command.schema)
+    _write(command, steps)
+    command.output.say(_count(steps, "to apply"))
+
+
+def sql(
+    command: Command,
+    start: Annotated[int, typer.Option("--from", metavar="N", help="Version of the tables; 0 for none.")] = 0,
+    target: Annotated[
+        int | None, typer.Option("--to", metavar="N", help="Version to migrate to [the newest].")
+    ] = None,
+) -> None:
+    """Print the SQL of migrations, without a connection. The schema is --schema, else public."""
+    command.output.write_text(render_script(command.schema or "public", start=start, target=target))
+
+
+async def down(
+    command: Command,
+    target: Annotated[int, typer.Option("--to", metavar="N", help="Version to migrate down to.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Revert migrations. What they added is lost."""
+    async with command.connect() as connection:
+        steps = await pending_steps(connection, schema=command.schema, target=target)
+        if any(step.up for step in steps):
+            raise CommandError(
+                ExitCode.USAGE, f"the tables are older than version {target}; run pg-scheduler migrate"
+            )
+        if steps:
+            command.output.say(_describe(steps))
+            confirm("Revert them, with the data in what they added?", yes=yes)
+            await migrate(connection, schema=command.schema, target=target)
+    _write(command, steps)
+    command.output.say(_count(steps, "reverted"))
+
+
+async def indexes(command: Command) -> None:
+    """Build the indexes that migrations leave out on large tables, while jobs run."""
+    async with command.connect() as connection:
+        missing = await missing_indexes(connection, schema=command.schema)
+        if missing:
+            command.output.say(f"building {', '.join(missing)}; waiting for every older transaction")
+        built = await build_indexes(connection, schema=command.schema)
+    rows = [{"v": SHAPE_VERSION, "index": name, "action": "built"} for name in built]
+    command.output.write_list(INDEX, rows)
+    command.output.say(f"{len(built)} built" if built else "no index is missing")
+
+
+async def verify_schema(command: Command) -> ExitCode:
+    """Compare the tables with those of this release; exit with 1 if they differ."""
+    problem, missing = None, list[str]()
+    async with command.connect() as connection:
+        home = await home_schema(connection, command.schema)
+        try:
+            await verify(connection, schema=home)
+            missing = await missing_indexes(connection, schema=home)
+        except (MigrationChangedError, SchemaMismatchError) as error:
+            problem = str(error)
+    command.output.write_one(
+        VERIFIED,
+        {
+            "v": SHAPE_VERSION,
+            "schema": home,
+            "schema_version": shipped_migrations()[-1].version,
+            "matches": problem is None,
+            "problem": problem,
+            "missing_indexes": missing,
+        },
+    )
+    return ExitCode.DONE if problem is None else ExitCode.NEGATIVE
+
+
+def _write(command: Command, steps: Iterable[Step]) -> None:
+    command.output.write_list(STEP, [_row(step) for step in steps])
+
+
+def _row(step: Step) -> dict[str, Any]:
+    needs = step.migration.needs
+    return {
+        "v": SHAPE_VERSION,
+        "version": step.migration.version,
+        "name": step.migration.name,
+        "action": "apply" if step.up else "revert",
+        "kind": None if needs is None else "contract" if needs else "expand",
+        "needs": needs or None,
+    }
+
+
+def _describe(steps: list[Step]) -> str:
+    names = ", ".join(f"{step.migration.version:04} {step.migration.name}" for step in steps)
+    verb = "apply" if all(step.up for step in steps) else "revert"
+    return f"to {verb}: {names}" if steps else "nothing to apply"
+
+
+def _count(steps: list[Step], what: str) -> str:
+    return f"{len(steps)} {'migration' if len(steps) == 1 else 'migrations'} {what}"

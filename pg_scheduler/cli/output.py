@@ -1,0 +1,245 @@
+"""Write data to stdout in the format that was asked for, and messages to stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final, Literal, TextIO, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .errors import CommandError, ExitCode
+
+__all__ = [
+    "FORMATS",
+    "SHAPE_VERSION",
+    "Column",
+    "Format",
+    "Output",
+    "Shape",
+    "escape",
+    "read_format",
+    "read_zone",
+]
+
+Format = Literal["table", "wide", "json", "jsonl", "csv", "ids"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+
+SHAPE_VERSION: Final = 1
+"""The ``"v"`` of every object. A change that removes or redefines a key raises it."""
+
+_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        key: The key of the value in a row.
+        title: The heading.
+        is_wide: Whether ``-o table`` omits it.
+        is_number: Whether it is aligned to the right.
+    """
+
+    key: str
+    title: str
+    is_wide: bool = False
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a command writes.
+
+    Attributes:
+        name: The name of its schema in ``cli/schema``.
+        identity: The key that ``-o ids`` writes.
+        columns: The columns of tables; csv has all keys.
+    """
+
+    name: str
+    identity: str
+    columns: Sequence[Column]
+
+
+def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
+    """Return the format; None if none was asked for and stdout is no terminal.
+
+    Raises:
+        CommandError: The format is unknown.
+    """
+    if text is None:
+        return "table" if is_terminal else None
+    found = next((each for each in FORMATS if each == text), None)
+    if found is None:
+        raise CommandError(ExitCode.USAGE, f"unknown output format {text!r}; formats: {', '.join(FORMATS)}")
+    return found
+
+
+def read_zone(text: str) -> tzinfo | None:
+    """Return the time zone in which tables show times; None for the local one.
+
+    Raises:
+        CommandError: The zone is unknown.
+    """
+    if text.lower() == "local":
+        return None
+    if text.lower() == "utc":
+        return UTC
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise CommandError(
+            ExitCode.USAGE, f"unknown time zone {text!r}; pass local, utc or a name such as Europe/Berlin"
+        ) from None
+
+
+class Output:
+    """The two streams of a command.
+
+    Args:
+        format: The format; None for jsonl of lists and json of single objects.
+        zone: The time zone of tables; the other formats have UTC.
+        out: Where data go; None for stdout.
+    """
+
+    def __init__(
+        self,
+        format: Format | None = None,  # noqa: A002 - the name of the option
+        zone: tzinfo | None = None,
+        *,
+        out: TextIO | None = None,
+    ) -> None:
+        self.format: Final = format
+        self._zone = zone
+        self._out = sys.stdout if out is None else out
+
+    def write_list(self, shape: Shape, rows: Iterable[Row], **about: Any) -> None:
+        """Write a list of objects. ``about`` is added to the document of ``-o json``."""
+        rows = list(rows)
+        match self.format:
+            case "json":
+                items = [_plain(row) for row in rows]
+                self._write_json({"v": SHAPE_VERSION, "items": items, **_plain(about)})
+            case "jsonl" | None:
+                for row in rows:
+                    self._out.write(f"{json.dumps(_plain(row), ensure_ascii=False)}\n")
+            case "csv":
+                self._write_csv(rows)
+            case "ids":
+                for row in rows:
+                    self._out.write(f"{escape(str(row[shape.identity]))}\n")
+            case _:
+                self._write_table(shape, rows)
+        self._out.flush()
+
+    def write_one(self, shape: Shape, row: Row) -> None:
+        """Write a single object: in tables, a line per key."""
+        match self.format:
+            case "json" | None:
+                self._write_json(_plain(row))
+                self._out.flush()
+            case "table" | "wide":
+                table = Table.grid(padding=(0, 2))
+                for column in shape.columns:
+                    table.add_row(Text(column.title), self._cell(row[column.key]))
+                self._print(table)
+            case _:
+                self.write_list(shape, [row])
+
+    def write_text(self, text: str) -> None:
+        """Write text as it is."""
+        self._out.write(text)
+        self._out.flush()
+
+    def say(self, message: str) -> None:
+        """Write a message to stderr."""
+        sys.stderr.write(f"{escape(message)}\n")
+        sys.stderr.flush()
+
+    def when(self, instant: datetime | None) -> str:
+        """Return an instant as tables show it."""
+        if instant is None:
+            return "-"
+        return instant.astimezone(self._zone).isoformat(sep=" ", timespec="seconds")
+
+    def _write_json(self, document: Any) -> None:
+        self._out.write(f"{json.dumps(document, ensure_ascii=False, indent=2)}\n")
+
+    def _write_csv(self, rows: Sequence[Row]) -> None:
+        writer = csv.writer(self._out, lineterminator="\n")
+        if rows:
+            keys = [key for key in rows[0] if key != "v"]
+            writer.writerow(keys)
+            writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
+
+    def _write_table(self, shape: Shape, rows: Sequence[Row]) -> None:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        columns = [column for column in shape.columns if self.format == "wide" or not column.is_wide]
+        for index, column in enumerate(columns):
+            table.add_column(
+                column.title,
+                justify="right" if column.is_number else "left",
+                overflow="fold",
+                no_wrap=index == 0,
+            )
+        for row in rows:
+            table.add_row(*(self._cell(row[column.key]) for column in columns))
+        if rows:
+            self._print(table)
+
+    def _print(self, table: Table) -> None:
+        console = Console(file=self._out, highlight=False, markup=False, emoji=False)
+        with console.capture() as captured:
+            console.print(table)
+        self._out.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        self._out.flush()
+
+    def _cell(self, value: Any) -> Text:
+        if isinstance(value, datetime):
+            return Text(self.when(value))
+        if value is None:
+            return Text("-")
+        if isinstance(value, bool):
+            return Text("yes" if value else "no")
+        if isinstance(value, str):
+            return Text(escape(value, kept=""))
+        return Text(escape(json.dumps(_plain(value), ensure_ascii=False)))
+
+
+def escape(text: str, *, kept: str = "\n") -> str:
+    """Return the text without characters that move the cursor, colour the terminal or reorder the line."""
+    return "".join(
+        ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
+        for each in text
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON has it: instants in UTC, durations in seconds."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _csv_value(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,140 @@
+"""The settings of the command line and where each of them comes from.
+
+An option takes precedence over its environment variable, that one over ``[tool.pg-scheduler]`` in the nearest
+``pyproject.toml``, and that one over the default. Without any DSN, asyncpg reads libpq's variables and files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from .dsn import mask_dsn, normalise_dsn, passwords_in
+from .errors import CommandError, ExitCode
+
+__all__ = ["NAMES", "VARIABLES", "Setting", "Settings", "find_project", "resolve"]
+
+VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
+    "direct-dsn": ("PG_SCHEDULER_DIRECT_DSN",),
+    "schema": ("PG_SCHEDULER_SCHEMA",),
+    "output": ("PG_SCHEDULER_OUTPUT",),
+    "tz": ("PG_SCHEDULER_TZ",),
+}
+"""The environment variables of each setting, the first one wins."""
+
+NAMES: Final = tuple(VARIABLES)
+
+_DEFAULTS: Final[Mapping[str, str]] = {"tz": "local"}
+_DEFAULT_ORIGINS: Final[Mapping[str, str]] = {
+    "dsn": "libpq: PGHOST, PGSERVICE, ~/.pgpass ...",
+    "direct-dsn": "default: the DSN",
+    "schema": "default: the search path",
+    "output": "default: table on a terminal, else jsonl",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and its origin.
+
+    Attributes:
+        name: As in ``[tool.pg-scheduler]``.
+        value: The value; None for the behaviour that the origin describes.
+        origin: An option, a variable, a file or the default.
+    """
+
+    name: str
+    value: str | None
+    origin: str
+
+    @property
+    def shown(self) -> str | None:
+        """The value without passwords."""
+        return mask_dsn(self.value) if self.value is not None and "dsn" in self.name else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a command."""
+
+    all: tuple[Setting, ...]
+
+    def __getitem__(self, name: str) -> str | None:
+        return next(setting.value for setting in self.all if setting.name == name)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The passwords that no output may contain."""
+        return [
+            word
+            for setting in self.all
+            if setting.value is not None and "dsn" in setting.name
+            for word in passwords_in(setting.value)
+        ]
+
+
+def resolve(
+    options: Mapping[str, str | None], environment: Mapping[str, str], project: Path | None
+) -> Settings:
+    """Return the settings.
+
+    Args:
+        options: The options that were given, by the names of the settings.
+        environment: The environment variables. Empty ones are ignored.
+        project: A ``pyproject.toml``; None for none.
+
+    Raises:
+        CommandError: A DSN is invalid, or the file has an unknown key or another type.
+    """
+    table = {} if project is None else _read(project)
+    return Settings(tuple(_resolve(name, options, environment, table, project) for name in NAMES))
+
+
+def find_project(folder: Path) -> Path | None:
+    """Return the nearest ``pyproject.toml`` in the folder or above it."""
+    candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _resolve(
+    name: str,
+    options: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    table: Mapping[str, str],
+    project: Path | None,
+) -> Setting:
+    found = Setting(name, _DEFAULTS.get(name), _DEFAULT_ORIGINS.get(name, "default"))
+    if (option := options.get(name)) is not None:
+        found = Setting(name, option, f"--{name}")
+    elif variable := next((each for each in VARIABLES[name] if environment.get(each)), None):
+        found = Setting(name, environment[variable], variable)
+    elif name in table:
+        found = Setting(name, table[name], str(project))
+    if found.value is not None and "dsn" in name:
+        return Setting(name, normalise_dsn(found.value, f"the DSN from {found.origin}"), found.origin)
+    return found
+
+
+def _read(project: Path) -> Mapping[str, str]:
+    try:
+        document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(ExitCode.USAGE, f"{project} cannot be read: {error}") from error
+    table = document.get("tool", {}).get("pg-scheduler", {})
+    for key, value in table.items():
+        if key not in VARIABLES:
+            near = difflib.get_close_matches(key, NAMES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(NAMES)}"
+            raise CommandError(
+                ExitCode.USAGE, f"[tool.pg-scheduler] in {project} has the unknown key {key!r}; {hint}"
+            )
+        if not isinstance(value, str):
+            raise CommandError(
+                ExitCode.USAGE, f"{key} in [tool.pg-scheduler] of {project} must be a text, not {value!r}"
+            )
+    return dict(table)

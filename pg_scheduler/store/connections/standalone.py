@@ -1,0 +1,86 @@
+"""Connect by a DSN, for programs that have no pool of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import asyncpg
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.store.faults import connecting, translated
+
+__all__ = ["open_connection", "open_pool"]
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 5.0
+MAX_POOL_SIZE: Final = 2
+
+
+@asynccontextmanager
+async def open_connection(
+    dsn: str | None, *, application_name: str
+) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    """Open a connection, and close it at the end.
+
+    Errors of connecting, and those of the statements inside, are raised as errors of this library.
+
+    Args:
+        dsn: A URL; None for libpq's environment variables and files.
+        application_name: What ``pg_stat_activity`` shows.
+
+    Raises:
+        ConfigurationError: The DSN is invalid.
+        ConnectionRejectedError: The server rejects the role, its password or the database.
+        DatabaseUnavailableError: The server is unavailable.
+    """
+    with _opening():
+        connection = await asyncpg.connect(dsn, **_options(application_name))
+    try:
+        with translated():
+            yield connection
+    finally:
+        with translated():
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+
+
+@asynccontextmanager
+async def open_pool(dsn: str | None, *, application_name: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
+    """Open a small pool, and close it at the end.
+
+    Args:
+        dsn: A URL; None for libpq's environment variables and files.
+        application_name: What ``pg_stat_activity`` shows.
+
+    Raises:
+        ConfigurationError: The DSN is invalid.
+        ConnectionRejectedError: The server rejects the role, its password or the database.
+        DatabaseUnavailableError: The server is unavailable.
+    """
+    with _opening():
+        pool = await asyncpg.create_pool(
+            dsn, min_size=1, max_size=MAX_POOL_SIZE, **_options(application_name)
+        )
+    try:
+        yield pool
+    finally:
+        with translated():
+            await pool.close()
+
+
+def _options(application_name: str) -> dict[str, Any]:
+    return {
+        "timeout": CONNECT_TIMEOUT_S,
+        "statement_cache_size": 0,  # the DSN may lead to a pooler
+        "server_settings": {"application_name": application_name},
+    }
+
+
+@contextmanager
+def _opening() -> Iterator[None]:
+    with translated(), connecting():
+        try:
+            yield
+        except (asyncpg.ClientConfigurationError, ValueError) as error:
+            raise ConfigurationError(f"the DSN is invalid: {error}") from error

@@ -1,0 +1,68 @@
+"""Run commands in this process, away from every setting of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.main import run
+from pg_scheduler.cli.settings import VARIABLES
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command wrote, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def checked(self, shape: str) -> list[dict[str, Any]]:
+        """Return the objects of jsonl, each valid by the schema of its shape."""
+        for line in self.lines:
+            jsonschema.validate(line, schema(shape))
+        return self.lines
+
+
+_VARIABLES = {name for names in VARIABLES.values() for name in names}
+
+Run = Callable[..., Ran]
+
+
+def schema(name: str) -> Any:
+    return json.loads((files("pg_scheduler.cli") / "schema" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove the variables that the command line reads, and leave the checkout."""
+    for name in os.environ:
+        if name.startswith("PGSERVICE") or name in _VARIABLES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command and return what it wrote."""
+
+    def run_command(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = run(arguments)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run_command

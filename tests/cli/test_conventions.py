@@ -1,0 +1,260 @@
+"""Settings, formats, exit codes and messages, which all commands share."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.dsn import mask_dsn, normalise_dsn
+from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
+from pg_scheduler.cli.output import Column, Output, Shape, read_zone
+from pg_scheduler.errors import JobNotFoundError
+from tests.cli.conftest import Run, schema
+from tests.docs.snippets import ROOT
+
+SECRET = "s3cr3t-w0rd"
+UNREACHABLE = f"postgresql://app:{SECRET}@127.0.0.1:1/app"
+SHAPE = Shape(
+    "example",
+    "name",
+    (Column("name", "NAME"), Column("count", "COUNT", is_number=True), Column("note", "NOTE", is_wide=True)),
+)
+ROWS = [
+    {"v": 1, "name": "ada", "count": 1, "note": None},
+    {"v": 1, "name": "grace", "count": 20, "note": 'two "words"'},
+]
+
+
+def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-m", "pg_scheduler", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=50)
+
+
+def written(format_: str | None, rows: Sequence[Mapping[str, object]] = ROWS) -> str:
+    out = io.StringIO()
+    Output(format_, UTC, out=out).write_list(SHAPE, rows)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+class TestSettings:
+    def test_option_wins_over_variable_over_file_over_default(
+        self, call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def origin(*options: str) -> tuple[str | None, str]:
+            (line,) = (each for each in call("config", *options).checked("setting") if each["name"] == "dsn")
+            return line["value"], line["origin"]
+
+        assert origin() == (None, "libpq: PGHOST, PGSERVICE, ~/.pgpass ...")
+        file = tmp_path / "pyproject.toml"
+        file.write_text('[tool.pg-scheduler]\ndsn = "postgres://file/x"\nschema = "jobs"\n')
+        assert origin() == ("postgresql://file/x", str(file))
+        monkeypatch.setenv("DATABASE_URL", "postgresql+asyncpg://web/x?ssl=require")
+        assert origin() == ("postgresql://web/x?sslmode=require", "DATABASE_URL")
+        monkeypatch.setenv("PG_SCHEDULER_DSN", "postgresql://own/x")
+        assert origin() == ("postgresql://own/x", "PG_SCHEDULER_DSN")
+        assert origin("--dsn", "postgres://option/x") == ("postgresql://option/x", "--dsn")
+
+    def test_options_before_the_command_apply_and_later_ones_win(self, call: Run) -> None:
+        ran = call("--schema", "one", "--tz", "utc", "config", "--schema", "two", "-o", "jsonl")
+        values = {line["name"]: line["value"] for line in ran.lines}
+        assert (values["schema"], values["tz"]) == ("two", "utc")
+
+    def test_file_of_a_parent_folder_is_read(
+        self, call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "pyproject.toml").write_text('[tool.pg-scheduler]\noutput = "csv"\n')
+        (tmp_path / "deep").mkdir()
+        monkeypatch.chdir(tmp_path / "deep")
+        assert call("config").out.startswith("name,value,origin\n")
+
+    @pytest.mark.parametrize(
+        ("table", "message"),
+        [
+            ('shema = "x"', "did you mean schema?"),
+            ('colour = "x"', "known keys: dsn,"),
+            ("schema = 3", "must be a text"),
+            ("schema", "cannot be read"),
+        ],
+    )
+    def test_invalid_file_is_a_usage_error(self, call: Run, tmp_path: Path, table: str, message: str) -> None:
+        (tmp_path / "pyproject.toml").write_text(f"[tool.pg-scheduler]\n{table}\n")
+        ran = call("config")
+        assert ran.code == ExitCode.USAGE
+        assert message in ran.err
+
+    @pytest.mark.parametrize(
+        ("dsn", "masked"),
+        [
+            ("postgresql://h/x", "postgresql://h/x"),
+            ("postgresql://a@h/x", "postgresql://a@h/x"),
+            (f"postgresql://a:{SECRET}@h/x", "postgresql://a:***@h/x"),
+            (f"postgresql://a:{SECRET}@one,two/x", "postgresql://a:***@one,two/x"),
+            (f"postgresql:///x?user=a&password={SECRET}", "postgresql:///x?user=a&password=***"),
+        ],
+    )
+    def test_passwords_of_a_dsn_are_masked(self, dsn: str, masked: str) -> None:
+        assert mask_dsn(normalise_dsn(dsn)) == masked
+
+    @pytest.mark.parametrize(
+        "dsn",
+        [
+            f"mysql://a:{SECRET}@h",
+            f"host=x password={SECRET}",
+            f"postgresql://[{SECRET}",
+            f"postgresql://a:{SECRET}#x@h/y",
+            f"postgresql://a:{SECRET}?x@h/y",
+            f"postgresql://a:{SECRET}/x@h/y",
+            f"postgresql://a:12?{SECRET}@h/y",
+        ],
+    )
+    def test_invalid_dsn_is_a_usage_error_that_does_not_quote_it(self, call: Run, dsn: str) -> None:
+        ran = call("migrate", "--check", "--dsn", dsn)
+        assert ran.code == ExitCode.USAGE
+        assert "the DSN from --dsn" in ran.err
+        assert SECRET not in ran.out + ran.err
+
+
+class TestFormats:
+    def test_lists_in_every_format(self) -> None:
+        assert json.loads(written("json")) == {"v": 1, "items": ROWS}
+        assert [json.loads(line) for line in written("jsonl").splitlines()] == ROWS
+        assert written(None) == written("jsonl")
+        assert written("csv") == 'name,count,note\nada,1,\ngrace,20,"two ""words"""\n'
+        assert written("ids") == "ada\ngrace\n"
+        assert written("table") == "NAME   COUNT\nada        1\ngrace     20\n"
+        assert written("wide") == 'NAME   COUNT  NOTE\nada        1  -\ngrace     20  two "words"\n'
+        assert written("table", []) == written("ids", []) == written("csv", []) == ""
+
+    def test_json_document_of_a_list_fits_its_schema(self) -> None:
+        jsonschema.validate(json.loads(written("json")), schema("list"))
+
+    def test_every_schema_is_valid_and_has_the_version(self) -> None:
+        for file in (files("pg_scheduler.cli") / "schema").iterdir():
+            content = json.loads(file.read_text(encoding="utf-8"))
+            jsonschema.Draft202012Validator.check_schema(content)
+            assert content["properties"]["v"] == {"const": 1}
+
+    def test_control_characters_do_not_reach_a_terminal(self) -> None:
+        hostile = "\x1b[31mred\u202egnp\n\x00"
+        table = written("table", [{"v": 1, "name": hostile, "count": 1, "note": None}])
+        assert table == "NAME                        COUNT\n\\x1b[31mred\\u202egnp\\n\\x00      1\n"
+        (line,) = written("jsonl", [{"v": 1, "name": hostile}]).splitlines()
+        assert json.loads(line)["name"] == hostile
+
+    def test_times_are_utc_in_data_and_local_to_the_zone_in_tables(self) -> None:
+        row = {
+            "v": 1,
+            "name": datetime(2027, 1, 2, 3, tzinfo=UTC),
+            "count": timedelta(minutes=1),
+            "note": True,
+        }
+        assert written("jsonl", [row]) == (
+            '{"v": 1, "name": "2027-01-02T03:00:00Z", "count": 60.0, "note": true}\n'
+        )
+        out = io.StringIO()
+        Output("table", read_zone("Asia/Kolkata"), out=out).write_list(SHAPE, [row])
+        assert "2027-01-02 08:30:00+05:30" in out.getvalue()
+
+    @pytest.mark.parametrize("option", [("-o", "yaml"), ("--tz", "Mars/Base")])
+    def test_unknown_format_or_zone_is_a_usage_error(self, call: Run, option: tuple[str, str]) -> None:
+        ran = call("config", *option)
+        assert ran.code == ExitCode.USAGE
+        assert repr(option[1]) in ran.err
+
+    @pytest.mark.parametrize("width", [80, 200])
+    def test_config_table_fits_the_width(
+        self, call: Run, width: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(width))
+        ran = call(
+            "config",
+            "-o",
+            "table",
+            "--dsn",
+            "postgresql://app:x@db-one.example.com,db-two.example.com/shop",
+            "--schema",
+            "jobs",
+        )
+        golden = ROOT / "tests" / "cli" / "golden" / f"config-{width}.txt"
+        assert ran.out == golden.read_text(encoding="utf-8")
+
+
+class TestProgram:
+    def test_version_is_printed_as_option_and_as_command(self, call: Run) -> None:
+        from pg_scheduler import __version__
+
+        assert call("--version").out == f"pg-scheduler {__version__}\n"
+        document = json.loads(call("version").out)
+        jsonschema.validate(document, schema("version"))
+        assert document["version"] == __version__
+        assert call("version", "-o", "table").out.splitlines()[0].split() == ["pg_scheduler", __version__]
+        assert call("version", "-o", "ids").out == f"{__version__}\n"
+
+    @pytest.mark.parametrize(
+        "arguments", [(), ("nothing",), ("migrate", "nothing"), ("config", "--nothing"), ("migrate", "down")]
+    )
+    def test_wrong_usage_exits_with_2(self, call: Run, arguments: tuple[str, ...]) -> None:
+        ran = call(*arguments)
+        assert ran.code == ExitCode.USAGE
+        assert "Usage: pg-scheduler" in ran.err
+        assert not ran.out
+
+    def test_unavailable_database_exits_with_5_and_hides_the_password(self, call: Run) -> None:
+        ran = call("migrate", "--dsn", UNREACHABLE)
+        assert ran.code == ExitCode.UNAVAILABLE
+        assert "ConnectionRefusedError" in ran.err
+        assert SECRET not in ran.err
+
+    def test_rejected_role_exits_with_4(self, call: Run, dsn: str) -> None:
+        ran = call("migrate", "--check", "--dsn", dsn.replace("postgres@", f"nobody:{SECRET}@"))
+        assert ran.code == ExitCode.REFUSED, ran.err
+        assert "the server rejected a connection" in ran.err
+        assert SECRET not in ran.err
+
+    def test_unknown_job_maps_to_3_and_bugs_keep_their_traceback(self) -> None:
+        assert exit_code_of(JobNotFoundError("x")) is ExitCode.NOT_FOUND
+        assert exit_code_of(CommandError(ExitCode.TIMEOUT, "late")) is ExitCode.TIMEOUT
+        assert exit_code_of(RuntimeError("bug")) is None
+
+    def test_program_without_its_extra_names_it(self, tmp_path: Path) -> None:
+        code = (
+            "import importlib.util as u, sys; find = u.find_spec\n"
+            "u.find_spec = lambda name, *rest: None if name == 'typer' else find(name, *rest)\n"
+            "from pg_scheduler.__main__ import main; sys.exit(main())"
+        )
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == ExitCode.USAGE
+        assert ran.stderr == (
+            "pg-scheduler: the command line needs typer; install the extra: pip install 'pg-scheduler[cli]'\n"
+        )
+
+    def test_program_writes_data_to_stdout_and_honours_a_closed_pipe(self) -> None:
+        ran = program("migrate", "sql")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.endswith("COMMIT;\n")
+        command = f"'{sys.executable}' -m pg_scheduler migrate sql | head -1; echo ${{PIPESTATUS[0]}}"
+        piped = subprocess.run(
+            ["bash", "-c", command],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=50,
+        )
+        assert piped.stdout.startswith('-- schema "public", version 0 to')
+        assert piped.stdout.endswith("\n0\n")
+        assert piped.stderr == ""

@@ -1,0 +1,196 @@
+"""The group migrate, against real tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import asyncpg
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.migrate import shipped_migrations, verify
+from tests.cli.conftest import Run, schema
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+
+HEAD = shipped_migrations()[-1].version
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def execute(dsn: str, script: str) -> None:
+    async def work(connection: Connection) -> None:
+        await connection.execute(script)
+
+    run_on(dsn, work)
+
+
+def test_migrate_creates_the_tables_and_then_finds_nothing_to_do(call: Run, empty_dsn: str) -> None:
+    ran = call("migrate", "--dsn", empty_dsn)
+    assert ran.code == 0, ran.err
+    assert [(line["version"], line["action"]) for line in ran.checked("migration")] == [
+        (version, "apply") for version in range(1, HEAD + 1)
+    ]
+    assert f"{HEAD} migrations applied" in ran.err
+    run_on(empty_dsn, verify)
+    again = call("migrate", "--dsn", empty_dsn)
+    assert (again.code, again.out) == (0, "")
+    assert "no migration was missing" in again.err
+
+
+def test_migrate_creates_the_schema_that_an_option_names(call: Run, empty_dsn: str) -> None:
+    assert call("migrate", "--dsn", empty_dsn, "--schema", 'the "jobs"').code == 0
+    assert call("migrate", "--dsn", empty_dsn, "--schema", 'the "jobs"', "--check").code == 0
+    assert call("migrate", "--dsn", empty_dsn, "--check").code == ExitCode.SCHEMA
+
+
+def test_check_exits_with_6_and_changes_nothing_while_migrations_are_missing(
+    call: Run, empty_dsn: str
+) -> None:
+    for _ in range(2):
+        ran = call("migrate", "--check", "--dsn", empty_dsn)
+        assert ran.code == ExitCode.SCHEMA
+        assert len(ran.checked("migration")) == HEAD
+    assert call("migrate", "plan", "--dsn", empty_dsn).code == 0
+
+
+def test_migrate_recreates_a_dropped_table(call: Run, dsn: str) -> None:
+    execute(dsn, "DROP TABLE scheduler_audit")
+    ran = call("migrate", "--dsn", dsn)
+    assert (ran.code, ran.out) == (0, "")
+    run_on(dsn, verify)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_plan_table_fits_the_width(
+    call: Run, empty_dsn: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = call("migrate", "plan", "-o", "wide", "--dsn", empty_dsn)
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[:11] == (GOLDEN / f"plan-{width}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_plan_as_one_json_document_fits_both_schemas(call: Run, empty_dsn: str) -> None:
+    document = json.loads(call("migrate", "plan", "-o", "json", "--dsn", empty_dsn).out)
+    jsonschema.validate(document, schema("list"))
+    for item in document["items"]:
+        jsonschema.validate(item, schema("migration"))
+
+
+def test_down_is_refused_without_yes_and_reverts_with_it(call: Run, dsn: str) -> None:
+    refused = call("migrate", "down", "--to", str(HEAD - 1), "--dsn", dsn)
+    assert refused.code == ExitCode.REFUSED
+    assert "pass --yes" in refused.err
+    run_on(dsn, verify)
+    ran = call("migrate", "down", "--to", str(HEAD - 1), "--yes", "--dsn", dsn)
+    assert ran.code == 0, ran.err
+    assert [(line["version"], line["action"]) for line in ran.checked("migration")] == [(HEAD, "revert")]
+    assert call("migrate", "down", "--to", str(HEAD), "--yes", "--dsn", dsn).code == ExitCode.USAGE
+    assert call("migrate", "down", "--to", "999", "--yes", "--dsn", dsn).code == ExitCode.USAGE
+    assert call("migrate", "verify", "--dsn", dsn).code == ExitCode.SCHEMA
+
+
+def test_newer_schema_exits_with_6(call: Run, dsn: str) -> None:
+    execute(dsn, "INSERT INTO scheduler_migrations (version, name, checksum) VALUES (999, 'later', 'x')")
+    ran = call("migrate", "--check", "--dsn", dsn)
+    assert ran.code == ExitCode.SCHEMA
+    assert "upgrade pg_scheduler" in ran.err
+
+
+def test_printed_sql_makes_the_tables_of_a_migration_and_reverts_them(call: Run, empty_dsn: str) -> None:
+    execute(empty_dsn, call("migrate", "sql", "--schema", "own", "--to", "4").out)
+    execute(empty_dsn, call("migrate", "sql", "--schema", "own", "--from", "4").out)
+
+    async def check(connection: Connection) -> None:
+        await verify(connection, schema="own")
+
+    run_on(empty_dsn, check)
+    assert call("migrate", "--check", "--schema", "own", "--dsn", empty_dsn).code == 0
+    script = call("migrate", "sql", "--schema", "own", "--from", str(HEAD), "--to", str(HEAD - 2)).out
+    execute(empty_dsn, script)
+    plan = call("migrate", "plan", "--schema", "own", "--dsn", empty_dsn).checked("migration")
+    assert [line["version"] for line in plan] == [HEAD - 1, HEAD]
+
+
+def test_printed_sql_changes_nothing_when_it_was_applied_before(call: Run, dsn: str) -> None:
+    with pytest.raises(asyncpg.PostgresError):
+        execute(dsn, call("migrate", "sql", "--from", str(HEAD - 1)).out)
+    run_on(dsn, verify)
+
+
+@pytest.mark.parametrize("options", [("--from", "999"), ("--to", "999"), ("--from", "-1")])
+def test_sql_of_an_unknown_version_is_a_usage_error(call: Run, options: tuple[str, str]) -> None:
+    ran = call("migrate", "sql", *options)
+    assert ran.code == ExitCode.USAGE
+    assert f"schema versions 0 to {HEAD}" in ran.err
+
+
+def test_indexes_builds_the_missing_index_once(call: Run, dsn: str) -> None:
+    execute(dsn, "DROP INDEX scheduled_jobs_unsuccessful")
+    assert "run pg-scheduler migrate indexes" in call("migrate", "--dsn", dsn).err
+    verified = call("migrate", "verify", "--dsn", dsn)
+    assert json.loads(verified.out)["missing_indexes"] == ["scheduled_jobs_unsuccessful"]
+    assert verified.code == 0
+    ran = call("migrate", "indexes", "--dsn", dsn)
+    assert (ran.code, [line["index"] for line in ran.checked("index")]) == (
+        0,
+        ["scheduled_jobs_unsuccessful"],
+    )
+    again = call("migrate", "indexes", "--dsn", dsn)
+    assert (again.code, again.out) == (0, "")
+    assert "no index is missing" in again.err
+
+
+def test_verify_exits_with_1_when_a_table_differs(call: Run, dsn: str) -> None:
+    good = call("migrate", "verify", "--dsn", dsn)
+    jsonschema.validate(json.loads(good.out), schema("schema"))
+    assert (good.code, json.loads(good.out)["matches"]) == (0, True)
+    execute(dsn, "ALTER TABLE scheduler_audit DROP COLUMN details")
+    ran = call("migrate", "verify", "--dsn", dsn)
+    jsonschema.validate(json.loads(ran.out), schema("schema"))
+    assert ran.code == ExitCode.NEGATIVE
+    assert "column details of scheduler_audit is missing" in json.loads(ran.out)["problem"]
+    assert call("migrate", "--dsn", dsn).code == ExitCode.REFUSED
+
+
+def test_changed_migration_is_refused_with_4(call: Run, dsn: str) -> None:
+    execute(dsn, "UPDATE scheduler_migrations SET checksum = 'x' WHERE version = 1")
+    assert call("migrate", "--dsn", dsn).code == ExitCode.REFUSED
+    assert call("migrate", "verify", "--dsn", dsn).code == ExitCode.NEGATIVE
+
+
+def test_role_without_rights_is_refused_with_4(call: Run, empty_dsn: str) -> None:
+    execute(empty_dsn, "CREATE ROLE cli_stranger LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    try:
+        ran = call("migrate", "--dsn", empty_dsn.replace("postgres@", "cli_stranger@"), "--schema", "public")
+        assert ran.code == ExitCode.REFUSED, ran.err
+        assert "lacks a privilege" in ran.err
+    finally:
+        execute(empty_dsn, "DROP OWNED BY cli_stranger; DROP ROLE cli_stranger")
+
+
+async def test_interrupt_exits_with_130_and_changes_nothing(
+    dsn: str, pool: asyncpg.Pool[asyncpg.Record]
+) -> None:
+    async with pool.acquire() as blocker, blocker.transaction(), asyncio.timeout(40):
+        await blocker.execute("LOCK TABLE scheduler_audit")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "pg_scheduler", "migrate", "down", "--to", str(HEAD - 1), "--yes",
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        while not await pool.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110 - a lock raises no event
+            await asyncio.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, message = await process.communicate()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert message.decode().endswith("pg-scheduler: interrupted\n")
+    async with pool.acquire() as connection:
+        await verify(connection)
