@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,7 @@ from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import ServiceFaulted
 from pg_scheduler.telemetry import health as module
 from pg_scheduler.telemetry.health import Health
+from pg_scheduler.telemetry.probes import serve_health
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 FAST = PollingConfig(max_interval=0.3, idle_start_interval=0.1, semaphore_full_interval=0.3)
@@ -180,3 +182,51 @@ async def test_observer_is_ready_without_claims(dsn: str, start: Start) -> None:
     scheduler = await start(dsn, role="observer")
     health = (await until(scheduler, lambda health: health.ready))[-1]
     assert text_of(health, "claiming") == "this role runs no jobs"
+
+
+def fetch(port: int, target: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", target)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+async def test_server_names_the_job_that_blocks_the_event_loop(dsn: str, start: Start) -> None:
+    scheduler = await start(dsn, max_loop_block=1.5)
+    answers: list[tuple[int, str]] = []
+
+    @scheduler.register(name="test.block")
+    async def block(port: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while (not answers or answers[-1][0] == 200) and time.monotonic() < end:
+            time.sleep(0.05)  # noqa: ASYNC251 - blocks the event loop
+            answers.append(fetch(port, "/livez"))
+        answers.append(fetch(port, "/readyz"))
+
+    with serve_health(scheduler, port=0) as server:
+        job_id = await scheduler.enqueue(block, args=(server.port,))
+        await until(scheduler, lambda health: len(answers) > 1 and health.ready)
+        assert (await asyncio.to_thread(fetch, server.port, "/readyz"))[0] == 200
+    assert answers[0] == (200, "ok\n")
+    assert [status for status, _ in answers[-2:]] == [503, 503]
+    for _, text in answers[-2:]:
+        assert f"by job test.block (id {job_id})" in text
+
+
+async def test_server_answers_while_the_database_is_frozen(
+    private_server: EmbeddedPostgres, private_dsn: str, start: Start
+) -> None:
+    scheduler = await start(private_dsn, lease=timedelta(seconds=2))
+    with serve_health(scheduler, port=0) as server:
+        await until(scheduler, lambda health: health.ready)
+        await asyncio.to_thread(private_server.freeze)
+        await until(scheduler, lambda health: "database" in failed(health))
+        status, text = await asyncio.to_thread(fetch, server.port, "/readyz")
+        assert (status, "[-]database failed" in text) == (503, True)
+        assert await asyncio.to_thread(fetch, server.port, "/livez") == (200, "ok\n")
+        assert await asyncio.to_thread(fetch, server.port, "/startupz") == (200, "ok\n")
+        await asyncio.to_thread(private_server.thaw)
+        await until(scheduler, lambda health: health.ready)

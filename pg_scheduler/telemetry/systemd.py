@@ -1,0 +1,94 @@
+"""Notify systemd of the state of a Scheduler, for services of ``Type=notify``.
+
+A thread sends the notifications. It feeds the watchdog of systemd only while the Scheduler is live, so
+systemd restarts a service whose event loop hangs. Without ``NOTIFY_SOCKET`` in the environment, nothing
+happens.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from pg_scheduler.telemetry.health import Health
+from pg_scheduler.telemetry.probes import HealthSource
+
+__all__ = ["notify_systemd"]
+
+INTERVAL_S: Final = 5.0
+"""Seconds between two notifications, unless the watchdog requires more."""
+
+STARTING_INTERVAL_S: Final = 0.5
+"""The same until the Scheduler has started."""
+
+EXTENSION_S: Final = 30.0
+"""Seconds by which each notification during the shutdown extends the timeout of systemd."""
+
+
+@contextmanager
+def notify_systemd(source: HealthSource) -> Iterator[None]:
+    """Send READY, STATUS, WATCHDOG, STOPPING and EXTEND_TIMEOUT_USEC within a ``with`` block.
+
+    Args:
+        source: The Scheduler.
+    """
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        yield
+        return
+    ended = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.setblocking(False)
+        name = "\0" + address[1:] if address.startswith("@") else address
+        interval_s = _interval_s()
+
+        def send(text: str) -> None:
+            with suppress(OSError):  # a full or missing socket
+                notifications.sendto(text.encode(), name)
+
+        def run() -> None:
+            while True:
+                health = source.health()
+                send(_notification(health))
+                if ended.wait(interval_s if health.started else min(interval_s, STARTING_INTERVAL_S)):
+                    return
+
+        thread = threading.Thread(target=run, name="pg_scheduler systemd", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            send("STOPPING=1")
+
+
+def _interval_s() -> float:
+    """Return half of the watchdog's time, as systemd recommends, but at most the usual interval."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return INTERVAL_S
+    usec = os.environ.get("WATCHDOG_USEC", "")
+    return min(int(usec) / 2e6, INTERVAL_S) if usec.isdecimal() and int(usec) else INTERVAL_S
+
+
+def _notification(health: Health) -> str:
+    """Return the lines for this state. They may be repeated, so none is lost if the socket is full."""
+    lines = [f"STATUS={_status(health)}"]
+    if health.state == "draining":
+        lines += ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(EXTENSION_S * 1e6)}"]
+    elif health.started:
+        lines.append("READY=1")
+    if health.live:
+        lines.append("WATCHDOG=1")
+    return "\n".join(lines)
+
+
+def _status(health: Health) -> str:
+    """Return one line: the slots, or the checks that fail."""
+    failed = [f"{each.name}: {each.text}" for each in health.checks if each.probes and not each.is_ok]
+    slots = f"{health.state}, {health.slots_busy} of {health.slots} slots are busy"
+    return " ".join("; ".join([slots, *failed]).split())
