@@ -1,0 +1,151 @@
+"""Figures about jobs: numbers by outcome, and histograms with fixed buckets.
+
+The buckets are the same everywhere, so histograms of different processes and times can be added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+__all__ = ["BOUNDS", "OUTCOMES", "Histogram", "JobFigures", "Snapshot"]
+
+OUTCOMES: Final = (
+    "completed",
+    "failed",
+    "retried",
+    "cancelled",
+    "skipped",
+    "released",
+    "snoozed",
+    "expired",
+    "lost",
+)
+"""How attempts end, and jobs that end without one; in the order of ``JobFigures.ended``."""
+
+BOUNDS: Final = (
+    *(0.0001, 0.0002, 0.0005),
+    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075),
+    *(0.01, 0.015, 0.025, 0.035, 0.05, 0.075),
+    *(0.1, 0.15, 0.25, 0.35, 0.5, 0.75),
+    *(1.0, 1.5, 2.5, 3.5, 5.0, 7.5),
+    *(10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0),
+    *(120.0, 180.0, 300.0, 450.0, 600.0, 900.0),
+    *(1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0, 604_800.0),
+)
+"""The upper bounds of all buckets but the last, in seconds; a bound belongs to its bucket.
+
+Tables contain histograms with these buckets: a change needs a migration.
+"""
+
+
+class Histogram(NamedTuple):
+    """Numbers of values by bucket, and the sum of the values in seconds."""
+
+    buckets: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+    total: float = 0.0
+
+    @property
+    def number(self) -> int:
+        """The number of values."""
+        return sum(self.buckets)
+
+    def plus(self, other: Histogram) -> Histogram:
+        """Return a histogram with the values of both."""
+        buckets = tuple(a + b for a, b in zip(self.buckets, other.buckets, strict=True))
+        return Histogram(buckets, self.total + other.total)
+
+    def minus(self, earlier: Histogram) -> Histogram:
+        """Return the values that were added since an earlier state."""
+        buckets = tuple(a - b for a, b in zip(self.buckets, earlier.buckets, strict=True))
+        return Histogram(buckets, self.total - earlier.total)
+
+    def at_most(self, bounds: Iterable[float]) -> list[int]:
+        """Return for each bound the number of values that do not exceed it.
+
+        Raises:
+            ValueError: A number is not among ``BOUNDS``.
+        """
+        return [sum(self.buckets[: BOUNDS.index(bound) + 1]) for bound in bounds]
+
+    def quantile(self, share: float) -> float | None:
+        """Estimate the value that this share of the values does not exceed; None without values.
+
+        It is interpolated within its bucket. Values beyond the last bound count as that bound.
+        """
+        rank, below = share * self.number, 0
+        for place, number in enumerate(self.buckets):
+            if number and below + number >= rank:
+                if place == len(BOUNDS):
+                    return BOUNDS[-1]
+                start = BOUNDS[place - 1] if place else 0.0
+                return start + (BOUNDS[place] - start) * max(rank - below, 0.0) / number
+            below += number
+        return None
+
+
+class JobFigures(NamedTuple):
+    """What happened to the jobs of one name.
+
+    Attributes:
+        scheduled: Jobs that this process stored.
+        started: Attempts that started.
+        ended: Numbers by outcome, in the order of ``OUTCOMES``.
+        durations: How long attempts ran.
+        lateness: Start minus due time of attempts.
+    """
+
+    scheduled: int = 0
+    started: int = 0
+    ended: tuple[int, ...] = (0,) * len(OUTCOMES)
+    durations: Histogram = Histogram()
+    lateness: Histogram = Histogram()
+
+    def plus(self, other: JobFigures) -> JobFigures:
+        """Return the sum of both."""
+        return JobFigures(
+            self.scheduled + other.scheduled,
+            self.started + other.started,
+            tuple(a + b for a, b in zip(self.ended, other.ended, strict=True)),
+            self.durations.plus(other.durations),
+            self.lateness.plus(other.lateness),
+        )
+
+    def minus(self, earlier: JobFigures) -> JobFigures:
+        """Return what was added since an earlier state."""
+        return JobFigures(
+            self.scheduled - earlier.scheduled,
+            self.started - earlier.started,
+            tuple(a - b for a, b in zip(self.ended, earlier.ended, strict=True)),
+            self.durations.minus(earlier.durations),
+            self.lateness.minus(earlier.lateness),
+        )
+
+
+class Snapshot(NamedTuple):
+    """The state of a Meter at one instant. No number of jobs, counter or histogram ever decreases.
+
+    Attributes:
+        jobs: By job name.
+        counters: Events of the process, by metric and label; the label is empty if there is one number.
+        gauges: The last value of each metric that goes up and down.
+        durations: Of passes and claims, by metric and label.
+    """
+
+    jobs: Mapping[str, JobFigures]
+    counters: Mapping[tuple[str, str], float]
+    gauges: Mapping[str, float]
+    durations: Mapping[tuple[str, str], Histogram]
+
+    def jobs_since(self, earlier: Mapping[str, JobFigures]) -> dict[str, JobFigures]:
+        """Return what was added to the jobs since an earlier state, without names of which nothing was."""
+        added = {name: now.minus(earlier.get(name, _NOTHING)) for name, now in self.jobs.items()}
+        return {name: figures for name, figures in added.items() if _is_something(figures)}
+
+
+_NOTHING: Final = JobFigures()
+
+
+def _is_something(figures: JobFigures) -> bool:
+    """Return whether anything was counted; a duration or lateness is never alone."""
+    return bool(figures.scheduled or figures.started or any(figures.ended) or any(figures.durations.buckets))
