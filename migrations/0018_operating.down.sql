@@ -7,6 +7,7 @@ ALTER TABLE {schema}scheduler_workers
     DROP COLUMN state,
     DROP COLUMN health,
     DROP COLUMN settings,
-    DROP COLUMN wanted;
+    DROP COLUMN wanted,
+    DROP COLUMN statistics_batch;
 
 DROP INDEX IF EXISTS {schema}scheduled_jobs_unsuccessful;

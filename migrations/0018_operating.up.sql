@@ -20,7 +20,8 @@ ALTER TABLE {schema}scheduler_workers
     ADD COLUMN state text,
     ADD COLUMN health jsonb,
     ADD COLUMN settings jsonb,
-    ADD COLUMN wanted text;
+    ADD COLUMN wanted text,
+    ADD COLUMN statistics_batch bigint NOT NULL DEFAULT 0;
 
 -- What ended, and how long it ran and waited, by task: a row for "span" seconds from "bucket" on. The arrays add up
 -- element by element; a later release may append elements.

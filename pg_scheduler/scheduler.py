@@ -32,7 +32,6 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
-from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.gap_log import GapLog
 from pg_scheduler.events.log import EventLog
@@ -43,6 +42,7 @@ from pg_scheduler.schedules.catalogue import periodic_catalogue
 from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.event_meter import new_meter
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.defaults import check_executors
@@ -107,6 +107,7 @@ class Scheduler(
         only: Patterns such as "reports.*" for the names of jobs: others are left to other workers.
         skip: Patterns for the names of jobs that are left to other workers.
         metadata: Labels of this worker, a JSON object, for ``workers()``.
+        statistics: Whether jobs are counted by name and outcome, for metrics and the tables of statistics.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
@@ -158,6 +159,7 @@ class Scheduler(
         only: Sequence[str] = (),
         skip: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        statistics: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -189,6 +191,7 @@ class Scheduler(
             only=only if isinstance(only, str) else tuple(only),  # type: ignore[arg-type] # rejected
             skip=skip if isinstance(skip, str) else tuple(skip),  # type: ignore[arg-type] # rejected
             metadata=None if metadata is None else dict(metadata),
+            statistics=statistics,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
         )
@@ -201,17 +204,19 @@ class Scheduler(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
         self._store.consequences.publish = self._events.publish
+        self._meter = new_meter(self._store, self._events) if statistics else None
         self._tasks = TaskRegistry(catalogue)
         self._outbox = Outbox(
             self._store,
             self._events,
             horizon_s=2 * self._config.polling.max_interval,
             mark=secrets.token_hex(4),
+            meter=self._meter,
         )
         self._preparer = JobPreparer(
             self._tasks, misfire_grace_time=misfire_grace_time, max_payload_bytes=max_payload_bytes
         )
-        self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer)
+        self._enqueuer = Enqueuer(self._store, self._events, self._outbox, self._preparer, self._meter)
         self._periodic = ScheduleBook(self._store, periodic_catalogue)
         self._schedule_jobs = ScheduleJobs(self._tasks, misfire_grace_time=misfire_grace_time)
         self._waiters = ResultWaiters(self._store, self._config.polling.max_interval)
@@ -321,7 +326,7 @@ class Scheduler(
         self._config = replace(
             self._config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD
         )
-        self._check_locks_can_be_held()
+        self._periodic.check_locks()
         await self._store.migrate()
         return self._runtime_class(
             self,
@@ -338,12 +343,5 @@ class Scheduler(
             self._executors,
             self.worker_id,
             self._tuning,
+            self._meter,
         )
-
-    def _check_locks_can_be_held(self) -> None:
-        locked = [key for key, config in self._periodic.configs().items() if config.use_advisory_lock]
-        if locked and not self._store.connections.can_hold_a_lock:
-            raise ConfigurationError(
-                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each attempt, "
-                "but the pool has max_size=1; create the pool with max_size=2 or more, or pass direct_dsn="
-            )

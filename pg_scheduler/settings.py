@@ -265,6 +265,7 @@ class SchedulerConfig:
     only: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     skip: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     metadata: Annotated[dict[str, Any], AfterValidator(_check_json)] | None = None
+    statistics: bool = True
 
     @property
     def runs_jobs(self) -> bool:

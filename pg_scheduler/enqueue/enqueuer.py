@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Final
 
 from pg_scheduler.enqueue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.enqueue.dependents import DependentInserter
@@ -25,8 +27,12 @@ from pg_scheduler.store.connections.listen import DUE
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
+from pg_scheduler.telemetry.meter import Meter
 
 __all__ = ["Enqueuer"]
+
+METER_BATCH: Final = 10_000
+"""Jobs that are counted before other tasks run: some two milliseconds."""
 
 
 class Enqueuer:
@@ -34,12 +40,21 @@ class Enqueuer:
 
     Args:
         preparer: Validates the jobs of ``insert_all()``.
+        meter: Counts the jobs that are stored, except in transactions of callers.
     """
 
-    def __init__(self, store: Store, events: EventBus, outbox: Outbox, preparer: JobPreparer) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        outbox: Outbox,
+        preparer: JobPreparer,
+        meter: Meter | None = None,
+    ) -> None:
         self._store = store
         self._events = events
         self._outbox = outbox
+        self._meter = meter
         self._batcher = InsertBatcher(self._insert_batch)
         self._delayed = InsertBatcher(self._insert_delayed)
         self._extended = InsertBatcher(self._insert_extended)
@@ -75,6 +90,8 @@ class Enqueuer:
             existing = await self._find_or_insert(job, conflict_resolution, connection)
             if existing is not None:
                 return existing
+        if connection is None and self._meter is not None:
+            self._meter.record_scheduled(job.job_name)
         if connection is None and self._events.wants(JobScheduled):
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, job.execution_time))
         return job.job_id
@@ -111,6 +128,8 @@ class Enqueuer:
         if inserted and now is not None:
             due = now + timedelta(seconds=delay_s)
             self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due))
+        if inserted and connection is None and self._meter is not None:
+            self._meter.record_scheduled(job.job_name)
         return job.job_id
 
     async def _find_or_insert(
@@ -196,9 +215,22 @@ class Enqueuer:
         jobs, ids = await self._bulk.insert(specs, conflict_resolution, batch_size, connection)
         if jobs:
             await self._announce(min(job.execution_time for job in jobs), connection)
+        if connection is None and self._meter is not None:
+            await self._record_all(self._meter, jobs, ids)
         if connection is None and self._events.wants(JobScheduled):
             await self._publish_all(jobs, ids)
         return ids
+
+    @staticmethod
+    async def _record_all(meter: Meter, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
+        """Count the jobs that were inserted, and yield to the event loop at intervals."""
+        for start in range(0, len(jobs), METER_BATCH):
+            if start:
+                await asyncio.sleep(0)
+            batch = slice(start, start + METER_BATCH)
+            names = (job.job_name for job, job_id in zip(jobs[batch], ids[batch], strict=True) if job_id)
+            for name, number in Counter(names).items():
+                meter.record_scheduled(name, number)
 
     async def _publish_all(self, jobs: Sequence[NewJob], ids: Sequence[str | None]) -> None:
         """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""

@@ -22,6 +22,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.store.connections.listen import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.meter import Meter
 
 __all__ = ["Outbox", "OutboxOptions"]
 
@@ -45,6 +46,7 @@ class Outbox:
     Args:
         horizon_s: Seconds; a job that is due later requires no notification.
         mark: Distinguishes this process's notifications about due jobs from others'.
+        meter: Counts the messages.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Outbox:
         horizon_s: float,
         mark: str = "",
         options: OutboxOptions = OutboxOptions(),
+        meter: Meter | None = None,
     ) -> None:
         self._store = store
         self._events = events
@@ -62,6 +65,7 @@ class Outbox:
         self.options = options
         self.mark = mark
         self.due_message = f"{DUE} {mark}".strip()
+        self._meter = meter
         self._messages: dict[str, float] = {}  # when each was last added
         self._next_send = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -106,6 +110,7 @@ class Outbox:
         The notification covers all jobs that were committed before that monotonic time.
         """
         self._next_send = time.monotonic() + self.options.gap_s
+        self._record_sent(1)
         if self._messages.get(self.due_message, since) < since:
             del self._messages[self.due_message]
         if not self._messages:
@@ -169,7 +174,12 @@ class Outbox:
             except BaseException:  # not sent
                 self._messages = messages | self._messages
                 raise
+            self._record_sent(len(messages))
             self._next_send = time.monotonic() + self.options.gap_s
+
+    def _record_sent(self, number: int) -> None:
+        if self._meter is not None:
+            self._meter.count("notifications_sent", by=number)
 
     def _due_here(self) -> None:
         if self._on_due is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.schedules.catalogue import PeriodicCatalogue
 from pg_scheduler.schedules.model import PeriodicJobConfig
 from pg_scheduler.schedules.row import ScheduleRow
@@ -40,6 +41,15 @@ class ScheduleBook:
         return {
             key: replace(config, enabled=self._is_enabled(config)) for key, config in self._known().items()
         }
+
+    def check_locks(self) -> None:
+        """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""
+        locked = [key for key, config in self.configs().items() if config.use_advisory_lock]
+        if locked and not self._store.connections.can_hold_a_lock:
+            raise ConfigurationError(
+                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each attempt, "
+                "but the pool has max_size=1; create the pool with max_size=2 or more, or pass direct_dsn="
+            )
 
     def status(self, dedup_key: str) -> dict[str, Any] | None:
         """Return a description of one schedule, or None if the key is unknown in this process."""

@@ -43,6 +43,9 @@ __all__ = [
 BY_CALLER: Final = "cancelled by a caller"
 """The reason of a JobCancelled that ``cancel_job()`` caused."""
 
+LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
+"""The reason of a JobCancelled for a job that was skipped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -28,6 +28,7 @@ from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
 from pg_scheduler.store.searches import SearchRepository
 from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
 from pg_scheduler.store.workers import SERVER_START_GRACE_S, WorkerRepository
 
@@ -74,6 +75,7 @@ class Store:
         self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
+        self.statistics: Final = StatisticsRepository(self.statements)
 
     async def schema(self, *, on: Connection | None = None) -> str:
         """Return the schema of the tables."""

@@ -66,6 +66,7 @@ class Settings(TypedDict, total=False):
     only: Sequence[str]
     skip: Sequence[str]
     metadata: Mapping[str, Any] | None
+    statistics: bool
     clock: Clock | None
 
 class BlockingTasks(BlockingFacet):

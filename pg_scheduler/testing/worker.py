@@ -18,6 +18,7 @@ from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import LeaseKeeper
 from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.maintenance.planner import Planner
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -84,7 +85,7 @@ class ManualRuntime(Runtime):
         Its first pass requests heartbeats from suspect workers. The second reclaims the jobs of those that
         made none.
         """
-        idle = (Claimer, Completer, Heartbeat, Planner, Vacuum)
+        idle = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
         for part in (*self.parts, self.rescuer):
             if isinstance(part, Service) and not isinstance(part, idle):
                 await self.pass_of(part)

@@ -31,12 +31,26 @@ class Revocation(Enum):
 
 
 class Attempt:
-    """One attempt that runs in this process."""
+    """One attempt that runs in this process.
 
-    __slots__ = ("call", "claim", "has_begun", "has_timed_out", "is_awaited", "revocation", "task")
+    Attributes:
+        measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
+    """
 
-    def __init__(self, claim: Claim) -> None:
+    __slots__ = (
+        "call",
+        "claim",
+        "has_begun",
+        "has_timed_out",
+        "is_awaited",
+        "measured_for",
+        "revocation",
+        "task",
+    )
+
+    def __init__(self, claim: Claim, measured_for: int = 0) -> None:
         self.claim = claim
+        self.measured_for = measured_for
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
         self.has_begun = False

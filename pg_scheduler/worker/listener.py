@@ -26,6 +26,7 @@ from pg_scheduler.store.connections.listen import (
     Subscription,
 )
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.service import NEVER, Service
 from pg_scheduler.worker.signals import Signals
 
@@ -63,6 +64,7 @@ class Listener(Service):
         on_missed: Called when notifications arrive again after the connection was lost, with the time of the
             last response on it.
         on_result: Called with the id of a job that has ended and keeps its result.
+        meter: Counts the notifications.
     """
 
     name: ClassVar[str] = "listener"
@@ -79,6 +81,7 @@ class Listener(Service):
         on_events: Callable[[str], None] = lambda _message: None,
         on_missed: Callable[[datetime], None] = lambda _since: None,
         options: ListenerOptions = ListenerOptions(),
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -92,6 +95,7 @@ class Listener(Service):
         self.refusal: str | None = None
         """Why this worker does not listen; None while it does, or reconnects."""
         self._on_result = on_result
+        self._meter = meter
         self._signals = signals
         self._probed = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -149,6 +153,8 @@ class Listener(Service):
         if message == self._probe:
             self._probed.set()
             return
+        if self._meter is not None:
+            self._meter.count("notifications_received")
         kind, _, about = message.partition(" ")
         if kind == DUE and about != self._own_mark:
             self._signals.due()

@@ -26,6 +26,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.settings import SchedulerConfig, VacuumTrigger
 from pg_scheduler.store.connections.lease import LeaseConnection
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.event_relay import EventRelay
@@ -42,6 +43,7 @@ from pg_scheduler.worker.maintenance.name_reporter import NameReporter
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
 from pg_scheduler.worker.maintenance.rescuer import Rescuer
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
@@ -70,6 +72,7 @@ class Runtime:
 
     Args:
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
+        meter: Counts jobs, unless ``statistics`` is off.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -88,6 +91,7 @@ class Runtime:
         executors: Mapping[str, JobExecutor],
         worker_id: str,
         tuning: Tuning,
+        meter: Meter | None = None,
     ) -> None:
         self._store = store
         self._events = events
@@ -103,6 +107,7 @@ class Runtime:
             keeps_completed=not _deletes_completed(config),
             deleted=deleted,
             options=tuning.results,
+            meter=meter,
         )
         self.in_flight = in_flight = InFlight(results)
         progress = ProgressWriter(store.progress, events, in_flight, worker_id)
@@ -126,6 +131,7 @@ class Runtime:
             max_crashes=config.max_crashes,
             max_result_bytes=config.max_result_bytes,
             executors=executors,
+            meter=meter,
         )
         unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
         admission = Admission(
@@ -158,6 +164,7 @@ class Runtime:
             on_missed=relay.missed,
             on_result=waiters.announce,
             options=tuning.listener,
+            meter=meter,
         )
         self.rescuer = Rescuer(
             store.workers,
@@ -201,11 +208,18 @@ class Runtime:
             max_crashes=config.max_crashes,
             polling=config.polling,
             options=tuning.claimer,
+            meter=meter,
         )
         vacuum = Vacuum(store, events, config.vacuum, worker_id, deleted=deleted, options=tuning.vacuum)
+        statistics = (
+            []
+            if meter is None
+            else [StatisticsWriter(store.statistics, events, meter, worker_id, tuning.statistics)]
+        )
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         self.parts: list[Part] = [
             self.heartbeat,
+            *statistics,  # which need the row of the worker
             relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),

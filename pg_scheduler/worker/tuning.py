@@ -12,6 +12,7 @@ from pg_scheduler.worker.maintenance.deadline_scanner import ScannerOptions
 from pg_scheduler.worker.maintenance.expirer import ExpirerOptions
 from pg_scheduler.worker.maintenance.name_reporter import NameReporterOptions
 from pg_scheduler.worker.maintenance.rescuer import RescuerOptions
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriterOptions
 from pg_scheduler.worker.maintenance.vacuum import VacuumOptions
 from pg_scheduler.worker.pipeline.claimer import ClaimerOptions
 from pg_scheduler.worker.pipeline.result_buffer import ResultBufferOptions
@@ -35,6 +36,7 @@ class Tuning:
     rescuer: RescuerOptions = field(default_factory=RescuerOptions)
     results: ResultBufferOptions = field(default_factory=ResultBufferOptions)
     scanner: ScannerOptions = field(default_factory=ScannerOptions)
+    statistics: StatisticsWriterOptions = field(default_factory=StatisticsWriterOptions)
     unblocker: UnblockerOptions = field(default_factory=UnblockerOptions)
     vacuum: VacuumOptions = field(default_factory=VacuumOptions)
     watchdog: WatchdogOptions = field(default_factory=WatchdogOptions)

@@ -185,7 +185,7 @@ async def test_heartbeat_sends_one_statement_for_any_number_of_jobs(
     parts = Parts(Store(Connections(pool)), EventBus())
     parts.tasks.register(gate.job, name="test.job")
     executor = parts.executor(slots=1_000)
-    executor.submit_all(await claim(parts.store, *(new_job(str(n)) for n in range(jobs))))
+    executor.submit_all(await claim(parts.store, *(new_job(str(n)) for n in range(jobs))), soon=True)
     assert len(executor.in_flight.held()) == jobs
     heartbeat = parts.heartbeat()
     await heartbeat.prepare()

@@ -26,6 +26,8 @@ TYPES = {
     "lock_last_jobs": "text[]",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
+    "fold_statistics": "integer, integer, double precision, integer, timestamptz",
+    "delete_statistics": "integer, double precision, integer, timestamptz",
 }
 VALUES = {
     "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', 500",
@@ -33,6 +35,8 @@ VALUES = {
     "lock_last_jobs": LAST_JOBS,
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
+    "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
+    "delete_statistics": f"60, 21600, 500, {INSTANT}",
 }
 EXPECTED = {
     "due_schedules": {("Index Scan", "scheduler_schedules_due")},
@@ -43,6 +47,8 @@ EXPECTED = {
         ("Index Scan", "scheduler_results_pkey"),
     },
     "get_results": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_results_pkey")},
+    "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
+    "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
 }
 READ_AT_MOST = {
     "due_schedules": 500,
@@ -50,6 +56,8 @@ READ_AT_MOST = {
     "lock_last_jobs": 1000,
     "vacuum_results": 2000,
     "get_results": 1000,
+    "fold_statistics": 1000,
+    "delete_statistics": 1000,
 }
 FILL = f"""
     INSERT INTO scheduler_schedules (
@@ -66,6 +74,9 @@ FILL = f"""
     INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)
     SELECT 'job-' || n, 'completed', 1, at, at + (n - 3000) * interval '1 minute'
     FROM generate_series(1, {ROWS}) AS n, (SELECT timestamptz {INSTANT} AS at) AS now;
+    INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
+    SELECT timestamptz {INSTANT} - n * interval '2 minutes', 60, 'work' || name, one, one, one, one
+    FROM generate_series(1, 500) AS n, generate_series(1, 100) AS name, (SELECT ARRAY[1] AS one) AS row;
 """
 
 
@@ -93,7 +104,9 @@ async def test_statement_reads_few_rows_by_index_on_large_tables(
     session: Connection, name: str, analyzed: bool
 ) -> None:
     if analyzed:
-        await session.execute("ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results")
+        await session.execute(
+            "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats"
+        )
     text = await session.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({VALUES[name]})")
     scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if "Relation Name" in node]
     scans = [node for node in scans if "Scan" in node["Node Type"]]

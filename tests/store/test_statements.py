@@ -44,6 +44,7 @@ from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
+from pg_scheduler.telemetry.figures import JobFigures
 from tests.support.store import (
     LEASE,
     NAME,
@@ -308,6 +309,10 @@ async def use_path(store: Store) -> object:
     assert await store.inspections.limit_use("limit:a:") == (0, 0)
     assert await store.inspections.parents("n") == [("a", "pending")]
     await store.workers.register(worker(), LEASE)
+    figures = JobFigures(started=2)
+    assert await store.statistics.add("w1", 1, {"mail.send": figures})
+    assert await store.statistics.fold(60, 600, -1, 9) == 1
+    assert await store.statistics.fold(600, None, -1, 9) == 1
     assert await due_in(store, [NAME]) == 0
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 10)).jobs}
     assert list(claims) == ["f", "a", "b", "c", "d", "e"]

@@ -15,6 +15,8 @@ from pg_scheduler.store.connections.options import HOT_TRANSACTION_SETTINGS, TRA
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import holds
@@ -92,6 +94,13 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     assert await log.take() == [], "the answers show that the connection lives, and there is nothing to plan"
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
+    meter = Meter()
+    statistics = StatisticsWriter(parts.store.statistics, parts.bus, meter, parts.worker_id)
+    await statistics.run_once()
+    assert await log.take() == [], "nothing was counted"
+    meter.record_end("job", "completed")
+    await statistics.run_once()
+    assert await log.take() == (bare("add_statistics") if size >= 3 else ["add_statistics", "reset"])
     periodic(every=timedelta(hours=1), dedup_key="key")(idle_job)
     await planner.run_once()
     await log.take()

@@ -12,7 +12,9 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.routing import Routing
@@ -57,6 +59,9 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "planner": Parts.planner,
     "progress_writer": lambda parts: parts.progress,
     "rescuer": Parts.rescuer,
+    "statistics_writer": lambda parts: StatisticsWriter(
+        parts.store.statistics, parts.bus, Meter(), parts.worker_id
+    ),
     "vacuum": Parts.vacuum,
 }
 

@@ -21,6 +21,9 @@ from pg_scheduler.worker.service import Service
 
 SCHEDULES_BATCH_SIZE: Final = 1000
 
+STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
+"""Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
+
 __all__ = ["Vacuum", "VacuumOptions"]
 
 
@@ -34,6 +37,8 @@ class VacuumOptions:
     """Seconds between two steps, several times as long as a step takes: jobs come first."""
     surplus_batch_size: int = 10_000
     """Rows that one statement deletes beyond ``keep_last``."""
+    statistics_batch_size: int = 500
+    """Rows of statistics that one statement merges or deletes."""
 
 
 class Vacuum(Service):
@@ -107,6 +112,10 @@ class Vacuum(Service):
             for first in range(0, await self._store.retention.table_blocks(), step):
                 yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
         await self._delete_schedules()
+        size = self._options.statistics_batch_size
+        for span_s, longer_s, days in STATISTICS_DAYS:
+            while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
+                yield Counter()
         batch_size = self._options.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()

@@ -26,6 +26,7 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.scheduler import SchedulerOfJobs
@@ -49,6 +50,7 @@ class CallRunner:
         report: Takes the progress of the attempts.
         stop_grace: Seconds that a cancelled attempt gets to end.
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
+        meter: Measures the durations of the attempts.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class CallRunner:
         report: Report,
         stop_grace: float,
         max_crashes: int | None,
+        meter: Meter | None = None,
     ) -> None:
         self._events = events
         self._places = {name: _Place(executor) for name, executor in executors.items()}
@@ -69,6 +72,7 @@ class CallRunner:
         self._report_progress = report
         self._stop_grace = stop_grace
         self._max_crashes = max_crashes
+        self._meter = meter
 
     @cached_property
     def get_scheduler(self) -> SchedulerOfJobs:
@@ -137,6 +141,7 @@ class CallRunner:
             self._timeouts.add(attempt, seconds)
         attempt.call = call
         result: Result = _RETURNED
+        began = time.monotonic()
         try:
             value = await executor.run(call)
             if claim.options is not None:
@@ -146,6 +151,9 @@ class CallRunner:
         except CrashedError as crash:
             result = CrashResult(str(crash), self._max_crashes)
         finally:
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
         if call.was_cancelled:  # the flag decides, whatever the function made of it

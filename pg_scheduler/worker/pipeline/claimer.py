@@ -19,6 +19,7 @@ from pg_scheduler.settings import PollingConfig
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
 from pg_scheduler.store.types import FROM_THE_START, ClaimPosition, ExchangeResult
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.pipeline.admission import Admission
@@ -64,6 +65,7 @@ class Claimer(Service):
     Args:
         batch: Jobs per claim.
         max_crashes: Workers that may die while they run one job before it fails; None for no limit.
+        meter: Counts the claims.
     """
 
     name: ClassVar[str] = "claimer"
@@ -87,6 +89,7 @@ class Claimer(Service):
         polling: PollingConfig,
         max_crashes: int | None,
         options: ClaimerOptions = ClaimerOptions(),
+        meter: Meter | None = None,
     ) -> None:
         super().__init__(events)
         self._claims = claims
@@ -111,6 +114,7 @@ class Claimer(Service):
         self._failed_claims = 0
         self._has_timed_out = False
         self._max_failed_claims = options.max_failed_claims
+        self._meter = meter
         self._claiming = asyncio.Lock()
         self._expects_job = False  # a notification came, or the next job is due
         self._claimed_cheaply = False
@@ -183,6 +187,7 @@ class Claimer(Service):
         claim_s = time.monotonic() - sent_at
         found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
         is_full = len(found) == limit
+        self._record("full" if is_full else "part" if found else "empty", claim_s)
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
@@ -205,6 +210,11 @@ class Claimer(Service):
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
+
+    def _record(self, result: str, claim_s: float) -> None:
+        if self._meter is not None:
+            self._meter.count("claims", result)
+            self._meter.measure("exchange_duration", "", claim_s)
 
     async def _fetch(
         self, limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
@@ -326,11 +336,7 @@ class Claimer(Service):
 
     async def _execute(self, claimed: list[Claim], *, claims_follow: bool) -> None:
         jobs = self._admission.keep_limited(claimed)
-        if claims_follow:
-            self._executor.submit_all(jobs)  # once the next claim has been sent
-        else:
-            for job in jobs:
-                self._executor.submit(job)
+        self._executor.submit_all(jobs, soon=claims_follow)  # then once the next claim has been sent
         self._signals.jobs_claimed()
         if not claims_follow:
             await asyncio.sleep(0)  # the jobs start now, before this pass ends

@@ -20,7 +20,7 @@ from pg_scheduler.events import (
     JobStarted,
     ServiceFaulted,
 )
-from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
@@ -38,6 +38,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
 from pg_scheduler.worker.pipeline.calls import CallRunner, timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
 __all__ = ["Executor"]
-
-LOCK_TAKEN: Final = "skipped: another attempt holds the advisory lock"
 
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
@@ -74,6 +73,7 @@ class Executor:
         stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
         executors: Run the jobs outside of the event loop, by name.
+        meter: Counts the attempts and measures their durations.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -95,6 +95,7 @@ class Executor:
         stop_grace: float = 10.0,
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._locks = locks
         self._events = events
@@ -109,6 +110,7 @@ class Executor:
         self._max_result_bytes = max_result_bytes
         self._stop_grace = stop_grace
         self._signals = signals
+        self._meter = meter
         self._attempts = in_flight.attempts
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
@@ -121,6 +123,7 @@ class Executor:
             report=progress.report,
             stop_grace=stop_grace,
             max_crashes=max_crashes,
+            meter=meter,
         )
         self._lock_pause = LockPause()
         self._is_closed = False
@@ -132,16 +135,29 @@ class Executor:
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free."""
-        return self._begin(self.take_slot(claim))
+        [weight] = self._record_starts((claim,))
+        return self._begin(self.take_slot(claim, weight))
 
-    def submit_all(self, claims: Sequence[Claim]) -> None:
-        """Reserve slots for claimed jobs now, and start the jobs as soon as the caller awaits something."""
-        if not self._submitted:
-            asyncio.get_running_loop().call_soon(self._begin_all)
-        self._submitted += [self.take_slot(claim) for claim in claims]
+    def submit_all(self, claims: Sequence[Claim], *, soon: bool = False) -> None:
+        """Start claimed jobs, even if no slots are free.
+
+        Args:
+            claims: The jobs.
+            soon: Whether they only get slots now, and start as soon as the caller awaits something.
+        """
+        weights = self._record_starts(claims)
+        attempts = [self.take_slot(claim, weight) for claim, weight in zip(claims, weights, strict=True)]
+        if soon:
+            if not self._submitted:
+                asyncio.get_running_loop().call_soon(self._begin_all)
+            self._submitted += attempts
+        else:
+            for attempt in attempts:
+                self._begin(attempt)
 
     def begin(self, attempt: Attempt) -> None:
         """Start a claimed job that has a slot."""
+        [attempt.measured_for] = self._record_starts((attempt.claim,))
         self._begin(attempt)
 
     async def refuse(self, attempt: Attempt, error: Exception) -> None:
@@ -157,12 +173,15 @@ class Executor:
         self._free_slot(attempt, was_full=was_full)
         return True
 
-    def take_slot(self, claim: Claim) -> Attempt:
+    def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
         if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
             old.revoke(Revocation.LOST)
-        self._attempts[claim.job_id] = attempt = Attempt(claim)
+        self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
         return attempt
+
+    def _record_starts(self, claims: Sequence[Claim]) -> list[int]:
+        return [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
 
     def _begin_all(self) -> None:
         attempts, self._submitted = self._submitted, []
@@ -316,6 +335,7 @@ class Executor:
         seconds = claim.timeout_seconds
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
+        began = time.monotonic() if attempt.measured_for else 0.0
         try:
             value = await task.func(*args, **kwargs)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -323,6 +343,9 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return ErrorResult(error)
         finally:
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
             if seconds is not None:
                 self._timeouts.remove(attempt, seconds)
         return _RETURNED if claim.options is None else ReturnResult(value)

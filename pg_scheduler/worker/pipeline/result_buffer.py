@@ -21,6 +21,7 @@ from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.settlement import outcome_event
+from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.signals import Signals
 
 __all__ = ["CompletionBatch", "OutcomeBatch", "ResultBuffer", "ResultBufferOptions"]
@@ -44,6 +45,7 @@ class ResultBuffer:
     Args:
         keeps_completed: Whether the rows of completed jobs are kept, for the vacuum to delete.
         deleted: Counts the rows that were not kept.
+        meter: Counts the completions.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class ResultBuffer:
         keeps_completed: bool,
         deleted: Counter[JobStatus],
         options: ResultBufferOptions = ResultBufferOptions(),
+        meter: Meter | None = None,
     ) -> None:
         self._events = events
         self.keeps_completed: Final = keeps_completed
         self._deleted = deleted
         self._signals = signals
         self._options = options
+        self._meter = meter
         self.claims_follow = False
         """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
         self.on_settled: Callable[[Iterable[Claim]], None] | None = None
@@ -179,6 +183,9 @@ class ResultBuffer:
         self._end(batch)
         if self.on_settled is not None:
             self.on_settled(claims)
+        if self._meter is not None:
+            accepted = [claim for claim in claims if claim.job_id not in refused] if refused else claims
+            self._meter.record_completions(accepted)
         if self._events.wants(JobCompleted):
             for claim in claims:
                 if claim.job_id not in refused:
@@ -215,6 +222,10 @@ class ResultBuffer:
             self.on_settled(claim for claim, _ in batch.outcomes)
         for claim, outcome in batch.outcomes:
             event = outcome_event(claim, outcome, accepted=claim.job_id in batch.accepted)
+            if self._meter is not None and isinstance(event, JobCompleted):
+                self._meter.record_end(
+                    claim.job_name, "completed"
+                )  # other outcomes are counted by their events
             if event is not None:
                 self._events.publish(event)
 

@@ -1,0 +1,69 @@
+"""Write what the Meter counted to the tables of statistics, every 10 seconds if it counted anything.
+
+Each batch has a number, which the row of the worker remembers: a batch whose response was lost is written
+again and counted once. A killed process loses what it counted since the last batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus
+from pg_scheduler.store.statistics import StatisticsRepository
+from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.worker.service import Service
+
+__all__ = ["StatisticsWriter", "StatisticsWriterOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsWriterOptions:
+    """The time between two batches."""
+
+    interval_s: float = 10.0
+    """Seconds from one batch to the next."""
+
+
+class StatisticsWriter(Service):
+    """Write what the Meter counted.
+
+    Args:
+        statistics: Writes it.
+        meter: Counts.
+    """
+
+    name: ClassVar[str] = "statistics_writer"
+    jitter: ClassVar[float] = 0.1
+
+    def __init__(
+        self,
+        statistics: StatisticsRepository,
+        events: EventBus,
+        meter: Meter,
+        worker_id: str,
+        options: StatisticsWriterOptions = StatisticsWriterOptions(),
+    ) -> None:
+        super().__init__(events)
+        self._statistics = statistics
+        self._meter = meter
+        self._worker_id = worker_id
+        self._options = options
+
+    async def run_once(self) -> float:
+        """Write what was counted since the last pass."""
+        batch = self._meter.batch()
+        # A worker that was declared dead has no row until its next heartbeat: the batch waits for it.
+        if batch is not None and await self._statistics.add(self._worker_id, batch.number, batch.jobs):
+            self._meter.settle(batch)
+        return self._options.interval_s
+
+    async def drain(self) -> None:
+        """Write the rest, unless the database is unavailable: statistics do not fail or delay a shutdown."""
+        if self.outage is not None:
+            return
+        try:
+            await self.run_once()
+        except DatabaseUnavailableError:
+            return  # the next start of this Scheduler writes them

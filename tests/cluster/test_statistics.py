@@ -1,0 +1,93 @@
+"""Statistics of nodes that die, and of a batch whose response is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseUnavailableError, Scheduler
+from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.events import EventBus
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import OUTCOMES
+from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
+from tests.cluster.fleet import Fleet
+from tests.cluster.test_lost_answer import TERMINATE_WAITING
+from tests.support.worker import LEASE, new_worker
+
+NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
+
+
+async def ended(pool: asyncpg.Pool) -> dict[str, dict[str, int]]:
+    """The totals by job name and outcome."""
+    rows = await pool.fetch("SELECT job_name, counts FROM scheduler_totals")
+    return {
+        row["job_name"]: {outcome: n for outcome, n in zip(OUTCOMES, row["counts"][2:], strict=True) if n}
+        for row in rows
+    }
+
+
+async def test_statistics_of_a_killed_node_lack_its_last_seconds_and_those_of_others_are_exact(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
+) -> None:
+    async def enqueue(name: str, number: int) -> None:
+        for _ in range(number):
+            await client.schedule_job(f"cluster.{name}", datetime.now(UTC), NO_ARGUMENTS, max_retries=1)
+
+    victim = await fleet.start("--lease", "2")
+    await enqueue("note", 5)
+    await enqueue("hold", 3)
+    await fleet.wait_for("JobCompleted", count=5)
+    await fleet.wait_for("JobStarted", node=victim, count=8)
+    await victim.kill()
+    survivors = [await fleet.start("--lease", "2"), await fleet.start("--lease", "2")]
+    await fleet.wait_for("JobCompleted", count=8)  # three were reclaimed
+    await enqueue("stumble", 20)
+    await enqueue("note", 20)
+    await fleet.wait_for("JobCompleted", count=48)
+    for node in survivors:
+        await node.stop()
+    found = await ended(pool)
+    assert found.pop("cluster.note") in ({"completed": 20}, {"completed": 25}), (
+        "all of the first five or none"
+    )
+    assert found == {"cluster.hold": {"completed": 3}, "cluster.stumble": {"retried": 20, "completed": 20}}
+
+
+async def test_batch_whose_response_was_lost_counts_once(
+    private_server: EmbeddedPostgres, private_dsn: str
+) -> None:
+    """The connection ends after the local commit, while the server waits for a missing standby."""
+    async with (
+        asyncpg.create_pool(private_dsn, min_size=0, server_settings={"synchronous_commit": "on"}) as pool,
+        asyncpg.create_pool(private_server.dsn(), min_size=1, max_size=1) as other,
+    ):
+        await Scheduler(pool).initialize_db()
+        store, meter = Store(Connections(pool)), Meter()
+        await store.workers.register(new_worker(), LEASE)
+        writer = StatisticsWriter(store.statistics, EventBus(), meter, "me")
+        meter.record_end("mail", "failed")
+        await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+        try:
+            await other.execute("SELECT pg_reload_conf()")
+            call = asyncio.create_task(writer.run_once())
+            async with asyncio.timeout(20):
+                while not await other.fetchval(TERMINATE_WAITING):
+                    pass
+                with pytest.raises(DatabaseUnavailableError):
+                    await call
+        finally:
+            await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            await other.execute("SELECT pg_reload_conf()")
+        assert await ended(pool) == {"mail": {"failed": 1}}, "it was committed"
+        meter.record_end("mail", "failed")
+        await writer.run_once()
+        assert await ended(pool) == {"mail": {"failed": 1}}
+        await writer.run_once()
+        assert await ended(pool) == {"mail": {"failed": 2}}
+        await store.connections.release_held()
