@@ -35,6 +35,7 @@ from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
+from pg_scheduler.telemetry.figures import JobFigures
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.worker import now
 
@@ -340,6 +341,9 @@ STORE_CALLS: dict[str, Call] = {
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
+    "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),
+    "fold": lambda it, _: it.statistics.fold(60, 600, 1.0, 9),
+    "fold, without a longer span": lambda it, _: it.statistics.fold(3600, None, 1.0, 9),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }
