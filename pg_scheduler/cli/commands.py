@@ -19,6 +19,7 @@ import typer
 
 from pg_scheduler import Scheduler
 from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.connections.standalone import open_connection, open_pool
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Command", "Result", "add_command", "add_group", "confirm", "with_common_options"]
 
+MAX_IDENTITY_LENGTH: Final = 200
 APPLICATION_NAME: Final = "pg_scheduler cli"
 
 Result = ExitCode | None
@@ -67,7 +69,12 @@ class Command:
     async def scheduler(self) -> AsyncIterator[Scheduler]:
         """Return a Scheduler that is not started, on a schema that this release can use."""
         async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
-            scheduler = CommandScheduler(pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"])
+            scheduler = CommandScheduler(
+                pool,
+                schema=self.schema,
+                direct_dsn=self.settings["direct-dsn"],
+                identity=Inspector(pool).actor[:MAX_IDENTITY_LENGTH],
+            )
             async with pool.acquire() as connection:
                 await verify(connection, schema=self.schema)
             yield scheduler

@@ -6,13 +6,11 @@ from enum import IntEnum
 from typing import Final
 
 from pg_scheduler.errors import (
-    ConfigurationError,
     ConnectionRejectedError,
     DatabaseUnavailableError,
     JobConflictError,
     JobNotFoundError,
     MigrationChangedError,
-    PayloadError,
     PoolClosedError,
     ScheduleConflictError,
     ScheduleNotFoundError,
@@ -66,8 +64,7 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
     (PoolClosedError, ExitCode.UNAVAILABLE),
     (ConnectionRejectedError, ExitCode.REFUSED),  # a wrong password is a permanent error
     (DatabaseUnavailableError, ExitCode.UNAVAILABLE),
-    (ConfigurationError, ExitCode.USAGE),
-    (PayloadError, ExitCode.USAGE),
+    (ValueError, ExitCode.USAGE),  # an argument that the library rejects, such as a search
 )
 
 

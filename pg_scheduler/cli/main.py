@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, migrate
+from . import about, jobs, migrate
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -48,6 +48,7 @@ def _main(
 app.callback()(with_common_options(_main))
 about.add_to(app)
 migrate.add_to(app)
+jobs.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

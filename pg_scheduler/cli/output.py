@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Any, Final, Literal, TextIO, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -50,12 +52,14 @@ class Column:
         title: The heading.
         is_wide: Whether ``-o table`` omits it.
         is_number: Whether it is aligned to the right.
+        is_long: Whether ``-o table`` cuts it to what fits into the line.
     """
 
     key: str
     title: str
     is_wide: bool = False
     is_number: bool = False
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,14 @@ def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
     return found
 
 
-def read_zone(text: str) -> tzinfo | None:
-    """Return the time zone in which tables show times; None for the local one.
+def read_zone(text: str) -> tzinfo:
+    """Return the time zone in which tables show times and searches read them.
 
     Raises:
         CommandError: The zone is unknown.
     """
     if text.lower() == "local":
-        return None
+        return _local_zone()
     if text.lower() == "utc":
         return UTC
     try:
@@ -105,25 +109,39 @@ def read_zone(text: str) -> tzinfo | None:
         ) from None
 
 
+def _local_zone() -> tzinfo:
+    """Return the zone of this machine; if it has no name, the present offset."""
+    name = os.environ.get("TZ") or str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return datetime.now().astimezone().tzinfo or UTC
+
+
 class Output:
     """The two streams of a command.
 
     Args:
         format: The format; None for jsonl of lists and json of single objects.
-        zone: The time zone of tables; the other formats have UTC.
+        zone: The time zone of tables and of searches; the other formats have UTC.
         out: Where data go; None for stdout.
     """
 
     def __init__(
         self,
         format: Format | None = None,  # noqa: A002 - the name of the option
-        zone: tzinfo | None = None,
+        zone: tzinfo = UTC,
         *,
         out: TextIO | None = None,
     ) -> None:
         self.format: Final = format
-        self._zone = zone
+        self.zone: Final = zone
         self._out = sys.stdout if out is None else out
+
+    @property
+    def is_table(self) -> bool:
+        """Whether people read the output."""
+        return self.format in {"table", "wide"}
 
     def write_list(self, shape: Shape, rows: Iterable[Row], **about: Any) -> None:
         """Write a list of objects. ``about`` is added to the document of ``-o json``."""
@@ -163,6 +181,10 @@ class Output:
         self._out.write(text)
         self._out.flush()
 
+    def write_line(self, line: str) -> None:
+        """Write a line of text for people."""
+        self.write_text(f"{escape(line, kept='')}\n")
+
     def say(self, message: str) -> None:
         """Write a message to stderr."""
         sys.stderr.write(f"{escape(message)}\n")
@@ -172,7 +194,7 @@ class Output:
         """Return an instant as tables show it."""
         if instant is None:
             return "-"
-        return instant.astimezone(self._zone).isoformat(sep=" ", timespec="seconds")
+        return instant.astimezone(self.zone).isoformat(sep=" ", timespec="seconds")
 
     def _write_json(self, document: Any) -> None:
         self._out.write(f"{json.dumps(document, ensure_ascii=False, indent=2)}\n")
@@ -192,10 +214,14 @@ class Output:
                 column.title,
                 justify="right" if column.is_number else "left",
                 overflow="fold",
-                no_wrap=index == 0,
+                no_wrap=index == 0 or any(isinstance(row[column.key], datetime) for row in rows),
             )
         for row in rows:
-            table.add_row(*(self._cell(row[column.key]) for column in columns))
+            cells = [self._cell(row[column.key]) for column in columns]
+            for cell, column in zip(cells, columns, strict=True):
+                if column.is_long and self.format == "table":
+                    cell.no_wrap, cell.overflow = True, "ellipsis"
+            table.add_row(*cells)
         if rows:
             self._print(table)
 

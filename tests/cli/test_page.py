@@ -19,7 +19,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_commands_of_the_page_run_in_order(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
-    lines = [line for snippet in snippets_of(PAGE) for line in snippet.code.splitlines()]
+    commands = [snippet for snippet in snippets_of(PAGE) if snippet.kind == "console"]
+    lines = [line for snippet in commands for line in snippet.code.splitlines()]
     assert lines
     for line in lines:
         assert line.startswith("$ pg-scheduler ")
@@ -39,7 +40,7 @@ def test_page_lists_every_exit_code_format_and_variable() -> None:
 
 
 def test_page_lists_every_command(call: Run) -> None:
-    for group in ((), ("migrate",)):
+    for group in ((), ("migrate",), ("jobs",)):
         shown = call(*group, "--help").out.partition("Commands:\n")[2]
         for name in re.findall(r"^  ([a-z]+)", shown, re.MULTILINE):
             assert f"`{' '.join((*group, name))}" in TEXT, name

@@ -1,0 +1,177 @@
+"""The group ``jobs``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler import Job, Scheduler
+from pg_scheduler.errors import JobConflictError, JobNotFoundError
+from pg_scheduler.inspect import Inspector
+
+from .commands import Command, add_command
+from .errors import ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+
+__all__ = ["CHANGE", "EXPLANATION", "JOB", "add_to"]
+
+JOB: Final = Shape(
+    "job",
+    "job_id",
+    (
+        Column("job_id", "ID"),
+        Column("job_name", "NAME"),
+        Column("status", "STATUS"),
+        Column("execution_time", "DUE"),
+        Column("attempt", "ATTEMPT", is_number=True),
+        Column("error_message", "ERROR", is_long=True),
+        Column("priority", "PRIORITY", is_wide=True),
+        Column("created_at", "CREATED", is_wide=True),
+        Column("started_at", "STARTED", is_wide=True),
+        Column("finished_at", "FINISHED", is_wide=True),
+        Column("worker_id", "WORKER", is_wide=True),
+    ),
+)
+_DETAILS: Final = (
+    "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "attempt",
+    "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at", "expires_at",
+    "timeout", "worker_id", "blocked_on", "schedule_id", "fire_time", "progress", "error_message",
+)  # fmt: skip
+EXPLANATION: Final = Shape("explanation", "job_id", ())
+_REASON: Final = Shape(
+    "reason", "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
+)
+CHANGE: Final = Shape(
+    "change",
+    "job_id",
+    (Column("job_id", "ID"), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
+)
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of jobs.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, explain and change jobs.")
+    app.add_typer(group, name="jobs")
+    add_command(group, "list")(list_jobs)
+    add_command(group, "show")(show)
+    add_command(group, "explain")(explain)
+    add_command(group, "cancel")(cancel)
+    add_command(group, "retry")(retry)
+
+
+async def list_jobs(
+    command: Command,
+    where: Annotated[
+        list[str] | None, typer.Argument(metavar="[WHERE]...", help="A search, such as status:failed.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Jobs of the page, up to 1000.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after the page before.")] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Search until the page is full, however long that takes.")
+    ] = False,
+) -> None:
+    """Print the jobs that match a search, and how far it got."""
+    async with command.scheduler() as scheduler:
+        page = await Inspector(scheduler).search_jobs(
+            " ".join(where or ()), limit=limit, after=after, tz=command.output.zone, exhaustive=exhaustive
+        )
+    command.output.write_list(JOB, [_row(job) for job in page.items], next=page.next)
+    command.output.say(page.summary)
+    if page.next is not None:
+        command.output.say(f"continue with --after '{page.next}'")
+
+
+async def show(
+    command: Command,
+    job_id: JobId,
+    no_arguments: Annotated[
+        bool, typer.Option("--no-arguments", help="Omit arguments, metadata and progress.")
+    ] = False,
+) -> None:
+    """Print a job: its row, its failed attempts, metadata and progress."""
+    async with command.scheduler() as scheduler:
+        job = await scheduler.get_job(job_id)
+    if job is None:
+        raise JobNotFoundError(job_id)
+    row = _row(job)
+    hidden = {"args", "kwargs", "metadata", "progress"} if no_arguments else set[str]()
+    row |= dict.fromkeys(hidden)
+    columns = [Column(key, key) for key in _DETAILS if key not in hidden]
+    shown = dict(row)
+    for error in job.errors:
+        key = f"attempt {error.attempt}"
+        columns.append(Column(key, key))
+        shown[key] = ": ".join(filter(None, (error.outcome, error.error_type, error.message)))
+    command.output.write_one(Shape("job", "job_id", columns), shown if command.output.is_table else row)
+
+
+async def explain(command: Command, job_id: JobId) -> None:
+    """Print why a job runs, waits or has ended, and what to do."""
+    async with command.scheduler() as scheduler:
+        found = await Inspector(scheduler).explain_job(job_id)
+    row = {
+        "v": SHAPE_VERSION,
+        "job_id": job_id,
+        "verdict": found.verdict.value,
+        "eta": found.eta,
+        "reasons": [asdict(reason) | {"code": reason.code.value} for reason in found.reasons],
+    }
+    if not command.output.is_table:
+        command.output.write_one(EXPLANATION, row)
+        return
+    expected = "" if found.eta is None else f", expected {command.output.when(found.eta)}"
+    command.output.write_line(f"{job_id}: {found.verdict.value}{expected}")
+    command.output.write_list(_REASON, row["reasons"])  # type: ignore[arg-type]
+
+
+async def cancel(command: Command, job_ids: JobIds) -> ExitCode:
+    """Cancel pending or running jobs."""
+    async with command.scheduler() as scheduler:
+        return await _change(command, scheduler, job_ids, scheduler.cancel_job, "cancelled")
+
+
+async def retry(command: Command, job_ids: JobIds) -> ExitCode:
+    """Run finished jobs again now."""
+    async with command.scheduler() as scheduler:
+        return await _change(command, scheduler, job_ids, scheduler.retry_job, "retried")
+
+
+async def _change(
+    command: Command,
+    scheduler: Scheduler,
+    job_ids: Sequence[str],
+    change: Callable[[str], Awaitable[bool]],
+    result: str,
+) -> ExitCode:
+    """Change the jobs one after the other, and return the worst outcome."""
+    rows, code = [], ExitCode.DONE
+    for job_id in dict.fromkeys(job_ids):
+        job = await scheduler.get_job(job_id)
+        outcome, status = "not found", None
+        if job is not None:
+            outcome, status = result, job.status.value
+            try:
+                if not await change(job_id):
+                    outcome = "refused"
+            except JobConflictError as error:
+                command.output.say(str(error))
+                outcome = "refused"
+        rows.append({"v": SHAPE_VERSION, "job_id": job_id, "result": outcome, "status": status})
+        if outcome == "not found":
+            code = ExitCode.NOT_FOUND
+        elif outcome == "refused" and code is ExitCode.DONE:
+            code = ExitCode.REFUSED
+    command.output.write_list(CHANGE, rows)
+    return code
+
+
+def _row(job: Job) -> dict[str, Any]:
+    row = {"v": SHAPE_VERSION} | asdict(job)
+    row |= {"status": job.status.value, "priority": job.priority.value}
+    return row

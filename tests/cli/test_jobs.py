@@ -1,0 +1,157 @@
+"""The group jobs, against real rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import jsonschema
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+
+GOLDEN = Path(__file__).with_name("golden")
+DUE = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOSTILE = "\x1b[31m<script>\u202e"
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a database with five jobs."""
+
+    async def fill(connection: Connection) -> None:
+        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
+        scheduler = Scheduler(pool)
+        for number in range(4):
+            data: dict[str, Any] = {"kwargs": {"to": f"user-{number}"}}
+            due = DUE + timedelta(hours=number)
+            await scheduler.schedule_job("mail.send", due, data, job_id=f"mail:{number}")
+        await scheduler.schedule_job(HOSTILE, DUE, {}, job_id="hostile")
+        await pool.close()
+        await connection.execute(
+            "UPDATE scheduled_jobs SET status = 'failed', finished_at = now(), attempt = 2, "
+            "error_message = 'SMTPError: the server ' || repeat('is busy ', 12) WHERE job_id = 'mail:3'"
+        )
+        await connection.execute(
+            "UPDATE scheduled_jobs SET created_at = '2026-01-01Z', "
+            """task_data = jsonb_set(task_data, '{metadata}', '{"tenant": 1}')"""
+        )
+
+    run_on(dsn, fill)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    return call
+
+
+def test_list_prints_what_a_search_finds_and_how_far_it_got(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "list", "name:mail.*", "status:pending")
+    assert ran.code == 0, ran.err
+    assert {line["job_id"] for line in ran.checked("job")} == {"mail:0", "mail:1", "mail:2"}
+    assert "3 found" in ran.err
+    assert on("jobs", "list", "status:failed", "-o", "ids").out == "mail:3\n"
+    empty = on("jobs", "list", "name:nothing", "-o", "table")
+    assert (empty.code, empty.out) == (0, "")
+    assert "0 found" in empty.err
+
+
+def test_list_continues_after_a_page(on: Callable[..., Ran]) -> None:
+    first = json.loads(on("jobs", "list", "--limit", "3", "-o", "json").out)
+    jsonschema.validate(first, schema("list"))
+    second = on("jobs", "list", "--after", first["next"])
+    ids = [item["job_id"] for item in (*first["items"], *second.lines)]
+    assert sorted(ids) == ["hostile", "mail:0", "mail:1", "mail:2", "mail:3"]
+    assert first["next"] in on("jobs", "list", "--limit", "3").err
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_table_of_jobs_fits_the_width(
+    on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = on("jobs", "list", "name:mail.*", "-o", "table")
+    assert max(map(len, ran.out.splitlines())) <= width
+    assert ran.out == (GOLDEN / f"jobs-{width}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("stats:failed",), "did you mean"),
+        (("--limit", "0"), "limit"),
+        (("--after", "nonsense"), "after"),
+    ],
+)
+def test_invalid_search_is_a_usage_error(
+    on: Callable[..., Ran], arguments: tuple[str, ...], message: str
+) -> None:
+    ran = on("jobs", "list", *arguments)
+    assert ran.code == ExitCode.USAGE
+    assert message in ran.err
+
+
+def test_show_prints_the_row_and_can_omit_the_arguments(on: Callable[..., Ran]) -> None:
+    document = json.loads(on("jobs", "show", "mail:0").out)
+    jsonschema.validate(document, schema("job"))
+    assert (document["kwargs"], document["metadata"]) == ({"to": "user-0"}, {"tenant": 1})
+    bare = on("jobs", "show", "mail:0", "--no-arguments")
+    jsonschema.validate(json.loads(bare.out), schema("job"))
+    assert "user-0" not in bare.out
+    table = on("jobs", "show", "mail:0", "-o", "table")
+    assert "2099-01-02 03:04:05+00:00" in table.out
+    assert "user-0" not in on("jobs", "show", "mail:0", "--no-arguments", "-o", "table").out
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal(on: Callable[..., Ran]) -> None:
+    for arguments in (("list",), ("show", "hostile"), ("explain", "hostile")):
+        ran = on("jobs", *arguments, "-o", "table")
+        assert ran.code == 0
+        assert "\x1b" not in ran.out + ran.err
+        assert "\u202e" not in ran.out + ran.err
+
+
+def test_explain_prints_verdict_reasons_and_remedies(on: Callable[..., Ran]) -> None:
+    document = json.loads(on("jobs", "explain", "mail:0").out)
+    jsonschema.validate(document, schema("explanation"))
+    assert document["reasons"][0]["code"] == "NOT_DUE"
+    table = on("jobs", "explain", "mail:3", "-o", "table").out
+    assert table.startswith("mail:3: ended\nREASON")
+    assert "FAILED" in table
+
+
+@pytest.mark.parametrize("command", ["show", "explain"])
+def test_unknown_job_exits_with_3(on: Callable[..., Ran], command: str) -> None:
+    ran = on("jobs", command, "nothing")
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "job 'nothing' does not exist" in ran.err
+
+
+def test_cancel_and_retry_change_jobs_by_id_and_state_the_outcome(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "cancel", "mail:0", "mail:1", "mail:0")
+    assert (ran.code, [line["result"] for line in ran.checked("change")]) == (0, ["cancelled", "cancelled"])
+    job = json.loads(on("jobs", "show", "mail:0").out)
+    assert job["status"] == "cancelled"
+    assert "@" in job["error_message"], "who cancelled it"
+    again = on("jobs", "cancel", "mail:0", "mail:2")
+    assert (again.code, [line["result"] for line in again.checked("change")]) == (
+        ExitCode.REFUSED,
+        ["refused", "cancelled"],
+    )
+    unknown = on("jobs", "retry", "mail:2", "nothing", "hostile")
+    assert (unknown.code, [line["result"] for line in unknown.checked("change")]) == (
+        ExitCode.NOT_FOUND,
+        ["retried", "not found", "refused"],
+    )
+    assert json.loads(on("jobs", "show", "mail:2").out)["status"] == "pending"
+
+
+def test_jobs_without_tables_exit_with_6_and_name_the_command(call: Run, empty_dsn: str) -> None:
+    ran = call("jobs", "list", "--dsn", empty_dsn)
+    assert ran.code == ExitCode.SCHEMA
+    assert "run pg-scheduler migrate" in ran.err
