@@ -4,20 +4,34 @@ Every query reads a bounded number of rows, whatever the size of the table is, a
 """
 
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.model import SearchPage
+from pg_scheduler.inspect.model import (
+    Backlog,
+    ErrorGroup,
+    ErrorGroups,
+    NameBacklog,
+    SearchPage,
+    TaskState,
+    Totals,
+)
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 
 __all__ = [
+    "Backlog",
+    "ErrorGroup",
+    "ErrorGroups",
     "Explanation",
     "Inspector",
+    "NameBacklog",
     "Reason",
     "ReasonCode",
     "Search",
     "SearchError",
     "SearchPage",
+    "TaskState",
+    "Totals",
     "Verdict",
     "parse_search",
 ]

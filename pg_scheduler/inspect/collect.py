@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from pg_scheduler.inspect.facts import (
     Facts,
     LimitUse,
@@ -11,13 +14,14 @@ from pg_scheduler.inspect.facts import (
     ScheduleState,
     WorkerState,
 )
+from pg_scheduler.inspect.model import TaskState
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.pause import Pause
-from pg_scheduler.store.inspections import InspectedWorker, LockRow
+from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.store.store import Store
 
-__all__ = ["collect_facts"]
+__all__ = ["collect_facts", "count_claiming", "task_state"]
 
 
 async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts | None:
@@ -37,14 +41,13 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
+    workers = [] if job.status.is_finished else await store.inspections.workers()
     locks = await store.inspections.locks(job_id) if is_due else []
     return Facts(
         job=job,
         task=found.task,
         now=found.now,
-        workers=[]
-        if job.status.is_finished
-        else [_state(each) for each in await store.inspections.workers()],
+        workers=[_state(each) for each in workers],
         pause=await _pause(store, found.task) if is_pending else None,
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         parents=await _parents(store, job) if is_pending else (),
@@ -53,6 +56,29 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         row_lock=_holder(locks, "row"),
         advisory_lock=_holder(locks, "advisory"),
         standby_lag_s=found.standby_lag_s,
+    )
+
+
+def count_claiming(workers: Sequence[InspectedWorker], name: str) -> int | None:
+    """Return the number of live workers that claim a name; None if one of them does not report its names."""
+    alive = [each for each in workers if each.is_alive and each.claims_jobs and not each.is_draining]
+    if any(each.names is None for each in alive):
+        return None
+    return sum(name in (each.names or ()) for each in alive)
+
+
+def task_state(name: str, row: BacklogRow | None, pause: Pause | None, workers: int | None) -> TaskState:
+    """Return a name with its due jobs and its pause, if there are any."""
+    due, running, oldest = (row.due, row.running, row.oldest_due_at) if row else (0, 0, None)
+    state = TaskState(name, due, running, oldest, workers)
+    if pause is None:
+        return state
+    return replace(
+        state,
+        paused_at=pause.paused_at,
+        paused_until=pause.paused_until,
+        note=pause.note,
+        actor=pause.actor,
     )
 
 

@@ -6,32 +6,41 @@ import getpass
 import socket
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect.collect import collect_facts
+from pg_scheduler.errors import ConfigurationError, JobNotFoundError
+from pg_scheduler.inspect.collect import collect_facts, count_claiming, task_state
+from pg_scheduler.inspect.errors import group_errors
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.model import SearchPage
+from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskState, Totals
 from pg_scheduler.inspect.pages import PageReader
-from pg_scheduler.inspect.paths import plan_search
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL, plan_search
 from pg_scheduler.inspect.positions import START, read_position
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.jobs.limits import LimitBook
-from pg_scheduler.jobs.model import Job
-from pg_scheduler.jobs.validation import check_count, check_job_id, check_text
+from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 
 __all__ = ["Inspector"]
 
 MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""
+
+MAX_BACKLOG_ROWS: Final = 50_000
+MAX_BLOCKED_ROWS: Final = 20_000
+"""Rows that ``backlog()`` examines."""
+
+MAX_GROUPS: Final = 500
+"""Names and groups that ``backlog()`` returns."""
 
 MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
@@ -183,6 +192,87 @@ class Inspector:
             after = page.next
             if after is None:
                 return
+
+    # -- overview --------------------------------------------------------------------------------------
+
+    async def running(self, *, limit: int = 500) -> SearchPage:
+        """Return the running jobs, as `search_jobs("status:running")` does."""
+        return await self.search_jobs("status:running", limit=limit)
+
+    async def workers(self) -> list[Worker]:
+        """Return every worker that has a row, oldest first, and whether its lease is valid."""
+        return await self._reads.workers.list_workers()
+
+    async def totals(self) -> Totals:
+        """Return about how many jobs there are, without counting them."""
+        async with self._reads.searches.transaction() as connection:
+            estimates = (await self._reads.searches.sizes(on=connection)).estimates
+        return Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL)))
+
+    async def backlog(self) -> Backlog:
+        """Count the due jobs by name, and the blocked jobs by what they wait for.
+
+        At most 50,000 unfinished and 20,000 blocked jobs are examined.
+        """
+        inspections = self._reads.inspections
+        rows = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
+        blocked = await inspections.blocked(MAX_BLOCKED_ROWS, MAX_GROUPS)
+        workers = await inspections.workers()
+        due = sum(row.due for row in rows)
+        is_capped = bool(rows) and rows[0].examined >= MAX_BACKLOG_ROWS
+        names = [
+            NameBacklog(row.name, row.due, row.running, row.oldest_due_at, count_claiming(workers, row.name))
+            for row in rows
+        ]
+        return Backlog(
+            names=tuple(names),
+            due=due,
+            is_capped=is_capped,
+            due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
+            blocked={row.blocked_on: row.jobs for row in blocked},
+            is_blocked_capped=bool(blocked) and blocked[0].examined >= MAX_BLOCKED_ROWS,
+        )
+
+    async def tasks(self) -> list[TaskState]:
+        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted."""
+        inspections = self._reads.inspections
+        rows = {row.name: row for row in await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)}
+        workers = await inspections.workers()
+        pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
+        claimed = {name for worker in workers if worker.is_alive for name in worker.names or ()}
+        return [
+            task_state(name, rows.get(name), pauses.get(name), count_claiming(workers, name))
+            for name in sorted({*rows, *pauses, *claimed})
+        ]
+
+    async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
+        """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
+
+        At most 20,000 jobs are examined, and none after 250 ms.
+
+        Args:
+            since: Only jobs that ended at or after this time; None for any.
+            limit: The number of groups, 1 to 1,000.
+
+        Raises:
+            ValueError: ``since`` is naive, or ``limit`` is out of range.
+            ConfigurationError: The index of unsuccessful jobs is missing.
+
+        Example::
+
+            for group in (await inspector.error_groups()).items:
+                print(group.count, group.job_name, group.text, group.last_at)
+        """
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        if since is not None:
+            since = check_execution_time(since, name="since")
+        async with self._reads.searches.transaction() as connection:
+            sizes = await self._reads.searches.sizes(on=connection)
+            if UNSUCCESSFUL not in sizes.estimates:
+                raise ConfigurationError(
+                    f"the index {UNSUCCESSFUL} is missing; call build_indexes() of pg_scheduler.migrate"
+                )
+            return await group_errors(self._reads.inspections, since, limit, connection)
 
     async def _search(self, where: str, limit: int, after: str | None, tz: tzinfo | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["SearchPage", "rounded"]
+__all__ = [
+    "Backlog",
+    "ErrorGroup",
+    "ErrorGroups",
+    "NameBacklog",
+    "SearchPage",
+    "TaskState",
+    "Totals",
+    "rounded",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,127 @@ class SearchPage:
         extent = f"all of {self.searched:,}" if self.is_complete else f"{self.searched:,} of {about}"
         missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
         return f"searched {extent} jobs, {self.found:,} found{missing}"
+
+
+@dataclass(frozen=True, slots=True)
+class NameBacklog:
+    """The unfinished jobs of a name that are due or run."""
+
+    name: str
+    """The name that a worker must claim: that of the function."""
+    due: int
+    """Due jobs that wait for a slot."""
+    running: int
+    """Jobs that run."""
+    oldest_due_at: datetime | None
+    """When the first of the due jobs was due; None if none is due."""
+    workers: int | None
+    """Live workers that claim the name; None if some of them do not report their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The due jobs by name, and the blocked jobs, which are not due."""
+
+    names: Sequence[NameBacklog]
+    """At most 500 names, that of the oldest due job first."""
+    due: int
+    """Due jobs of these names."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
+    due_estimate: int
+    """The number of due jobs: counted, or if that is capped, as the planner of the database estimates it."""
+    blocked: Mapping[str, int]
+    """Blocked jobs by what they wait for, ``after`` or ``limit:<name>:<key>``; at most 500 entries."""
+    is_blocked_capped: bool
+    """Whether counting them stopped after 20,000 jobs."""
+
+    @property
+    def summary(self) -> str:
+        """What was counted, in one line, as every front end shows it."""
+        more = f"+ due jobs, about {rounded(self.due_estimate)}" if self.is_capped else " due jobs"
+        blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
+        return f"{self.due:,}{more} of {len(self.names):,} names, {blocked} blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """A name that a worker claims, that has due or running jobs, or that is paused."""
+
+    name: str
+    """The name."""
+    due: int
+    """Due jobs that wait for a slot, as far as `Backlog` counts them."""
+    running: int
+    """Jobs that run, likewise."""
+    oldest_due_at: datetime | None
+    """When the first of the due jobs was due; None if none is due."""
+    workers: int | None
+    """Live workers that claim the name; None if some of them do not report their names."""
+    paused_at: datetime | None = None
+    """When the task was paused; None if it is not paused."""
+    paused_until: datetime | None = None
+    """When the pause ends by itself; None if it lasts until the task is resumed, or if it is not paused."""
+    note: str | None = None
+    """Why it was paused."""
+    actor: str | None = None
+    """Who paused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """About how many jobs there are, as the database estimates it; None if it was never analyzed."""
+
+    jobs: int | None
+    """All jobs."""
+    unfinished: int | None
+    """Pending and running jobs that are not blocked."""
+    blocked: int | None
+    """Pending jobs that wait for a limit or for other jobs."""
+    unsuccessful: int | None
+    """Failed, expired and cancelled jobs. None also if the index of unsuccessful jobs is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Unsuccessful jobs of a name with the same error, apart from numbers and ids in its text."""
+
+    fingerprint: str
+    """Identifies the group, also in later calls."""
+    job_name: str
+    """The name of the jobs."""
+    text: str
+    """The first line of the error, with ``#`` for each number and id."""
+    count: int
+    """The number of jobs."""
+    first_at: datetime
+    """When the oldest of them ended, of those that were examined."""
+    last_at: datetime
+    """When the newest of them ended."""
+    last_job_id: str
+    """The id of the newest one."""
+    example: str
+    """The start of its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroups:
+    """The errors of the newest unsuccessful jobs, grouped."""
+
+    items: Sequence[ErrorGroup]
+    """The groups, that of the newest error first."""
+    searched: int
+    """Unsuccessful jobs that were examined, the newest ones."""
+    since: datetime | None
+    """Until when the search went back; None if it examined every unsuccessful job."""
+    is_complete: bool
+    """Whether every job was examined that was asked for."""
+
+    @property
+    def summary(self) -> str:
+        """What was searched and found, in one line, as every front end shows it."""
+        extent = "all of" if self.is_complete else "the newest"
+        return f"searched {extent} {self.searched:,} unsuccessful jobs, {len(self.items):,} groups found"
 
 
 def rounded(number: int) -> str:

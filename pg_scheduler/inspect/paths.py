@@ -26,7 +26,7 @@ from pg_scheduler.inspect.search.terms import (
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.store.searches import TABLE
 
-__all__ = ["BLOCKED", "CLAIM", "UNSUCCESSFUL", "Key", "Path", "Plan", "Segment", "plan_search"]
+__all__ = ["BLOCKED", "CLAIM", "LAST_DAY", "UNSUCCESSFUL", "Key", "Path", "Plan", "Segment", "plan_search"]
 
 CLAIM: Final = "scheduled_jobs_claim"
 BLOCKED: Final = "scheduled_jobs_blocked"
@@ -127,11 +127,12 @@ class _Kind(Enum):
     BLOCKED = "blocked"
     RUNNING = "running"
     COMPLETED = "completed"
-    CANCELLED = "cancelled"
     UNSUCCESSFUL = "unsuccessful"
 
 
 _UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
+
+_UNSUCCESSFUL: Final = {SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED}
 
 _KINDS: Final = {
     SearchStatus.PENDING: {_Kind.WAITING, _Kind.BLOCKED},
@@ -139,7 +140,7 @@ _KINDS: Final = {
     SearchStatus.BLOCKED: {_Kind.BLOCKED},
     SearchStatus.RUNNING: {_Kind.RUNNING},
     SearchStatus.COMPLETED: {_Kind.COMPLETED},
-    SearchStatus.CANCELLED: {_Kind.CANCELLED},  # only some have an error, so the index does not have them all
+    SearchStatus.CANCELLED: {_Kind.UNSUCCESSFUL},
     SearchStatus.FAILED: {_Kind.UNSUCCESSFUL},
     SearchStatus.EXPIRED: {_Kind.UNSUCCESSFUL},
 }
@@ -159,7 +160,7 @@ def plan_search(search: Search, indexes: Iterable[str]) -> Plan:
     if not kinds:
         return Plan(())
     is_indexed = UNSUCCESSFUL in set(indexes)
-    if not kinds & {_Kind.COMPLETED, _Kind.CANCELLED} and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
+    if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
         return _by_indexes(search, kinds)
     missing = UNSUCCESSFUL if kinds == {_Kind.UNSUCCESSFUL} else None
     words = _words(search)
@@ -226,7 +227,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
 def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
     """Return the kinds that have no jobs if a status is excluded."""
     kinds = _KINDS[status]
-    if kinds == {_Kind.UNSUCCESSFUL} and not {SearchStatus.FAILED, SearchStatus.EXPIRED} <= set(excluded):
+    if kinds == {_Kind.UNSUCCESSFUL} and not set(excluded) >= _UNSUCCESSFUL:
         return set()
     return kinds
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["InspectedJob", "InspectedWorker", "InspectionRepository", "LockRow", "QueueRow"]
+__all__ = [
+    "BacklogRow",
+    "BlockedRow",
+    "ErrorRow",
+    "InspectedJob",
+    "InspectedWorker",
+    "InspectionRepository",
+    "LockRow",
+    "QueueRow",
+]
 
 MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
@@ -21,6 +32,8 @@ MAX_PARENTS: Final = 100
 
 MIN_LOCK_S: Final = 1.0
 """Seconds for which a row has been locked that explain a delay: claims and heartbeats take milliseconds."""
+
+_ESTIMATE: Final = re.compile(r"rows=([0-9]+)")
 
 
 class InspectedJob(NamedTuple):
@@ -81,6 +94,42 @@ class QueueRow(NamedTuple):
     is_capped: bool
 
 
+class BacklogRow(NamedTuple):
+    """The due jobs of a name.
+
+    Attributes:
+        name: The name that a worker must claim.
+        due: The number of its due jobs.
+        running: The number of its running jobs.
+        oldest_due_at: When the first of its due jobs was due; None if none is due.
+        examined: The number of rows of all names that were examined.
+    """
+
+    name: str
+    due: int
+    running: int
+    oldest_due_at: datetime | None
+    examined: int
+
+
+class BlockedRow(NamedTuple):
+    """The number of jobs that wait for the same, and the number of rows that were examined."""
+
+    blocked_on: str
+    jobs: int
+    examined: int
+
+
+class ErrorRow(NamedTuple):
+    """A finished job that has an error, of which this is the start."""
+
+    job_id: str
+    job_name: str
+    status: str
+    error: str
+    finished_at: datetime
+
+
 class InspectionRepository:
     """The statements that only people need.
 
@@ -120,6 +169,39 @@ class InspectionRepository:
         """Return the attempts of a limit that run, and its starts that still count."""
         rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)
         return rows[0]["running"], rows[0]["starts"]
+
+    async def backlog(self, rows: int, names: int) -> list[BacklogRow]:
+        """Count the due jobs by name, among the first rows of the claim index; the oldest job first."""
+        found = await self._statements.fetch("inspect_backlog", rows, self._statements.now, names)
+        return [BacklogRow(*row) for row in found]
+
+    async def blocked(self, rows: int, groups: int) -> list[BlockedRow]:
+        """Count the blocked jobs by what they wait for, among the first rows; the largest group first."""
+        return [BlockedRow(*row) for row in await self._statements.fetch("inspect_blocked", rows, groups)]
+
+    async def estimate_due(self) -> int:
+        """Return the number of due jobs that the planner estimates."""
+        query = await self._statements.query("estimate_due")
+        async with self._statements.connections.acquire() as connection:
+            first_line: str = await connection.fetchval(
+                f"EXPLAIN {query.text}", self._statements.now, timeout=self._statements.call_timeout_s
+            )  # as text: the pool may have codecs for JSON
+        estimate = _ESTIMATE.search(first_line)
+        return int(estimate[1]) if estimate else 0
+
+    async def errors(
+        self, before: tuple[datetime, str], since: datetime | None, rows: int, *, on: Connection
+    ) -> list[ErrorRow]:
+        """Return finished jobs that have an error, the newest first.
+
+        Args:
+            before: The instant and the id before which they ended.
+            since: The instant at or after which they ended; None for any.
+            rows: Their number at most.
+            on: The connection.
+        """
+        found = await self._statements.fetch("inspect_errors", rows, *before, since, on=on)
+        return [ErrorRow(*row) for row in found]
 
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""

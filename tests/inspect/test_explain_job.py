@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
 from pg_scheduler.inspect import Inspector, ReasonCode, Verdict
 from pg_scheduler.triggers import Every
+from tests.inspect.workers import add_worker
 
 HOUR = timedelta(hours=1)
 
@@ -29,27 +30,6 @@ async def scheduler(pool: asyncpg.Pool) -> Scheduler:
 @pytest.fixture
 async def inspector(scheduler: Scheduler) -> Inspector:
     return Inspector(scheduler)
-
-
-async def add_worker(pool: asyncpg.Pool, worker_id: str = "w1", **columns: Any) -> None:
-    """Insert the row of a worker that claims "work", with one free slot of two."""
-    values = {
-        "worker_id": worker_id,
-        "hostname": "host",
-        "pid": 1,
-        "version": "1",
-        "max_concurrent_jobs": 2,
-        "running_jobs": 1,
-        "names": ["work"],
-        **columns,
-    }
-    names = ", ".join(values)
-    places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-    await pool.execute(
-        f"INSERT INTO scheduler_workers ({names}, started_at, last_beat, lease_until)"
-        f" VALUES ({places}, now(), now(), now() + interval '1 minute')",
-        *values.values(),
-    )
 
 
 async def add_job(scheduler: Scheduler, job_id: str = "job", **options: Any) -> None:
@@ -178,7 +158,8 @@ async def test_explain_job_of_a_running_job_reads_its_worker(
     (reason,) = (await inspector.explain_job("job")).reasons
     assert reason.text == "attempt 1 runs on worker w1 on host"
     await pool.execute(
-        "UPDATE scheduler_workers SET lease_until = now() - interval '1 s', liveness_key = 1, lease_extension = 60"
+        "UPDATE scheduler_workers SET lease_until = now() - interval '1 second', liveness_key = 1,"
+        " lease_extension = 60"
     )
     await update(pool, "lease_until = now() - interval '1 second'")
     reasons = (await inspector.explain_job("job")).reasons

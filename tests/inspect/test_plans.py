@@ -31,6 +31,9 @@ TYPES = {
     "search_unsuccessful": SEARCH + "timestamptz, text, timestamptz",
     "search_newest": SEARCH + "text",
     "inspect_queue": "integer, timestamptz, text, bigint, timestamptz",
+    "inspect_backlog": "bigint, timestamptz, bigint",
+    "inspect_blocked": "bigint, bigint",
+    "inspect_errors": "bigint, timestamptz, text, timestamptz",
 }
 VALUES = {
     "search_ids": "'{job-1,job-77,nothing}'",
@@ -39,6 +42,9 @@ VALUES = {
     "search_unsuccessful": f"{INSTANT}, '', NULL",
     "search_newest": "'job-9'",
     "inspect_queue": f"8, {INSTANT}, 'job', {ROWS}, {INSTANT}",
+    "inspect_backlog": f"{ROWS}, {INSTANT}, 100",
+    "inspect_blocked": f"{ROWS}, 100",
+    "inspect_errors": f"{ROWS}, {INSTANT}, '', NULL",
 }
 EXPECTED = {
     "search_ids": {"scheduled_jobs_pkey"},
@@ -47,6 +53,9 @@ EXPECTED = {
     "search_unsuccessful": {"scheduled_jobs_unsuccessful"},
     "search_newest": {"scheduled_jobs_pkey"},
     "inspect_queue": {"scheduled_jobs_claim"},
+    "inspect_backlog": {"scheduled_jobs_claim"},
+    "inspect_blocked": {"scheduled_jobs_blocked"},
+    "inspect_errors": {"scheduled_jobs_unsuccessful"},
 }
 READ_AT_MOST = {**dict.fromkeys(TYPES, ROWS + 2), "search_ids": 2}
 FILL = f"""

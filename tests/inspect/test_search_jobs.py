@@ -30,7 +30,7 @@ FILL = """
         CASE WHEN status = 'pending' THEN 0 ELSE 1 END,
         CASE WHEN status = ANY ('{completed,failed,expired,cancelled}')
             THEN now() - (n % 100) * interval '1 minute' END,
-        CASE WHEN status = ANY ('{failed,expired}') THEN 'Error ' || n % 5 END,
+        CASE WHEN status = ANY ('{failed,expired,cancelled}') THEN 'Error ' || n % 5 END,
         CASE WHEN status = 'pending' AND n % 12 = 0 THEN 'limit:stripe:' || n % 5 END,
         jsonb_build_object('kwargs', jsonb_build_object('n', n))
     FROM generate_series(1, $1) AS n,
@@ -64,7 +64,9 @@ async def read_all(inspector: Inspector, where: str, limit: int) -> tuple[list[J
 WHERE = {
     "": "true",
     "status:failed": "status = 'failed'",
-    "status:failed,expired": "error_message IS NOT NULL",
+    "status:failed,expired": "status = ANY ('{failed,expired}')",
+    "status:failed,expired,cancelled": "error_message IS NOT NULL",
+    "-status:failed,expired,cancelled": "error_message IS NULL",
     "status:cancelled": "status = 'cancelled'",
     "status:running": "status = 'running' AND execution_time <= now()",
     "status:pending": "status = 'pending'",
@@ -151,7 +153,7 @@ async def test_page_states_how_far_the_search_got(inspector: Inspector, pool: as
     page = await inspector.search_jobs("", limit=10, after=page.next)
     assert page.summary == "searched 20 of about 3,000 jobs, 20 found"
     page = await inspector.search_jobs("status:failed", limit=10)
-    assert page.summary == "searched 20 of about 1,000 jobs, 10 found"
+    assert page.summary == "searched 29 of about 1,500 jobs, 10 found"
 
 
 async def test_page_examines_20000_jobs_at_most_and_the_next_one_continues(

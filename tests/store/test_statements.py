@@ -300,6 +300,10 @@ async def use_path(store: Store) -> object:
         assert (await store.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
         assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await store.searches.sizes(on=connection)).now == NOW
+        assert await store.inspections.errors((NOW, ""), None, 9, on=connection) == []
+    assert (await store.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
+    assert await store.inspections.blocked(9, 9) == []
+    assert await store.inspections.estimate_due() >= 0
     inspected = await store.inspections.job("b")
     assert inspected is not None
     assert (inspected.task, inspected.now) == (NAME, NOW)

@@ -92,3 +92,66 @@ LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.parent_id
 WHERE edge.child_id = $1 AND job.finished_at IS NULL
 ORDER BY edge.parent_id
 LIMIT $2;
+
+-- name: inspect_backlog
+-- route: tuned
+-- Count by name the due jobs among the first $1 of the claim index; return $3 names, the oldest job first.
+WITH examined AS MATERIALIZED (
+    SELECT due.*
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT coalesce(function, job_name) AS name, status, execution_time
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($2, now())
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $1
+    ) AS due
+    LIMIT $1::bigint
+)
+SELECT name, count(*) FILTER (WHERE status = 'pending') AS due, count(*) FILTER (WHERE status = 'running') AS running,
+    least(greatest(min(execution_time) FILTER (WHERE status = 'pending'), {first_instant}), {last_instant})
+        AS oldest_due_at,
+    (SELECT count(*) FROM examined) AS examined
+FROM examined
+GROUP BY name
+ORDER BY min(execution_time) FILTER (WHERE status = 'pending'), name
+LIMIT $3::bigint;
+
+-- name: inspect_blocked
+-- route: tuned
+-- Count by what they wait for the first $1 blocked jobs; return $2 groups, the largest first.
+WITH examined AS MATERIALIZED (
+    SELECT blocked_on
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on IS NOT NULL
+    ORDER BY blocked_on
+    LIMIT $1::bigint
+)
+SELECT blocked_on, count(*) AS jobs, (SELECT count(*) FROM examined) AS examined
+FROM examined
+GROUP BY blocked_on
+ORDER BY count(*) DESC, blocked_on
+LIMIT $2::bigint;
+
+-- name: estimate_due
+-- route: pool
+-- Select all due jobs. This statement is planned only: the plan has their estimated number.
+SELECT FROM {schema}scheduled_jobs
+WHERE finished_at IS NULL AND blocked_on IS NULL AND execution_time <= coalesce($1, now());
+
+-- name: inspect_errors
+-- route: caller
+-- Return $1 finished jobs that have an error, the newest first, with the start of the error.
+--
+-- Before the instant $2 and the id $3, and not before the instant $4.
+SELECT job_id, job_name, status, left(error_message, 300) AS error, finished_at
+FROM {schema}scheduled_jobs
+WHERE finished_at IS NOT NULL
+  AND error_message IS NOT NULL
+  AND (finished_at, job_id COLLATE "C") < ($2::timestamptz, $3::text)
+  AND finished_at >= coalesce($4::timestamptz, {first_day})
+ORDER BY finished_at DESC, job_id COLLATE "C" DESC
+LIMIT $1::bigint;

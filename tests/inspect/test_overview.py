@@ -1,0 +1,198 @@
+"""The overviews of the Inspector: backlog, tasks, totals, workers, running jobs and groups of errors."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import ConfigurationError
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
+from pg_scheduler.inspect.model import rounded
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from tests.inspect.workers import add_worker
+
+LIMITS = "pg_scheduler.inspect.inspector"
+
+
+@pytest.fixture
+async def inspector(pool: asyncpg.Pool) -> Inspector:
+    return Inspector(pool)
+
+
+async def add_jobs(pool: asyncpg.Pool, count: int, columns: str, values: str) -> None:
+    await pool.execute(
+        f"INSERT INTO scheduled_jobs (job_id, {columns}) SELECT gen_random_uuid(), {values}"
+        f" FROM generate_series(1, {count}) AS n"
+    )
+
+
+async def fill(pool: asyncpg.Pool) -> None:
+    """Insert seven due jobs, two running ones, three blocked ones, and future ones."""
+    columns = "job_name, function, execution_time, priority"
+    await add_jobs(pool, 4, columns, "'daily', 'report', now() - n * interval '1 hour', 8")
+    await add_jobs(pool, 3, columns, "'mail', NULL, now() - n * interval '1 minute', 1")
+    await add_jobs(pool, 9, columns, "'mail', NULL, now() + n * interval '1 minute', 1")
+    await add_jobs(
+        pool, 2, f"{columns}, status, worker_id, attempt", "'mail', NULL, now(), 5, 'running', 'w1', 1"
+    )
+    await add_jobs(pool, 3, f"{columns}, blocked_on", "'mail', NULL, now(), 5, 'limit:api:' || n % 2")
+
+
+async def test_backlog_counts_due_jobs_by_name_and_blocked_jobs(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool)
+    await add_worker(pool, names=["mail", "other"])
+    backlog = await inspector.backlog()
+    assert [(each.name, each.due, each.running, each.workers) for each in backlog.names] == [
+        ("report", 4, 0, 0),
+        ("mail", 3, 2, 1),
+    ]
+    oldest = backlog.names[0].oldest_due_at
+    assert oldest is not None
+    assert timedelta(hours=4) <= datetime.now(UTC) - oldest < timedelta(hours=5)
+    assert (backlog.due, backlog.due_estimate, backlog.is_capped) == (7, 7, False)
+    assert (backlog.blocked, backlog.is_blocked_capped) == ({"limit:api:1": 2, "limit:api:0": 1}, False)
+    assert backlog.summary == "7 due jobs of 2 names, 3 blocked"
+    await add_worker(pool, "w2", names=None)
+    assert [each.workers for each in (await inspector.backlog()).names] == [None, None]
+
+
+async def test_backlog_states_its_bounds(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pool)
+    await pool.execute("ANALYZE scheduled_jobs")
+    monkeypatch.setattr(f"{LIMITS}.MAX_BACKLOG_ROWS", 4)
+    monkeypatch.setattr(f"{LIMITS}.MAX_BLOCKED_ROWS", 2)
+    backlog = await inspector.backlog()
+    assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
+    assert backlog.due_estimate >= backlog.due
+    assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 names, 2+ blocked"
+
+
+async def test_backlog_and_tasks_of_an_empty_table(inspector: Inspector) -> None:
+    assert (await inspector.backlog()).summary == "0 due jobs of 0 names, 0 blocked"
+    assert await inspector.tasks() == []
+
+
+async def test_tasks_lists_names_with_workers_jobs_or_pauses(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool)
+    await add_worker(pool, names=["mail", "idle"])
+    await Store(Connections(pool)).pauses.pause("paused", None, "outage", "ada")
+    states = {state.name: state for state in await inspector.tasks()}
+    assert list(states) == ["idle", "mail", "paused", "report"]
+    assert [(each.due, each.running, each.workers) for each in states.values()] == [
+        (0, 0, 1),
+        (3, 2, 1),
+        (0, 0, 0),
+        (4, 0, 0),
+    ]
+    assert (states["paused"].note, states["paused"].actor) == ("outage", "ada")
+    assert [state.name for state in states.values() if state.paused_at] == ["paused"]
+
+
+async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool)
+    await add_worker(pool)
+    assert len((await inspector.running()).items) == 2
+    assert [worker.worker_id for worker in await inspector.workers()] == ["w1"]
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+    totals = await inspector.totals()
+    assert (totals.jobs, totals.unfinished, totals.blocked, totals.unsuccessful) == (21, 18, 3, 0)
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    assert (await inspector.totals()).unsuccessful is None
+
+
+FAILED = "job_name, execution_time, status, finished_at, error_message"
+
+
+async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    values = "'mail', now(), 'failed', now() - n * interval '1 minute', 'TimeoutError: after ' || n || ' s'"
+    await add_jobs(pool, 30, FAILED, values)
+    await add_jobs(pool, 2, FAILED, "'mail', now(), 'expired', now() - interval '2 hours', 'not started'")
+    await add_jobs(pool, 1, FAILED, "'report', now(), 'failed', now(), 'TimeoutError: after 7 s'")
+    groups = await inspector.error_groups()
+    assert [(group.job_name, group.text, group.count) for group in groups.items] == [
+        ("report", "TimeoutError: after # s", 1),
+        ("mail", "TimeoutError: after # s", 30),
+        ("mail", "not started", 2),
+    ]
+    group = groups.items[1]
+    assert group.last_at - group.first_at == timedelta(minutes=29)
+    assert group.example == "TimeoutError: after 1 s"
+    assert (await inspector.get_job(group.last_job_id)) is not None
+    assert group.fingerprint == fingerprint_of("mail", "TimeoutError: after # s")
+    assert groups.summary == "searched all of 33 unsuccessful jobs, 3 groups found"
+    since = datetime.now(UTC) - timedelta(hours=1)
+    recent = await inspector.error_groups(since=since, limit=1)
+    assert [each.job_name for each in recent.items] == ["report"]
+    assert (recent.searched, recent.since, recent.is_complete) == (31, since, True)
+
+
+async def test_error_groups_state_their_bounds(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
+    await add_jobs(pool, 35, FAILED, "'mail', now(), 'failed', now() - n * interval '1 minute', 'no'")
+    store = Store(Connections(pool))
+
+    async def groups(*times: float) -> Any:
+        clock = iter(times).__next__
+        async with store.searches.transaction() as connection:
+            return await group_errors(store.inspections, None, 9, connection, clock)
+
+    found = await groups(0.0, 0.1, 0.3)
+    assert (found.searched, found.is_complete, found.items[0].count) == (20, False, 20)
+    assert found.since == found.items[0].first_at
+    assert found.summary == "searched the newest 20 unsuccessful jobs, 1 groups found"
+    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 30)
+    assert (await groups(*[0.0] * 9)).searched == 30
+    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 40)
+    assert (await groups(*[0.0] * 9)).is_complete
+
+
+async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        await inspector.error_groups(limit=0)
+    with pytest.raises(ValueError, match="since"):
+        await inspector.error_groups(since=datetime(2026, 11, 21))  # noqa: DTZ001 - the mistake
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    with pytest.raises(ConfigurationError, match="scheduled_jobs_unsuccessful is missing"):
+        await inspector.error_groups()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("KeyError: 7", "KeyError: #"),
+        ("no row 12,5 at 10:30:05", "no row # at #"),
+        ("at 0xDEADbeef", "at #"),
+        ("job 0190a3b2-1c2d-7000-8000-0123456789ab failed", "job # failed"),
+        ("commit deadbee1f00d", "commit #"),
+        ("the feedbeef facade", "the feedbeef facade"),
+        ("  first\nsecond", "first"),
+        ("", ""),
+        ("x" * 500, "x" * 200),
+    ],
+)
+def test_normalized_error_has_no_numbers_and_ids(error: str, text: str) -> None:
+    assert normalized(error) == text
+
+
+def test_fingerprint_tells_names_and_texts_apart() -> None:
+    assert len({fingerprint_of(*each) for each in (("a", "x"), ("b", "x"), ("a", "y"))}) == 3
+    assert len(fingerprint_of("a", "x")) == 12
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (9_500, "9,500"), (45_000, "45 k"), (1_250_000, "1.2 M"), (98e5, "9.8 M"), (3e9, "3.0 G")],
+)
+def test_rounded_number(number: float, text: str) -> None:
+    assert rounded(int(number)) == text
