@@ -301,3 +301,14 @@ class Worker:
     """The label that the worker was given; None for none."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The labels that the worker was given. Empty if the row's metadata is not a JSON object."""
+    state: str | None = None
+    """``running``, ``draining`` or ``stopping``; None for a worker of an earlier release."""
+    wanted: str | None = None
+    """What is requested of the worker: ``drain``, or None for nothing."""
+    names: tuple[str, ...] | None = None
+    """The names of the jobs that it claims while none is paused; None if it does not report them."""
+    health: Mapping[str, Any] = field(default_factory=dict)
+    """As of the last heartbeat: ``pool`` (``size``, ``idle``, ``max``), ``loop_lag_s``, ``is_listening`` and
+    ``has_liveness_lock``. Empty for a worker of an earlier release."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the worker, and the limits of its tasks. Empty for a worker of an earlier release."""

@@ -46,11 +46,21 @@ def job_from(row: Any) -> Job:
 def worker_from(row: Any) -> Worker:
     """Convert a row of list_workers."""
     values = dict(row)
+    for column in ("metadata", "settings", "health"):
+        values[column] = _object_from(values[column])
+    names = values.pop("names")
+    if names is not None:  # written by hand, they may be NULL or nested
+        names = tuple(name for name in names if isinstance(name, str))
+    return Worker(**values, names=names)
+
+
+def _object_from(text: str | None) -> dict[str, Any]:
+    """Convert a JSON object; anything else is an empty one."""
     try:
-        metadata = json.loads(values.pop("metadata") or "{}")
+        value = json.loads(text or "{}")
     except (ValueError, RecursionError):  # written by hand: numbers of too many digits, or too deep
-        metadata = {}
-    return Worker(**values, metadata=metadata if isinstance(metadata, dict) else {})
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def schedule_from(row: Any) -> ScheduleRow:

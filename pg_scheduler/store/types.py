@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.rows import Claim
 
 __all__ = [
+    "DRAIN",
     "DUE",
     "FROM_THE_START",
+    "HEARTBEAT_REQUEST",
     "NO_IDS",
     "PERIODIC",
     "PRIORITY_LEVELS",
@@ -32,10 +34,17 @@ __all__ = [
     "UnreadableJob",
     "VacuumDay",
     "VacuumTotal",
+    "WorkerReport",
 ]
 
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
+
+DRAIN: Final = "drain"
+"""What a worker is requested to do: claim no more jobs."""
+
+HEARTBEAT_REQUEST: Final = "check"
+"""The message that a worker is to make a heartbeat; its id follows."""
 
 PERIODIC: Final = "periodic"
 """The message that schedules were changed."""
@@ -140,12 +149,28 @@ class RenewResult:
         lost: Ids of jobs that the worker no longer holds.
         late: Whether the lease had expired. The next heartbeat is then the first that counts.
         subscriptions: The classes of events that other workers want, as they wrote them.
+        wanted: What is requested of the worker: ``drain``, or None for nothing.
     """
 
     alive: bool
     lost: list[str]
     late: bool = False
     subscriptions: Sequence[str | None] = ()
+    wanted: str | None = None
+
+
+class WorkerReport(NamedTuple):
+    """What a worker reports about itself.
+
+    Attributes:
+        state: ``running``, ``draining`` or ``stopping``.
+        health: Its connections, the delay of its event loop, and whether it listens and holds its lock.
+        names: The names that it claims; None if they are written already.
+    """
+
+    state: str
+    health: Mapping[str, Any]
+    names: Sequence[str] | None = None
 
 
 class NextInstants(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.events import Event
@@ -14,7 +14,15 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import Deadlines, NextInstants, Quarantined, RenewResult, RescueResult
+from pg_scheduler.store.types import (
+    HEARTBEAT_REQUEST,
+    Deadlines,
+    NextInstants,
+    Quarantined,
+    RenewResult,
+    RescueResult,
+    WorkerReport,
+)
 
 __all__ = ["SERVER_START_GRACE_S", "WorkerRepository"]
 
@@ -47,8 +55,20 @@ class WorkerRepository:
         lease_s: float,
         liveness_key: int | None = None,
         extension_s: float | None = None,
+        *,
+        report: WorkerReport | None = None,
+        wanted: str | None = None,
     ) -> None:
-        """Insert or update the worker's row, with a new lease; see ``renew()`` for its liveness lock."""
+        """Insert or update the worker's row, with a new lease; see ``renew()`` for its liveness lock.
+
+        Args:
+            worker: The worker, with its settings.
+            lease_s: The length of the lease in seconds.
+            liveness_key: The key of the liveness lock that the worker holds.
+            extension_s: Seconds for which the held lock extends an expired lease.
+            report: What the worker reports about itself.
+            wanted: What was requested of the worker when it still had a row.
+        """
         await self._statements.fetch(
             "register_worker",
             worker.worker_id,
@@ -63,6 +83,9 @@ class WorkerRepository:
             worker.role,
             worker.identity,
             json.dumps(dict(worker.metadata)) if worker.metadata else None,
+            json.dumps(dict(worker.settings)) if worker.settings else None,
+            *_columns(report),
+            wanted,
         )
 
     async def renew(
@@ -74,6 +97,7 @@ class WorkerRepository:
         ended: Mapping[str, int] | None = None,
         liveness_key: int | None = None,
         extension_s: float | None = None,
+        report: WorkerReport | None = None,
         on: Connection | None = None,
     ) -> RenewResult:
         """Renew the leases of a worker and of its jobs.
@@ -85,13 +109,25 @@ class WorkerRepository:
             ended: The attempts of jobs whose results are not written yet. The worker still holds them.
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
+            report: What the worker reports about itself; None to leave what its row has.
             on: The connection to use.
         """
         own = {**(ended or {}), **held}
         now = self._statements.now
         args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
-        (row,) = await self._statements.fetch("renew_lease", *args, on=on)
-        return RenewResult(row["alive"], row["lost"], row["late"], row["subscriptions"] or ())
+        (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
+        return RenewResult(row["alive"], row["lost"], row["late"], row["subscriptions"] or (), row["wanted"])
+
+    async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:
+        """Request of these workers to drain, or to resume; return the ids of those that have a row.
+
+        A heartbeat of each is requested, after which it obeys.
+        """
+        channel = await self._statements.channel()
+        rows = await self._statements.fetch(
+            "request_state", list(worker_ids), wanted, channel, HEARTBEAT_REQUEST
+        )
+        return sorted(row["worker_id"] for row in rows)
 
     async def announce_subscriptions(self, worker_id: str, kinds: Sequence[str], message: str) -> None:
         """Write the classes of events that a worker wants from others, and send the message to all."""
@@ -199,3 +235,9 @@ class WorkerRepository:
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
         return RescueResult(dead, sorted(pending), quarantined)
+
+
+def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None]:
+    if report is None:
+        return None, None, None
+    return report.state, json.dumps(dict(report.health)), None if report.names is None else list(report.names)

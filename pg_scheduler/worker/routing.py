@@ -38,8 +38,11 @@ class Routing:
         self._only = only
         self._skip = skip
         self._paused: frozenset[str] = frozenset()
+        self._is_draining = False
         self._registered: list[str] | None = None
         self._names: list[str] = []
+        self._known: list[str] | None = None
+        self._claimable: list[str] = []
 
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
@@ -47,9 +50,24 @@ class Routing:
         if registered is not self._registered:
             self._registered = registered
             paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
-            names = [name for name in registered if self._is_claimed(name, paused)]
+            names = [name for name in registered if not self._is_draining and self._is_claimed(name, paused)]
             self._names = registered if len(names) == len(registered) else names
         return self._names
+
+    def claimable(self) -> list[str]:
+        """Return the names to claim while nothing is paused. The list is the same object until it changes."""
+        registered = self._tasks.names()
+        if registered is not self._known:
+            self._known = registered
+            self._claimable = [name for name in registered if self._is_claimed(name, ())]
+        return self._claimable
+
+    def drain(self, *, is_draining: bool) -> bool:
+        """Leave out all jobs while the worker is draining; return whether it claims jobs again."""
+        before, self._is_draining = self._is_draining, is_draining
+        if before != is_draining:
+            self._registered = None  # the next call of names() returns another list
+        return before and not is_draining
 
     def pause(self, names: Collection[str]) -> bool:
         """Leave out the jobs of these tasks, under all of their names; return whether others are resumed."""

@@ -53,6 +53,7 @@ from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
+from pg_scheduler.worker.reporter import Reporter, settings_of
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.service import Service
@@ -138,9 +139,10 @@ class Runtime:
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )
         audience = Audience()
-        self.heartbeat = Heartbeat(
-            store, events, in_flight, _worker(worker_id, config), lease, signals, audience
-        )
+        self.routing = Routing(tasks, executors, config.only, config.skip)
+        self.reporter = Reporter(store.connections, lease, signals, self.routing, runs_jobs=config.runs_jobs)
+        worker = _worker(worker_id, config, tasks)
+        self.heartbeat = Heartbeat(store, events, in_flight, worker, lease, signals, audience, self.reporter)
         relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
         self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
         keeper = LeaseKeeper(
@@ -191,7 +193,6 @@ class Runtime:
             options=tuning.scanner,
         )
         self.planner = Planner(store, events, periodic, tasks, schedule_jobs, outbox, signals)
-        self.routing = Routing(tasks, executors, config.only, config.skip)
         pauses = PauseWatcher(store.pauses, events, self.routing, signals)
         self.claimer = Claimer(
             store.claims,
@@ -277,6 +278,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """Stop every part, write every result, and notify other workers of released jobs."""
+        self.reporter.is_stopping = True
         try:
             await self._supervisor.stop()
             await self._outbox.flush()
@@ -301,7 +303,7 @@ def _deletes_completed(config: SchedulerConfig) -> bool:
     return config.vacuum_enabled and config.vacuum.completed.trigger is VacuumTrigger.IMMEDIATE
 
 
-def _worker(worker_id: str, config: SchedulerConfig) -> Worker:
+def _worker(worker_id: str, config: SchedulerConfig, tasks: TaskRegistry) -> Worker:
     now = datetime.now(UTC)  # the table's instants are the database's; these are never read
     return Worker(
         worker_id,
@@ -317,4 +319,5 @@ def _worker(worker_id: str, config: SchedulerConfig) -> Worker:
         role=config.role,
         identity=config.identity,
         metadata=config.metadata or {},
+        settings=settings_of(config, tasks),
     )

@@ -278,6 +278,7 @@ STORE_CALLS: dict[str, Call] = {
     "register": lambda it, _: it.workers.register(worker(), LEASE),
     "renew": lambda it, _: it.workers.renew("w1", {}, LEASE),
     "announce_subscriptions": lambda it, _: it.workers.announce_subscriptions("w1", ["JobFailed"], ""),
+    "request_state": lambda it, _: it.workers.request_state(["w1"], None),
     "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
     "ended_namesakes": lambda it, _: it.workers.ended_namesakes("w1", "pod", "host"),
     "restart_leases": lambda it, _: it.workers.restart_leases(),

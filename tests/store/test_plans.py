@@ -50,7 +50,8 @@ TYPES = {
     ", timestamptz, text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
-    "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision",
+    "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision"
+    ", text, text, text[]",
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "restart_leases": "timestamptz, integer",
     "expire_jobs": "text, text[], integer, timestamptz",
@@ -112,7 +113,8 @@ VALUES = {
     f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
-    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540",
+    "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540"
+    ", 'running', '{}', NULL",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "restart_leases": f"{INSTANT}, 100",
     "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}",
@@ -366,7 +368,19 @@ async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> 
             assert await not_hot(connection) == 0
         async with connection.transaction():
             held = {f"{n:03}": 1 for n in range(5)}
-            arguments = ("w1", list(held), json.dumps(held), LEASE, NOW + SECOND, None, 5, None)
+            arguments = (
+                "w1",
+                list(held),
+                json.dumps(held),
+                LEASE,
+                NOW + SECOND,
+                None,
+                5,
+                None,
+                "running",
+                "{}",
+                None,
+            )
             (row,) = await store.statements.fetch("renew_lease", *arguments, on=connection)
             assert row["lost"] == []
             assert await not_hot(connection) == 0

@@ -361,6 +361,7 @@ async def use_path(store: Store) -> object:
     await store.jobs.set_status("e", JobStatus.RUNNING, LEASE)
     assert (await store.workers.renew("w1", {}, LEASE, liveness_key=2**62)).alive
     await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")
+    assert await store.workers.request_state(["w1", "w0"], "drain") == ["w1"]
     assert list(await store.workers.suspect_workers("w2")) in ([], ["w1"])  # depends on the age of the server
     await store.workers.scan_deadlines(30, 120)
     await store.workers.next_instants("w1")

@@ -24,7 +24,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.store.connections.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.types import DUE, PERIODIC
+from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, PERIODIC
 
 __all__ = [
     "DUE",
@@ -37,7 +37,6 @@ __all__ = [
     "Subscription",
 ]
 
-HEARTBEAT_REQUEST: Final = "check"
 TASKS: Final = "tasks"
 SUBSCRIPTIONS: Final = "subscriptions"
 EVENTS: Final = "events"

@@ -116,6 +116,10 @@ class Connections:
         """Return the open connections of the pool."""
         return open_connections(self._pool)
 
+    def pool_use(self) -> tuple[int, int, int]:
+        """Return how many connections the pool has, how many of them are idle, and how many it may have."""
+        return self._pool.get_size(), self._pool.get_idle_size(), self._pool.get_max_size()
+
     def check_loop(self) -> None:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""
         if asyncio.get_running_loop() is not self._loop:

@@ -3,10 +3,10 @@
 -- Write a worker's row with a new lease.
 INSERT INTO {schema}scheduler_workers (
     worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
-    role, identity, metadata, started_at, last_beat, lease_until
+    role, identity, metadata, settings, state, health, names, wanted, started_at, last_beat, lease_until
 )
-VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb, coalesce($7, now()), coalesce($7, now()),
-        coalesce($7, now()) + make_interval(secs => $6))
+VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb, $13::text::jsonb, $14, $15::text::jsonb, $16, $17,
+        coalesce($7, now()), coalesce($7, now()), coalesce($7, now()) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
     lease_extension = EXCLUDED.lease_extension;
@@ -47,7 +47,8 @@ WHERE worker_id <> $1
 -- job's row must not cost the worker its lease; a later heartbeat renews the row. $6 is the key of the
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
--- way to the worker. Returns also which classes of events other workers subscribe to, NULL for none.
+-- way to the worker. Returns also which classes of events other workers subscribe to, NULL for none, and what is
+-- requested of the worker. $9, $10 and $11 are its report; NULL leaves what the row has.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -56,9 +57,12 @@ worker AS (
         lease_until     = coalesce($5, now()) + make_interval(secs => $4),
         running_jobs    = $7,
         liveness_key    = $6,
-        lease_extension = $8
+        lease_extension = $8,
+        state           = coalesce($9, state),
+        health          = coalesce($10::text::jsonb, health),
+        names           = coalesce($11::text[], names)
     WHERE worker_id = $1
-    RETURNING lease_until, last_beat < coalesce($5, now()) AS late
+    RETURNING lease_until, last_beat < coalesce($5, now()) AS late, wanted
 ),
 own AS (
     SELECT job_id
@@ -90,7 +94,18 @@ SELECT
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost,
     (SELECT array_agg(DISTINCT kind)
      FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
-     WHERE other.worker_id <> $1) AS subscriptions;
+     WHERE other.worker_id <> $1) AS subscriptions,
+    (SELECT wanted FROM worker) AS wanted;
+
+-- name: request_state
+-- route: reserved
+-- Write what the workers $1 are to do ($2, NULL for nothing), and request a heartbeat of each on the channel $3.
+--
+-- $4 is the message without the id of the worker. Returns the ids of the workers that have a row.
+WITH requested AS (
+    UPDATE {schema}scheduler_workers SET wanted = $2 WHERE worker_id = ANY ($1) RETURNING worker_id
+)
+SELECT worker_id, pg_notify($3, $4 || ' ' || worker_id) FROM requested;
 
 -- name: announce_subscriptions
 -- route: reserved
@@ -118,7 +133,8 @@ SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
     least(greatest(last_beat, {first_instant}), {last_instant}) AS last_beat,
     least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
     lease_until > coalesce($1, now()) AS is_alive,
-    stopping AS is_stopping, role, identity, metadata::text AS metadata
+    stopping AS is_stopping, role, identity, metadata::text AS metadata, settings::text AS settings,
+    health::text AS health, names, state, wanted
 FROM {schema}scheduler_workers AS worker
 ORDER BY worker.started_at, worker_id;
 

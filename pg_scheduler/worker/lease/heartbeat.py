@@ -16,6 +16,7 @@ from pg_scheduler.worker.audience import Audience
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.revoker import Revoker
+from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 
@@ -36,6 +37,7 @@ class Heartbeat(Service):
     Args:
         worker: The row to register.
         audience: Receives the classes of events that other workers want.
+        reporter: Describes the worker, and receives what is requested of it.
     """
 
     name: ClassVar[str] = "heartbeat"
@@ -49,6 +51,7 @@ class Heartbeat(Service):
         lease: Lease,
         signals: Signals,
         audience: Audience | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
@@ -57,6 +60,7 @@ class Heartbeat(Service):
         self._lease = lease
         self._signals = signals
         self._audience = audience or Audience()
+        self._reporter = reporter or Reporter(store.connections, lease, signals)
         self._revoker = Revoker(store.jobs, events, in_flight, lease, worker.worker_id)
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
@@ -95,6 +99,7 @@ class Heartbeat(Service):
                 ended=self._in_flight.unwritten(),
                 liveness_key=self._lease.liveness_key,
                 extension_s=self._lease.extension_s,
+                report=self._reporter.report(),
             )
         except DatabaseUnavailableError:
             if held and not self._lease.is_trusted:
@@ -107,10 +112,13 @@ class Heartbeat(Service):
             self._signals.worker_registered()
             return interval
         self._renewed(requested_at)
+        has_new_state = self._reporter.obey(answer.wanted)
         if self._audience.update(kind for kind in answer.subscriptions if kind is not None):
             self._signals.subscriptions_changed()
         if lost := {job_id: held[job_id] for job_id in answer.lost if job_id in held}:
             await self._revoker.revoke(lost)
+        if has_new_state:
+            return 0  # the next heartbeat reports it
         if answer.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval
@@ -138,7 +146,14 @@ class Heartbeat(Service):
     async def _register(self) -> None:
         requested_at = time.monotonic()
         lease = self._lease
-        await self._store.workers.register(self._worker, lease.seconds, lease.liveness_key, lease.extension_s)
+        await self._store.workers.register(
+            self._worker,
+            lease.seconds,
+            lease.liveness_key,
+            lease.extension_s,
+            report=self._reporter.report(whole=True),
+            wanted=self._reporter.wanted,
+        )
         self._renewed(requested_at)
 
     def _renewed(self, requested_at: float) -> None:

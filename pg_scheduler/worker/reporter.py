@@ -1,0 +1,126 @@
+"""What a worker reports about itself with each heartbeat, for people who operate it.
+
+The heartbeat writes the row of the worker in any case, so the report costs no statement. Values that do not
+change are written at registration only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from enum import Enum
+from typing import Any, Final
+
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.settings import SECRETS, SchedulerConfig
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.types import DRAIN, WorkerReport
+from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.routing import Routing
+from pg_scheduler.worker.signals import Signals
+
+__all__ = ["MAX_NAMES_BYTES", "Reporter", "settings_of"]
+
+MAX_NAMES_BYTES: Final = 100_000
+"""Names of a worker with more bytes are not reported: every reader of the workers would load them."""
+
+MAX_LIMITS: Final = 500
+"""Limits that a worker reports at most."""
+
+COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
+"""Settings that have columns of their own."""
+
+
+def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
+    """Return the settings for people to read, without passwords, and the limits of the tasks."""
+    hidden = SECRETS | COLUMNS
+    values = asdict(config, dict_factory=_plain)
+    settings = {name: value for name, value in values.items() if name not in hidden}
+    limits = [
+        {
+            "task": task.name,
+            "name": limit.name or task.name,
+            "by_key": limit.key is not None,
+            "max_running": limit.max_running,
+            "max_starts": limit.max_starts,
+            "per_s": None if limit.per is None else limit.per.total_seconds(),
+        }
+        for task in {task.name: task for task in tasks.limited().values()}.values()
+        for limit in task.limits
+    ]
+    return {**settings, "limits": limits[:MAX_LIMITS]}
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Enum) else value for name, value in items}
+
+
+class Reporter:
+    """Describe this worker, and obey what is requested of it.
+
+    Args:
+        routing: The names that the worker claims.
+        runs_jobs: Whether the role of the worker claims jobs.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        lease: Lease,
+        signals: Signals,
+        routing: Routing | None = None,
+        *,
+        runs_jobs: bool = True,
+    ) -> None:
+        self._connections = connections
+        self._lease = lease
+        self._signals = signals
+        self._routing = routing
+        self._runs_jobs = runs_jobs
+        self._written: list[str] | None = None
+        self._lag_s = 0.0
+        self.wanted: str | None = None
+        """What is requested of this worker, as read by the last heartbeat."""
+        self.is_stopping = False
+        """Whether the worker is shutting down."""
+
+    @property
+    def state(self) -> str:
+        """Return ``running``, ``draining`` or ``stopping``."""
+        if self.is_stopping:
+            return "stopping"
+        return "draining" if self.wanted == DRAIN else "running"
+
+    def report(self, *, whole: bool = False) -> WorkerReport:
+        """Return what a heartbeat writes; the names only where ``whole``, or if they have changed since."""
+        names = self._routing.claimable() if self._routing is not None and self._runs_jobs else []
+        changed = None if names is self._written and not whole else names
+        self._written = names
+        if changed is not None and sum(len(name.encode()) for name in changed) > MAX_NAMES_BYTES:
+            changed = None
+        report = WorkerReport(self.state, self._health(), changed)
+        asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
+        return report
+
+    def obey(self, wanted: str | None) -> bool:
+        """Stop claiming if that is requested, and claim again once it is not; return whether that changed."""
+        if wanted == self.wanted:
+            return False
+        self.wanted = wanted
+        if self._routing is not None and self._routing.drain(is_draining=wanted == DRAIN):
+            self._signals.due()
+        return True
+
+    def _health(self) -> dict[str, Any]:
+        size, idle, most = self._connections.pool_use()
+        return {
+            "pool": {"size": size, "idle": idle, "max": most},
+            "loop_lag_s": round(self._lag_s, 4),
+            "is_listening": self._signals.notifications_up.is_set,
+            "has_liveness_lock": self._lease.liveness_key is not None,
+        }
+
+    def _measure(self, since: float) -> None:
+        """Note how long the event loop took to run this; the next heartbeat reports it."""
+        self._lag_s = time.monotonic() - since

@@ -1,0 +1,146 @@
+"""What a running worker reports about itself, and the requests that it obeys."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import asyncpg
+
+from pg_scheduler import Limit, Scheduler
+from pg_scheduler.events import JobCompleted, ListenerConnected
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.types import DRAIN
+from pg_scheduler.worker.runtime import Runtime
+from tests.api.conftest import Make
+from tests.support.worker import PATIENCE, Gate, Recorder
+
+
+async def work() -> None: ...
+
+
+async def other() -> None: ...
+
+
+async def only_worker(scheduler: Scheduler) -> Worker:
+    (found,) = await scheduler.workers()
+    return found
+
+
+def runtime_of(scheduler: Scheduler) -> Runtime:
+    runtime = scheduler._runtime
+    assert runtime is not None
+    return runtime
+
+
+async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str) -> None:
+    scheduler = make(keeper_dsn=dsn, skip=["*other", "*.*"], lease=timedelta(seconds=45))
+    limit = Limit("stripe", max_starts=3, per=timedelta(seconds=1), key=lambda: 1)
+    scheduler.register(work, name="work", limits=[limit])
+    scheduler.register(other, name="other")
+    await scheduler.start()
+    worker = await only_worker(scheduler)
+    assert (worker.state, worker.wanted) == ("running", None)
+    assert worker.names == ("work",)
+    assert set(worker.health) == {"pool", "loop_lag_s", "is_listening", "has_liveness_lock"}
+    assert worker.health["pool"]["max"] >= worker.health["pool"]["size"] >= worker.health["pool"]["idle"]
+    assert worker.settings["lease_seconds"] == 45
+    assert worker.settings["skip"] == ["*other", "*.*"]
+    assert worker.settings["limits"] == [
+        {"task": "work", "name": "stripe", "by_key": True, "max_running": None, "max_starts": 3, "per_s": 1.0}
+    ]
+    assert dsn not in str(worker)
+    await runtime_of(scheduler).heartbeat.run_once()
+    health = (await only_worker(scheduler)).health
+    assert (health["is_listening"], health["has_liveness_lock"]) == (True, True)
+    await scheduler.shutdown()
+
+
+async def test_worker_that_runs_no_jobs_reports_no_names(make: Make) -> None:
+    scheduler = make(role="scheduler")
+    scheduler.register(work, name="work")
+    await scheduler.start()
+    assert (await only_worker(scheduler)).names == ()
+    await scheduler.shutdown()
+
+
+async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> None:
+    scheduler = make()
+    gate = Gate()
+    scheduler.register(gate.job, name="gate")
+    scheduler.register(work, name="work")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    await seen.until(ListenerConnected)
+    running = await scheduler.enqueue("gate")
+    await gate.wait_begun()
+    workers = scheduler._store.workers
+    async with asyncio.timeout(PATIENCE):
+        assert await workers.request_state([scheduler.worker_id, "unknown"], DRAIN) == [scheduler.worker_id]
+        while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        waiting = await scheduler.enqueue("work")
+        gate.open.set()
+        await seen.until(JobCompleted, job_id=running)
+        assert await runtime_of(scheduler).claimer.run_once() >= 0
+        job = await scheduler.get_job(waiting)
+        assert job is not None
+        assert job.status == "pending"
+        worker = await only_worker(scheduler)
+        assert worker.wanted == DRAIN
+        assert worker.names is not None
+        assert {"gate", "work"} <= {*worker.names}
+        await workers.request_state([scheduler.worker_id], None)
+        await seen.until(JobCompleted, job_id=waiting)
+    assert (await only_worker(scheduler)).wanted is None
+    await scheduler.shutdown()
+
+
+async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await scheduler.start()
+    runtime = runtime_of(scheduler)
+    await scheduler._store.workers.request_state([scheduler.worker_id], DRAIN)
+    await runtime.heartbeat.run_once()
+    await pool.execute("DELETE FROM scheduler_workers")
+    await runtime.heartbeat.run_once()
+    await runtime.heartbeat.run_once()
+    assert runtime.routing.names() == []
+    worker = await only_worker(scheduler)
+    assert (worker.state, worker.wanted) == ("draining", DRAIN)
+    await scheduler.shutdown()
+
+
+async def test_worker_reports_that_it_is_stopping(make: Make) -> None:
+    scheduler = make()
+    gate = Gate()
+    scheduler.register(gate.job, name="gate")
+    await scheduler.start()
+    await scheduler.enqueue("gate")
+    await gate.wait_begun()
+    runtime = runtime_of(scheduler)
+    stopping = asyncio.create_task(scheduler.shutdown())
+    async with asyncio.timeout(PATIENCE):
+        while not runtime.reporter.is_stopping:  # noqa: ASYNC110 - no event reports it
+            await asyncio.sleep(0.01)
+        await runtime.heartbeat.run_once()
+        assert (await only_worker(scheduler)).state == "stopping"
+        gate.open.set()
+        await stopping
+    assert await scheduler.workers() == []
+
+
+async def test_row_of_an_earlier_release_has_no_report(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    await scheduler.initialize_db()
+    await pool.execute(
+        "INSERT INTO scheduler_workers VALUES ('old', 'host', 1, '0.9', 10, 0, now(), now(), now())"
+    )
+    worker = await only_worker(scheduler)
+    assert (worker.state, worker.wanted, worker.names, worker.health, worker.settings) == (
+        None,
+        None,
+        None,
+        {},
+        {},
+    )

@@ -1,0 +1,69 @@
+"""What a worker reports about itself with its heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.worker import reporter as reporter_module
+from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.routing import Routing
+from tests.support.parts import Parts
+from tests.support.worker import PATIENCE
+
+
+async def work() -> None: ...
+
+
+def reporter_of(parts: Parts, *names: str) -> Reporter:
+    tasks = TaskRegistry()
+    for name in names:
+        tasks.register(work, name=name)
+    return Reporter(parts.store.connections, parts.lease, parts.signals, Routing(tasks, [ASYNC]))
+
+
+async def test_names_are_written_again_only_when_they_change(parts: Parts) -> None:
+    reporter = reporter_of(parts, "a")
+    first = reporter.report(whole=True).names
+    assert first is not None
+    assert "a" in first
+    assert reporter.report().names is None
+    routing = reporter._routing
+    assert routing is not None
+    routing.pause({"a"})
+    assert reporter.report().names is None
+    routing._tasks.register(work, name="b")
+    assert reporter.report().names == sorted([*first, "b"])
+    assert reporter.report().names is None
+    assert reporter.report(whole=True).names == sorted([*first, "b"])
+
+
+async def test_too_many_names_are_not_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = reporter_of(parts, "a", "b", "c")
+    monkeypatch.setattr(reporter_module, "MAX_NAMES_BYTES", 2)
+    assert reporter.report(whole=True).names is None
+
+
+async def test_next_heartbeat_reports_the_lag_of_the_event_loop(parts: Parts) -> None:
+    reporter = reporter_of(parts)
+    assert reporter.report().health["loop_lag_s"] == 0
+    begin = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begin + 0.05:  # blocks the event loop
+        pass
+    await asyncio.sleep(0)
+    assert 0.05 <= reporter.report().health["loop_lag_s"] < PATIENCE
+
+
+async def test_heartbeat_without_a_report_leaves_the_last_one(parts: Parts) -> None:
+    """The lease keeper's thread renews the lease while the event loop is blocked."""
+    heartbeat = parts.heartbeat()
+    await heartbeat.prepare()
+    before = (await parts.store.workers.list_workers())[0]
+    answer = await parts.store.workers.renew(before.worker_id, {}, 60)
+    assert answer.wanted is None
+    after = (await parts.store.workers.list_workers())[0]
+    assert (after.state, after.health, after.names) == (before.state, before.health, before.names)
+    assert after.state == "running"
