@@ -13,6 +13,7 @@ from pg_scheduler import Scheduler, events
 from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
 from pg_scheduler.inspect import ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
+from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import ROOT
 
 OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
@@ -76,6 +77,12 @@ def test_runbook_has_an_entry_for_every_reason_code() -> None:
 def test_monitoring_lists_every_log_field() -> None:
     listed = [name for row in table("operations/monitoring.md", "| Field | Value |") for name in code(row[0])]
     assert listed == list(record_fields())
+
+
+def test_monitoring_lists_every_field_of_a_job() -> None:
+    rows = table("operations/monitoring.md", "| Field of the job | Value |")
+    listed = [name for row in rows for name in code(row[0])]
+    assert listed == list(FIELDS)
 
 
 def test_monitoring_shows_log_lines_that_the_templates_produce() -> None:

@@ -38,6 +38,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
     "pg_scheduler.telemetry.health",
+    "pg_scheduler.telemetry.logging",
     "pg_scheduler.telemetry.probes",
     "pg_scheduler.telemetry.systemd",
     "pg_scheduler.testing",

@@ -42,6 +42,11 @@ class SchedulerOfJobs:
         self._loop = asyncio.get_running_loop()
         self._blocking: object = None
 
+    @property
+    def worker_id(self) -> str:
+        """The id of the worker; any thread may read it."""
+        return self._scheduler.worker_id
+
     def __call__(self) -> Scheduler:
         """Return the Scheduler in the event loop of the worker; one with blocking methods elsewhere."""
         try:

@@ -1,0 +1,130 @@
+"""Add the running job to log records: its id, its name, its attempt and more.
+
+``JobContextFilter`` is a filter of ``logging``, and ``add_job_context`` a processor of structlog. The context
+follows the job into the tasks that it starts and into ``asyncio.to_thread()``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+from pg_scheduler.jobs.context import current, current_job
+from pg_scheduler.jobs.rows import Claim
+
+__all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "add_job_context"]
+
+FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trace_id")
+"""The fields of every record."""
+
+TRACE_ID: Final = slice(3, 35)
+"""The position of the trace id in a ``traceparent`` header of W3C Trace Context."""
+
+_found: ContextVar[tuple[Claim, dict[str, Any], Mapping[str, Any]]] = ContextVar("pg_scheduler_log_fields")
+"""The claim, its fields and its metadata, read by the first record of the job."""
+
+
+def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the fields and the metadata of the running job; empty ones outside of a job."""
+    running = current.get(None)
+    if running is None:
+        return {}, {}
+    claim, _, get_scheduler, _ = running
+    if (found := _found.get(None)) is not None and found[0] is claim:
+        return found[1:]
+    job = current_job()
+    metadata = job.metadata
+    fields = {
+        "job_id": job.job_id,
+        "job_name": job.job_name,
+        "attempt": job.attempt,
+        "worker_id": getattr(get_scheduler, "worker_id", None),
+        "schedule": job.schedule_id,
+        "trace_id": _trace_id(metadata),
+    }
+    _found.set((claim, fields, metadata))
+    return fields, metadata
+
+
+def _trace_id(metadata: Mapping[str, Any]) -> str | None:
+    trace = metadata.get("trace")
+    parent = trace.get("traceparent") if isinstance(trace, dict) else None
+    return parent[TRACE_ID] if isinstance(parent, str) and parent.count("-") >= 3 else None
+
+
+def _checked(metadata: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(metadata, str):
+        raise TypeError(f"metadata must be a list of keys, not the str {metadata!r}; pass [{metadata!r}]")
+    reserved = logging.makeLogRecord({}).__dict__
+    for key in metadata:
+        if key in reserved or key in FIELDS or key in {"message", "asctime"}:
+            raise ValueError(f"metadata key {key!r} is a field of every log record; choose another key")
+    return tuple(metadata)
+
+
+class JobContextFilter(logging.Filter):
+    """Set fields of the running job on every log record: ``job_id``, ``job_name`` and so on.
+
+    Add it to a handler: a filter of a logger does not see the records of its children. A field that does not
+    apply is None, so a format may name all of them. Fields that a record has already stay. A record of the
+    library about another job gets nothing.
+
+    Args:
+        metadata: Keys of the job's metadata that become fields too, such as ``"request_id"``.
+
+    Raises:
+        ValueError: A key is the name of an attribute that every log record has.
+    """
+
+    def __init__(self, metadata: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._keys = _checked(metadata)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Set the fields; every record passes."""
+        own = record.__dict__
+        fields, metadata = _read()
+        if own.get("job_id") not in (None, fields.get("job_id")):
+            fields, metadata = {}, {}  # a record of the library about another job
+        for name in FIELDS:
+            if own.get(name) is None:
+                own[name] = fields.get(name)
+        for key in self._keys:
+            if own.get(key) is None:
+                own[key] = metadata.get(key)
+        return True
+
+
+class JobContextProcessor:
+    """Add fields of the running job to the events of structlog; those that do not apply are left out.
+
+    Args:
+        metadata: Keys of the job's metadata that become fields too, such as ``"request_id"``.
+    """
+
+    def __init__(self, metadata: Sequence[str] = ()) -> None:
+        self._keys = _checked(metadata)
+
+    def __call__(
+        self, _logger: Any, _method_name: str, event_dict: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        """Return the event with the fields that it does not have."""
+        fields, metadata = _read()
+        if event_dict.get("job_id") in (None, fields.get("job_id")):
+            chosen = {key: metadata[key] for key in self._keys if key in metadata}
+            for name, value in {**fields, **chosen}.items():
+                if value is not None:
+                    event_dict.setdefault(name, value)
+        return event_dict
+
+
+_PLAIN: Final = JobContextProcessor()
+
+
+def add_job_context(
+    logger: Any, method_name: str, event_dict: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Add the fields of the running job to an event of structlog; a processor without metadata."""
+    return _PLAIN(logger, method_name, event_dict)
