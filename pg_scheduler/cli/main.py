@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, jobs, migrate
+from . import about, jobs, migrate, schedules, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -49,6 +49,8 @@ app.callback()(with_common_options(_main))
 about.add_to(app)
 migrate.add_to(app)
 jobs.add_to(app)
+schedules.add_to(app)
+workers.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:
