@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import fields
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -20,7 +21,7 @@ from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, p
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.model import JobStatus
+from pg_scheduler.jobs.model import JobPriority, JobStatus
 from pg_scheduler.jobs.outcome import CompleteOutcome, CrashOutcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
@@ -33,6 +34,7 @@ from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.searches import Scan
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters
 from pg_scheduler.telemetry.figures import JobFigures
@@ -224,6 +226,10 @@ EXTENDED = ExtendedJob.of(new_job(), Extras(unique_key="key"))
 LIMITS = [("limit:a:", LimitRow(1, None, None))]
 KEEP = {"limit:a:": 0.0}
 
+SCAN = Scan((), 1, 1)
+PLACE: Any = SimpleNamespace(job_id="a", priority=JobPriority.NORMAL, execution_time=now())
+"""What the place of a job in the queue follows from."""
+
 
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
@@ -345,6 +351,24 @@ STORE_CALLS: dict[str, Call] = {
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),
     "fold": lambda it, _: it.statistics.fold(60, 600, 1.0, 9),
     "fold, without a longer span": lambda it, _: it.statistics.fold(3600, None, 1.0, 9),
+    "transaction": lambda it, _: enter(it.searches.transaction()),
+    "sizes": lambda it, conn: it.searches.sizes(on=conn),
+    "ids": lambda it, conn: it.searches.ids(["a"], SCAN, on=conn),
+    "waiting": lambda it, conn: it.searches.waiting(5, (now(), ""), None, SCAN, on=conn),
+    "blocked, in a search": lambda it, conn: it.searches.blocked(("", 0, now(), ""), SCAN, on=conn),
+    "unsuccessful": lambda it, conn: it.searches.unsuccessful((now(), ""), None, SCAN, on=conn),
+    "newest": lambda it, conn: it.searches.newest(None, SCAN, on=conn),
+    "get_jobs": lambda it, _: it.jobs.get_jobs(["a"]),
+    "job": lambda it, _: it.inspections.job("a"),
+    "locks": lambda it, _: it.inspections.locks("a"),
+    "workers, inspected": lambda it, _: it.inspections.workers(),
+    "queue": lambda it, _: it.inspections.queue(PLACE),
+    "limit_use": lambda it, _: it.inspections.limit_use("limit:a:"),
+    "backlog": lambda it, _: it.inspections.backlog(1, 1),
+    "blocked": lambda it, _: it.inspections.blocked(1, 1),
+    "estimate_due": lambda it, _: it.inspections.estimate_due(),
+    "errors": lambda it, conn: it.inspections.errors((now(), ""), None, 1, on=conn),
+    "parents": lambda it, _: it.inspections.parents("a"),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

@@ -10,7 +10,15 @@ import pytest
 
 from pg_scheduler.migrate import migrate
 from pg_scheduler.sqlbuiltins import qualify_builtins
-from tests.support.traps import PATHS, calls_of_statements, create_traps, parameter_types, sites, statements
+from tests.support.traps import (
+    PATHS,
+    QUALIFICATION,
+    calls_of_statements,
+    create_traps,
+    parameter_types,
+    sites,
+    statements,
+)
 
 QUERIES = statements("jobs")
 
@@ -96,7 +104,7 @@ async def test_qualified_statements_have_the_same_meaning(database: Database) ->
     body = "SELECT pg_get_function_sqlbody(to_regproc('public.statement'))"
     for name, text in QUERIES.items():
         meanings = []
-        source = OPERATOR.sub(r"\1", text).replace("pg_catalog.", "")
+        source = re.sub(QUALIFICATION, "", OPERATOR.sub(r"\1", text))
         assert qualify_builtins(source) == text
         for each in (source, text):
             transaction = database.connection.transaction()

@@ -34,6 +34,9 @@ WORDS = sorted(set(re.findall(r"[a-z]\w*", TEXT)))
 CALLED = sorted(set(re.findall(r"[a-z]\w*(?=\s?\()", TEXT)))
 OPERATORS = sorted({*re.findall(r"(?<=\s)[-+*/<>=~!@#%^&|]+(?=\s)", TEXT), "~~", "<>", "<=", ">="})
 
+QUALIFICATION = r"pg_catalog\.(?!pg_\w+\s)"
+"""What the loader writes before built-in names. The source itself qualifies the views of the system."""
+
 UTILITIES = {"lock_declarations"}
 """Statements that have no expressions and cannot be prepared."""
 
@@ -132,7 +135,7 @@ SPRUNG = "SELECT sequencename FROM pg_sequences WHERE schemaname = 'trap' AND la
 
 def sites(statement: str) -> Iterator[tuple[str, str]]:
     """Yield what precedes and what follows each qualification of a built-in name."""
-    for found in re.finditer(r"(?<!')\bpg_catalog\.", statement):
+    for found in re.finditer(rf"(?<!')\b{QUALIFICATION}", statement):
         yield statement[: found.start()], statement[found.end() :]
 
 
