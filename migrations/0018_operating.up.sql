@@ -61,3 +61,4 @@ CREATE TABLE {schema}scheduler_audit (
 
 CREATE INDEX scheduler_audit_time ON {schema}scheduler_audit (at);
 CREATE INDEX scheduler_audit_subjects ON {schema}scheduler_audit (subject, id);
+CREATE UNIQUE INDEX scheduler_audit_releases ON {schema}scheduler_audit (subject) WHERE action = 'start_release';

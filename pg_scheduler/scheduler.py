@@ -204,6 +204,7 @@ class Scheduler(
             Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
         )
         self._store.consequences.publish = self._events.publish
+        self._store.statements.get_author = self._get_author
         self._meter = new_meter(self._store, self._events) if statistics else None
         self._tasks = TaskRegistry(catalogue)
         self._outbox = Outbox(

@@ -190,6 +190,7 @@ class VacuumConfig:
         expired: Policy for expired jobs; seven days by default.
         schedules: Policy for schedules of callers that have finished; seven days by default. Not
             ``keep_last()``.
+        audit: Policy for the records of changes; 90 days by default. Not ``keep_last()``.
     """
 
     completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))
@@ -199,16 +200,19 @@ class VacuumConfig:
     track_metrics: bool = False
     expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
     schedules: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
+    audit: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(90), kw_only=True)
 
     @model_validator(mode="after")
-    def _schedules_have_an_age(self) -> Self:
-        if self.schedules.trigger is VacuumTrigger.COUNT_BASED:
-            raise ValueError(
-                "schedules must not be VacuumPolicy.keep_last(): each has a row of its own; pass after_days()"
-            )
+    def _have_an_age(self) -> Self:
+        for name in ("schedules", "audit"):
+            if getattr(self, name).trigger is VacuumTrigger.COUNT_BASED:
+                raise ValueError(
+                    f"{name} must not be VacuumPolicy.keep_last(): each has a row of its own; "
+                    "pass after_days()"
+                )
         return self
 
-    @field_validator("completed", "failed", "cancelled", "expired", "schedules", mode="before")
+    @field_validator("completed", "failed", "cancelled", "expired", "schedules", "audit", mode="before")
     @classmethod
     def _default_for_none(cls, value: object, info: ValidationInfo) -> object:
         if value is None and info.field_name is not None:

@@ -12,6 +12,7 @@ from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SchedulerConfig
+from pg_scheduler.store.author import Author, release_of
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
@@ -41,8 +42,12 @@ class SchedulerParts:
 
     @property
     def _actor(self) -> str:
-        """Who makes the changes of this Scheduler, for people."""
-        return self._config.identity or self._life.worker_id
+        """Who makes the change that is called for, for people."""
+        return self._store.statements.author.actor
+
+    def _get_author(self) -> Author:
+        actor = self._config.identity or self._life.worker_id
+        return Author(actor, release=release_of(self._config.metadata))
 
     def _running(self) -> Runtime:
         self._store.connections.check_loop()

@@ -139,11 +139,11 @@ class ScheduleBook:
             rows |= {key: row for key, (row, _) in locked.items()}
             plan = plan_sync(configs, rows, now=now, chained=chained)
             for key in plan.delete:
-                await schedules.remove(key, on=connection)
+                await schedules.remove(key, on=connection, via="code")
             for row in plan.write:
                 kinds = sorted(kinds_of(configs[row.schedule_id].trigger))
-                if not await schedules.insert(row, kinds, on=connection):
-                    await schedules.write(row, kinds, on=connection)
+                if not await schedules.insert(row, kinds, on=connection, via="code"):
+                    await schedules.write(row, kinds, on=connection, via="code")
 
     async def _is_in_sync(self, configs: Mapping[str, PeriodicJobConfig]) -> bool:
         rows, now = await self._store.schedules.declared(configs)

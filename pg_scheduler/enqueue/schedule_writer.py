@@ -173,6 +173,9 @@ class ScheduleWriter:
             jobs, conflict = await self._enqueue(builder, [builder.manual_job(now)], transaction)
             if conflict is not None:
                 raise conflict
+            await self._store.audit.record(
+                "trigger_schedule", schedule_id, on=transaction, job_id=jobs[0].job_id
+            )
             return jobs
 
         jobs = await self._store.statements.run_retrying(enqueue)
@@ -202,6 +205,8 @@ class ScheduleWriter:
             )
             jobs = [job for job in jobs if job.job_id not in existing]
             inserted, _ = await self._enqueue(builder, jobs, transaction)
+            span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
+            await self._store.audit.record("backfill_schedule", schedule_id, on=transaction, **span)
             return inserted
 
         jobs = await self._store.statements.run_retrying(enqueue)

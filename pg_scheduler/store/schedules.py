@@ -119,22 +119,40 @@ class ScheduleRepository:
         rows = await self._statements.fetch("lock_schedules", list(schedule_ids), self._statements.now, on=on)
         return {row["schedule_id"]: (schedule_from(row), row["now"]) for row in rows}
 
-    async def insert(self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection | None = None) -> bool:
-        """Insert a schedule if its id is free; return whether it was."""
-        return bool(await self._statements.fetch("insert_schedule", *self._values(row, kinds), on=on))
+    async def insert(
+        self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection | None = None, via: str | None = None
+    ) -> bool:
+        """Insert a schedule if its id is free; return whether it was.
 
-    async def write(self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection) -> None:
+        Args:
+            row: The schedule.
+            kinds: The kinds of its trigger.
+            on: The connection of a transaction.
+            via: The way that the audit names, if it is not that of the author.
+        """
+        values = *self._values(row, kinds), *self._statements.author.values(via), self._statements.now
+        return bool(await self._statements.fetch("insert_schedule", *values, on=on))
+
+    async def write(
+        self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection, via: str | None = None
+    ) -> None:
         """Overwrite a locked schedule."""
-        await self._statements.fetch("write_schedule", *self._values(row, kinds), on=on)
+        values = *self._values(row, kinds), *self._statements.author.values(via), self._statements.now
+        await self._statements.fetch("write_schedule", *values, on=on)
 
-    async def remove(self, schedule_id: str, *, on: Connection | None = None) -> bool:
+    async def remove(self, schedule_id: str, *, on: Connection | None = None, via: str | None = None) -> bool:
         """Delete a schedule; return whether it existed."""
-        return bool(await self._statements.fetch("remove_schedule", schedule_id, on=on))
+        author, now = self._statements.author.values(via), self._statements.now
+        return bool(await self._statements.fetch("remove_schedule", schedule_id, *author, now, on=on))
 
     async def pause(self, schedule_id: str, note: str | None) -> bool | None:
         """Pause a schedule; return whether it was changed, None if it does not exist."""
         changed: bool | None = await self._statements.value(
-            "pause_schedule", schedule_id, note, self._statements.now
+            "pause_schedule",
+            schedule_id,
+            note,
+            self._statements.now,
+            *self._statements.author.values(note=note),
         )
         return changed
 
@@ -146,9 +164,10 @@ class ScheduleRepository:
             from_now: Whether the fire times of the pause are discarded.
             since: Fire times after this instant are missed; None for all of the pause.
         """
-        now = self._statements.now
+        since_text = None if since is None else since.isoformat()
+        author = self._statements.author.values(from_now=from_now, since=since_text)
         changed: bool | None = await self._statements.value(
-            "resume_schedule", schedule_id, from_now, since, now
+            "resume_schedule", schedule_id, from_now, since, self._statements.now, *author
         )
         return changed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
@@ -14,6 +15,7 @@ import asyncpg
 from pg_scheduler.clock import Clock
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.migrate import home_schema
+from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
@@ -54,6 +56,7 @@ class Statements:
         self._shared = shared
         self._schema = schema
         self.clock: Final = clock
+        self.get_author: Callable[[], Author] = _user_of_this_host
         self._acquire: Mapping[Route, Acquire] = {
             Route.DEDICATED: connections.dedicated,
             Route.POOL: connections.acquire,
@@ -67,6 +70,11 @@ class Statements:
     def now(self) -> datetime | None:
         """The time in tests; None for the clock of the database."""
         return self.clock.override()
+
+    @property
+    def author(self) -> Author:
+        """Who makes the changes of the caller, for the audit."""
+        return current_author() or self.get_author()
 
     async def schema(self, *, on: Connection | None = None) -> str:
         """Return the schema of the tables."""
@@ -156,3 +164,7 @@ class Statements:
 @cache
 def _channel(schema: str) -> str:
     return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _user_of_this_host() -> Author:
+    return Author(platform.node())

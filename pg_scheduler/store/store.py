@@ -9,6 +9,7 @@ import asyncpg
 from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.migrate import REMEDY, migrate, verify
+from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
@@ -57,6 +58,7 @@ class Store:
         self.connections: Final = connections
         self.shared: Final = SharedConnection(connections.options)
         self.statements: Final = Statements(connections, self.shared, schema, clock or SystemClock())
+        self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)
         self.dependencies: Final = DependencyRepository(self.statements, self.consequences)
         self.unique_keys: Final = UniqueKeyRepository(self.statements)

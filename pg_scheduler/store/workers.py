@@ -10,6 +10,7 @@ from typing import Final
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.settlement import RowChange, reclaim_change
+from pg_scheduler.store.author import release_of
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
@@ -86,6 +87,7 @@ class WorkerRepository:
             json.dumps(dict(worker.settings)) if worker.settings else None,
             *_columns(report),
             wanted,
+            release_of(worker.metadata),
         )
 
     async def renew(

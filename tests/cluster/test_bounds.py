@@ -296,6 +296,8 @@ STORE_CALLS: dict[str, Call] = {
     "scan_deadlines": lambda it, _: it.workers.scan_deadlines(30, 120),
     "next_instants": lambda it, _: it.workers.next_instants("w1"),
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
+    "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
+    "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
     "vacuum_surplus": lambda it, _: it.retention.vacuum_surplus(JobStatus.FAILED, 1, 10),

@@ -374,6 +374,8 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.get_jobs(["a", "missing"]) == [job]
     assert job
     assert len(await store.workers.list_workers()) == 1
+    await store.audit.record("trigger_schedule", "s", job_id="a")
+    assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
     async with store.locks.advisory_lock(1) as taken:
         assert taken

@@ -299,6 +299,20 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
         THEN least(greatest(finished_at, {first_day}), {last_fire_day}) END AS finished_at,
     version
 
+-- The definition of a schedule for the audit. Long arguments are left out.
+
+-- fragment: schedule_definition
+jsonb_build_object(
+        'owner', schedule.owner, 'task', schedule.task, 'job_name', schedule.job_name, 'trigger', schedule.trigger,
+        'described', schedule.described, 'options', schedule.options, 'metadata', schedule.metadata,
+        'arguments', CASE WHEN octet_length(schedule.task_data::text) <= 10000 THEN schedule.task_data END,
+        'start_at', schedule.start_at, 'end_at', schedule.end_at, 'max_runs', schedule.max_runs,
+        'jitter_seconds', schedule.jitter_seconds, 'overlap', schedule.overlap, 'catch_up', schedule.catch_up,
+        'catch_up_limit', schedule.catch_up_limit, 'catch_up_seconds', schedule.catch_up_seconds,
+        'pause_after_failures', schedule.pause_after_failures, 'enabled_in_code', schedule.enabled_in_code,
+        'paused_at', schedule.paused_at, 'version', schedule.version
+    )
+
 -- The columns that are written as a whole, with their values, in the order of the parameters.
 
 -- fragment: written_schedule_columns

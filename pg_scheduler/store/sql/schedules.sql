@@ -55,44 +55,83 @@ LIMIT $7;
 
 -- name: insert_schedule
 -- route: pool
--- Insert a schedule if its id is free.
-INSERT INTO {schema}scheduler_schedules (
-    {written_schedule_columns}
-) VALUES (
-    {written_schedule_values}
+-- Insert a schedule if its id is free, and record who did so ($39 to $41).
+WITH inserted AS (
+    INSERT INTO {schema}scheduler_schedules AS schedule (
+        {written_schedule_columns}
+    ) VALUES (
+        {written_schedule_values}
+    )
+    ON CONFLICT (schedule_id) DO NOTHING
+    RETURNING schedule_id, {schedule_definition} AS definition
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($42, now()), 'add_schedule', schedule_id, $39, $40,
+        $41::text::jsonb || jsonb_build_object('after', definition)
+    FROM inserted
 )
-ON CONFLICT (schedule_id) DO NOTHING
-RETURNING schedule_id;
+SELECT schedule_id FROM inserted;
 
 -- name: write_schedule
 -- route: caller
--- Overwrite a schedule that this transaction has locked.
-UPDATE {schema}scheduler_schedules SET (
-    {written_schedule_columns}
-) = (
-    SELECT {written_schedule_values}
+-- Overwrite a schedule that this transaction has locked, and record who did so ($39 to $41).
+WITH old AS (
+    SELECT schedule_id, {schedule_definition} AS definition
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE schedule_id = $1
+),
+written AS (
+    UPDATE {schema}scheduler_schedules AS schedule SET (
+        {written_schedule_columns}
+    ) = (
+        SELECT {written_schedule_values}
+    )
+    WHERE schedule_id = $1
+    RETURNING schedule_id, {schedule_definition} AS definition
 )
-WHERE schedule_id = $1;
+INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+SELECT coalesce($42, now()), 'update_schedule', written.schedule_id, $39, $40,
+    $41::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
+FROM written
+JOIN old ON old.schedule_id = written.schedule_id;
 
 -- name: remove_schedule
 -- route: pool
--- Delete a schedule.
-DELETE FROM {schema}scheduler_schedules WHERE schedule_id = $1 RETURNING schedule_id;
+-- Delete a schedule, and record who did so ($2 to $4).
+WITH removed AS (
+    DELETE FROM {schema}scheduler_schedules AS schedule
+    WHERE schedule_id = $1
+    RETURNING schedule_id, {schedule_definition} AS definition
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($5, now()), 'remove_schedule', schedule_id, $2, $3,
+        $4::text::jsonb || jsonb_build_object('before', definition)
+    FROM removed
+)
+SELECT schedule_id FROM removed;
 
 -- name: pause_schedule
 -- route: reserved
--- Pause a schedule unless it is paused; return a row if it exists, and whether it was changed.
+-- Pause a schedule unless it is paused, and record who did so ($4 to $6); return a row if it exists, and whether
+-- it was changed.
 WITH changed AS (
     UPDATE {schema}scheduler_schedules SET
         paused_at = coalesce($3, now()), note = $2, is_broken = FALSE, updated_at = coalesce($3, now())
     WHERE schedule_id = $1 AND paused_at IS NULL
-    RETURNING 1
+    RETURNING schedule_id
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($3, now()), 'pause_schedule', schedule_id, $4, $5, $6::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
 -- name: resume_schedule
 -- route: reserved
--- Resume a schedule unless it is not paused; return a row if it exists, and whether it was changed.
+-- Resume a schedule unless it is not paused, and record who did so ($5 to $7); return a row if it exists, and whether
+-- it was changed.
 --
 -- $2 discards the fire times of the pause; $3 makes those after that instant missed; with neither, all are. The
 -- planner computes the next fire time, since it knows the trigger.
@@ -110,7 +149,11 @@ WITH changed AS (
             ELSE schedule.next_fire_at
         END
     WHERE schedule_id = $1 AND paused_at IS NOT NULL
-    RETURNING 1
+    RETURNING schedule_id
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($4, now()), 'resume_schedule', schedule_id, $5, $6, $7::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 

@@ -1,24 +1,38 @@
 -- name: pause_task
 -- route: reserved
--- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that.
-INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
-VALUES ($1, coalesce($5, now()), $2, $3, $4)
-ON CONFLICT (name) DO UPDATE SET
-    paused_at = CASE WHEN task.paused_until <= coalesce($5, now()) THEN EXCLUDED.paused_at
-        ELSE task.paused_at END,
-    paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor
-WHERE NOT coalesce(
-        task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
-    )
-   OR NOT coalesce(task.note = EXCLUDED.note, task.note IS NULL AND EXCLUDED.note IS NULL)
-RETURNING name;
+-- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
+WITH paused AS (
+    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
+    VALUES ($1, coalesce($5, now()), $2, $3, $4)
+    ON CONFLICT (name) DO UPDATE SET
+        paused_at = CASE WHEN task.paused_until <= coalesce($5, now()) THEN EXCLUDED.paused_at
+            ELSE task.paused_at END,
+        paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor
+    WHERE NOT coalesce(
+            task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
+        )
+       OR NOT coalesce(task.note = EXCLUDED.note, task.note IS NULL AND EXCLUDED.note IS NULL)
+    RETURNING name
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($5, now()), 'pause_task', name, $4, $6, $7::text::jsonb FROM paused
+)
+SELECT name FROM paused;
 
 -- name: resume_tasks
 -- route: reserved
--- Delete the pauses of the names $1, and return whether each was in effect.
-DELETE FROM {schema}scheduler_tasks
-WHERE name = ANY ($1)
-RETURNING coalesce(paused_until > coalesce($2, now()), true);
+-- Delete the pauses of the names $1, record who did so ($3 to $5), and return whether each was in effect.
+WITH resumed AS (
+    DELETE FROM {schema}scheduler_tasks
+    WHERE name = ANY ($1)
+    RETURNING name, coalesce(paused_until > coalesce($2, now()), true) AS was_in_effect
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($2, now()), 'resume_task', name, $3, $4, $5::text::jsonb FROM resumed WHERE was_in_effect
+)
+SELECT was_in_effect FROM resumed;
 
 -- name: end_pauses
 -- route: reserved

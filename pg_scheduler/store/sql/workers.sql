@@ -1,6 +1,13 @@
 -- name: register_worker
 -- route: reserved
--- Write a worker's row with a new lease.
+-- Write a worker's row with a new lease, and record the first worker of a release ($18).
+WITH released AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($7, now()), 'start_release', $18, coalesce($11, $1), 'worker',
+        jsonb_build_object('host', $2::text, 'version', $4::text)
+    WHERE $18::text IS NOT NULL
+    ON CONFLICT (subject) WHERE action = 'start_release' DO NOTHING
+)
 INSERT INTO {schema}scheduler_workers (
     worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
     role, identity, metadata, settings, state, health, names, wanted, started_at, last_beat, lease_until

@@ -20,6 +20,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import Service
 
 SCHEDULES_BATCH_SIZE: Final = 1000
+AUDIT_BATCH_SIZE: Final = 1000
 
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 """Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
@@ -112,6 +113,7 @@ class Vacuum(Service):
             for first in range(0, await self._store.retention.table_blocks(), step):
                 yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
         await self._delete_schedules()
+        await self._delete_audit()
         size = self._options.statistics_batch_size
         for span_s, longer_s, days in STATISTICS_DAYS:
             while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
@@ -132,6 +134,15 @@ class Vacuum(Service):
             return
         before = await self._store.schedules.now() - age
         while await self._store.schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+            pass
+
+    async def _delete_audit(self) -> None:
+        """Delete records of changes."""
+        age = _age(self._config.audit)
+        if age is None:
+            return
+        before = await self._store.schedules.now() - age
+        while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
             pass
 
     async def _report(self, deleted: Counter[JobStatus]) -> None:

@@ -1,0 +1,41 @@
+"""Record who changed what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["AuditRepository"]
+
+
+class AuditRepository:
+    """The statements that write and delete audit records.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def record(
+        self, action: str, subject: str | None, *, on: Connection | None = None, **details: Any
+    ) -> None:
+        """Record an action of the current author.
+
+        Args:
+            action: What was done, such as ``trigger_schedule``.
+            subject: The id or name of what it was done to; None for nothing in particular.
+            on: The connection of the transaction that does it.
+            details: Values that JSON can represent.
+        """
+        author = self._statements.author.values(**details)
+        await self._statements.fetch("insert_audit", self._statements.now, action, subject, *author, on=on)
+
+    async def vacuum(self, before: datetime, limit: int) -> int:
+        """Delete records from before an instant, and count them."""
+        count: int = await self._statements.value("vacuum_audit", before, limit)
+        return count

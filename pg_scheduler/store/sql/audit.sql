@@ -1,0 +1,29 @@
+-- name: insert_audit
+-- route: pool
+-- Record an action $2 on the subject $3 by the actor $4, with the way $5 and the details $6.
+--
+-- The statements that change schedules and the pauses of tasks record themselves.
+INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+VALUES (coalesce($1, now()), $2, left($3, 500), $4, $5, $6::text::jsonb);
+
+-- name: vacuum_audit
+-- route: pool
+-- Delete at most $2 records from before an instant, and count them.
+--
+-- The first start of a release is kept while a worker of it has a row: it would be recorded again.
+WITH gone AS (
+    DELETE FROM {schema}scheduler_audit
+    WHERE id = ANY (ARRAY (
+        SELECT id
+        FROM {schema}scheduler_audit AS record
+        WHERE at <= $1
+          AND NOT (action = 'start_release' AND EXISTS (
+              SELECT FROM {schema}scheduler_workers AS worker
+              WHERE (worker.metadata ->> 'release') = record.subject
+          ))
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
