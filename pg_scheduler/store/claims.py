@@ -156,6 +156,12 @@ class ClaimRepository:
         jobs.sort(key=START_ORDER)
         return ExchangeResult(jobs, [], rows[0]["due"])
 
+    async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
+        """Claim a pending job by hand, whenever it is due; None unless it is free and the lease is valid."""
+        now = self._statements.now
+        rows = await self._statements.fetch("claim_one", worker_id, job_id, now)
+        return Claim._make(rows[0]) if rows else None
+
     async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
         """Write why jobs expired that an exchange of this worker has just found, with these names.
 

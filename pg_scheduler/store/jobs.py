@@ -21,7 +21,14 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.store.types import CancelledJob, ExpiredJob, JobFilters, OverdueName, StatusChange
+from pg_scheduler.store.types import (
+    CancelledJob,
+    ExpiredJob,
+    JobFilters,
+    OverdueName,
+    StatusChange,
+    TouchedJob,
+)
 from pg_scheduler.store.unique_keys import UniqueKeyRepository, detecting_taken_keys
 
 __all__ = ["MAX_EXAMINED_ROWS", "JobRepository"]
@@ -263,6 +270,28 @@ class JobRepository:
             self._consequences.publish_all(events)
             rows = [*rows, *others]
         return [_cancelled_job(row) for row in rows if row["changed"]], end
+
+    async def delete(self, job_ids: Collection[str]) -> list[TouchedJob]:
+        """Delete jobs that do not run and for which nothing waits; return those that existed."""
+        rows = await self._statements.fetch_retrying("delete_jobs", list(job_ids))
+        return [TouchedJob(*row) for row in rows]
+
+    async def move(
+        self, job_ids: Collection[str], *, to: datetime | None = None, by_s: float = 0
+    ) -> list[TouchedJob]:
+        """Change when pending jobs are due; return those of the jobs that exist.
+
+        The caller notifies the workers if a job is due soon.
+
+        Args:
+            job_ids: The jobs.
+            to: The new time; None to move each from its own.
+            by_s: Seconds by which each is moved, at most a century.
+        """
+        rows = await self._statements.fetch_retrying(
+            "move_jobs", list(job_ids), to, by_s, self._statements.now
+        )
+        return [TouchedJob(*row) for row in rows]
 
     async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.

@@ -31,6 +31,7 @@ __all__ = [
     "RenewResult",
     "RescueResult",
     "StatusChange",
+    "TouchedJob",
     "UnreadableJob",
     "VacuumDay",
     "VacuumTotal",
@@ -157,6 +158,22 @@ class RenewResult:
     late: bool = False
     subscriptions: Sequence[str | None] = ()
     wanted: str | None = None
+
+
+class TouchedJob(NamedTuple):
+    """A job that was to be deleted or moved.
+
+    Attributes:
+        job_id: Its id.
+        status: Its status before.
+        changed: Whether it was deleted or moved.
+        execution_time: When it is due, if it was moved.
+    """
+
+    job_id: str
+    status: str
+    changed: bool
+    execution_time: datetime | None = None
 
 
 class WorkerReport(NamedTuple):

@@ -24,6 +24,10 @@ TYPES = {
     "due_schedules": "timestamptz, text[], text[], text[], integer",
     "next_fire": "timestamptz, text[], text[], text[]",
     "lock_last_jobs": "text[]",
+    "delete_jobs": "text[]",
+    "move_jobs": "text[], timestamptz, double precision, timestamptz",
+    "claim_one": "text, text, timestamptz",
+    "vacuum_audit": "timestamptz, integer",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -33,6 +37,10 @@ VALUES = {
     "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', 500",
     "next_fire": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}'",
     "lock_last_jobs": LAST_JOBS,
+    "delete_jobs": LAST_JOBS,
+    "move_jobs": f"{LAST_JOBS}, NULL, 60, {INSTANT}",
+    "claim_one": f"'w1', 'job-2', {INSTANT}",
+    "vacuum_audit": f"{INSTANT}, 1000",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -42,6 +50,18 @@ EXPECTED = {
     "due_schedules": {("Index Scan", "scheduler_schedules_due")},
     "next_fire": {("Index Scan", "scheduler_schedules_due")},
     "lock_last_jobs": {("Index Scan", "scheduled_jobs_pkey")},
+    "delete_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_after_child")},
+    "move_jobs": {("Index Scan", "scheduled_jobs_pkey")},
+    "claim_one": {
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_workers_pkey"),
+        ("Tid Scan", None),
+    },
+    "vacuum_audit": {
+        ("Index Scan", "scheduler_audit_time"),
+        ("Index Scan", "scheduler_audit_pkey"),
+        ("Seq Scan", None),  # of the workers
+    },
     "vacuum_results": {
         ("Index Scan", "scheduler_results_expiry"),
         ("Index Scan", "scheduler_results_pkey"),
@@ -54,6 +74,10 @@ READ_AT_MOST = {
     "due_schedules": 500,
     "next_fire": 1,
     "lock_last_jobs": 1000,
+    "delete_jobs": 1500,
+    "move_jobs": 1000,
+    "claim_one": 2,
+    "vacuum_audit": 2000,
     "vacuum_results": 2000,
     "get_results": 1000,
     "fold_statistics": 1000,
@@ -77,6 +101,9 @@ FILL = f"""
     INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
     SELECT timestamptz {INSTANT} - n * interval '2 minutes', 60, 'work' || name, one, one, one, one
     FROM generate_series(1, 500) AS n, generate_series(1, 100) AS name, (SELECT ARRAY[1] AS one) AS row;
+    INSERT INTO scheduler_audit (at, actor, via, action, subject)
+    SELECT timestamptz {INSTANT} + (n - 3000) * interval '1 minute', 'me', 'api', 'pause_task', 'work'
+    FROM generate_series(1, {ROWS}) AS n;
 """
 
 
@@ -105,7 +132,7 @@ async def test_statement_reads_few_rows_by_index_on_large_tables(
 ) -> None:
     if analyzed:
         await session.execute(
-            "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats"
+            "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats, scheduler_audit"
         )
     text = await session.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({VALUES[name]})")
     scans = [node for node in nodes(json.loads(text)[0]["Plan"]) if "Relation Name" in node]

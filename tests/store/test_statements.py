@@ -374,6 +374,9 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.get_jobs(["a", "missing"]) == [job]
     assert job
     assert len(await store.workers.list_workers()) == 1
+    assert await store.claims.claim_one("w1", "missing") is None
+    assert await store.jobs.move(["missing"], by_s=1) == []
+    assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])

@@ -338,3 +338,36 @@ ORDER BY min(job.execution_time), job.name;
 SELECT {claim_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = $1 AND status = 'running' AND worker_id = $2;
+
+-- name: claim_one
+-- route: reserved
+-- Claim the pending job $2, whenever it is due, for a worker whose lease is valid, and return the claim.
+--
+-- For people who run a job by hand. The other statements find running jobs among those that were due, so it is due
+-- now at the latest. A blocked job is left. A condition on finished_at would make the claim index usable, and a plan
+-- that was made for an empty table would walk it.
+WITH worker AS (
+    SELECT lease_until
+    FROM {schema}scheduler_workers
+    WHERE worker_id = $1 AND lease_until > coalesce($3, now())
+    FOR KEY SHARE
+)
+UPDATE {schema}scheduled_jobs SET
+    status         = 'running',
+    attempt        = attempt % 2147483647 + 1,
+    execution_time = least(execution_time, coalesce($3, now())),
+    worker_id      = $1,
+    started_at     = coalesce($3, now()),
+    last_heartbeat = coalesce($3, now()),
+    lease_until    = (SELECT lease_until FROM worker)
+WHERE ctid = ANY (ARRAY (
+    SELECT ctid
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $2
+      AND blocked_on IS NULL
+      AND status = 'pending'
+      AND execution_time >= {first_instant}
+      AND EXISTS (SELECT FROM worker)
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING {claim_columns};

@@ -177,6 +177,61 @@ SELECT old.job_id, changed.job_id IS NOT NULL AS changed, changed.job_name, chan
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id
 FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
+-- name: delete_jobs
+-- route: pool
+-- Delete those of the jobs $1 that do not run and whose end has no consequences that are left, and return all.
+--
+-- Others may wait for a job with "on_end", unless it only has to report a failure. A deleted job waits for no other
+-- job any more.
+WITH found AS (
+    SELECT job_id, status,
+        CASE WHEN status = 'pending' AND jsonb_typeof(on_end) = 'object'
+            THEN on_end - 'on_failure' = jsonb_build_object()
+            ELSE status <> 'running' AND on_end IS NULL END AS is_free
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1)
+    ORDER BY job_id COLLATE "C"
+    FOR UPDATE
+),
+deleted AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE is_free))
+    RETURNING job_id
+),
+freed AS (
+    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM deleted))
+)
+SELECT job_id, status, is_free AS changed FROM found;
+
+-- name: move_jobs
+-- route: pool
+-- Make those of the jobs $1 that are pending due at $2, or $3 seconds after their time, and return all.
+--
+-- Each gets its whole misfire grace time again.
+WITH found AS (
+    SELECT job_id, status
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1)
+    ORDER BY job_id COLLATE "C"
+    FOR UPDATE
+),
+moved AS (
+    UPDATE {schema}scheduled_jobs AS job SET (execution_time, expires_at) = (
+        SELECT target.at,
+            least(greatest(target.at, coalesce($4, now())), {last_day}) + make_interval(secs => job.misfire_grace_time)
+        FROM (
+            SELECT least(greatest(coalesce(
+                $2::timestamptz,
+                least(greatest(job.execution_time, {first_day}), {last_day}) + make_interval(secs => $3)
+            ), {first_instant}), {last_instant}) AS at
+        ) AS target
+    )
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE status = 'pending'))
+    RETURNING job_id, execution_time
+)
+SELECT found.job_id, found.status, moved.job_id IS NOT NULL AS changed, moved.execution_time
+FROM found LEFT JOIN moved ON moved.job_id = found.job_id;
+
 -- name: count_jobs
 -- route: pool
 -- Count jobs by status.
