@@ -84,7 +84,11 @@ KEYS = {"find_conflicts", "lock_key_holders", "find_key_holder"}
 UNTUNED = {"get_job", "list_jobs", "find_jobs", "find_unfinished", "cancel_jobs", "vacuum_blocks", *KEYS}
 """Statements of callers."""
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
-TUNED = {name for name, query in QUERIES.items() if query.routes == (Route.TUNED,)}
+TUNED = {
+    name
+    for name, query in QUERIES.items()
+    if query.routes == (Route.TUNED,) and not name.startswith("inspect_")  # tests/inspect/test_plans.py
+}
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]

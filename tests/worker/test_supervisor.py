@@ -79,7 +79,7 @@ async def test_scheduler_starts_the_claimer_last_and_stops_the_heartbeat_last(po
     seen = Recorder(scheduler)
     await scheduler.start()
     firsts = list(dict.fromkeys(each.service for each in seen.of(PassFinished)))
-    assert firsts[:3] == ["heartbeat", "event_relay", "vacuum"]
+    assert firsts[:4] == ["heartbeat", "statistics_writer", "event_relay", "vacuum"]
     assert firsts[-1] == "claimer"
     kinds = [type(each) for each in seen.events]
     assert kinds.index(WorkerStarted) > kinds.index(PassFinished)
