@@ -33,12 +33,13 @@ WITH worker AS (
     RETURNING worker_id
 ),
 added AS MATERIALIZED (
-    SELECT figures.*
+    SELECT figures.row ->> 'job_name' AS job_name,
+        string_to_array(btrim(figures.row ->> 'counts', '[]'), ',')::bigint[] AS counts,
+        string_to_array(btrim(figures.row ->> 'sums', '[]'), ',')::double precision[] AS sums,
+        string_to_array(btrim(figures.row ->> 'run_hist', '[]'), ',')::integer[] AS run_hist,
+        string_to_array(btrim(figures.row ->> 'late_hist', '[]'), ',')::integer[] AS late_hist
     FROM worker
-    CROSS JOIN LATERAL jsonb_to_recordset($3::text::jsonb) AS figures (
-        job_name pg_catalog.text, counts pg_catalog.int8[], sums pg_catalog.float8[],
-        run_hist pg_catalog.int4[], late_hist pg_catalog.int4[]
-    )
+    CROSS JOIN jsonb_array_elements($3::text::jsonb) AS figures (row)
 ),
 minute AS (
     INSERT INTO {schema}scheduler_stats AS old (bucket, span, job_name, counts, sums, run_hist, late_hist)
