@@ -22,6 +22,8 @@ COMPONENTS = {
         ),
         "libfaketime": "libfaketime",
         "etcd": "etcd-server etcd-client",
+        # With promtool. Of its libraries it needs the C library only; the others are of its web pages.
+        "prometheus": "libc6 prometheus",
     },
     "trixie": {
         # 1.24 supports prepared statements.

@@ -92,6 +92,11 @@ class Reporter:
             return "stopping"
         return "draining" if self.wanted == DRAIN else "running"
 
+    @property
+    def lag_s(self) -> float:
+        """Return for how long the event loop kept a callback waiting at the last heartbeat, in seconds."""
+        return self._lag_s
+
     def report(self, *, whole: bool = False) -> WorkerReport:
         """Return what a heartbeat writes; the names only where ``whole``, or if they have changed since."""
         names = self._routing.claimable() if self._routing is not None and self._runs_jobs else []

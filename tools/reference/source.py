@@ -40,6 +40,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.telemetry.health",
     "pg_scheduler.telemetry.logging",
     "pg_scheduler.telemetry.probes",
+    "pg_scheduler.telemetry.prometheus",
     "pg_scheduler.telemetry.systemd",
     "pg_scheduler.testing",
     "pg_scheduler.triggers",

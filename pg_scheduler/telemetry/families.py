@@ -1,0 +1,97 @@
+"""Build metric families that share a prefix and the label ``schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, TypeVar
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+
+__all__ = ["DURATIONS", "LATENESS", "Families", "Labels"]
+
+DURATIONS: Final = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+LATENESS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 300.0, 3600.0),
+)
+"""The upper bounds of exported buckets, in seconds; each is among ``BOUNDS``."""
+
+Labels = tuple[str, ...]
+Key = TypeVar("Key", bound=Labels)
+
+
+class Families:
+    """The families of one scrape.
+
+    Args:
+        prefix: The start of every name.
+        schema: The value of the label ``schema`` of every sample; None for no such label.
+    """
+
+    def __init__(self, prefix: str, schema: str | None) -> None:
+        self._prefix = prefix
+        self._names: Labels = () if schema is None else ("schema",)
+        self._values: Labels = () if schema is None else (schema,)
+        self.all: list[Metric] = []
+        """The families that were added, in this order."""
+
+    def gauge(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
+        """Add a gauge, with a value for each tuple of label values, or a single one."""
+        family = GaugeMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
+        for key, value in _items(values):
+            family.add_metric([*self._values, *key], value)
+        self.all.append(family)
+
+    def counter(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
+        """Add a counter, whose name gets the suffix ``_total``."""
+        family = CounterMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
+        for key, value in _items(values):
+            family.add_metric([*self._values, *key], value)
+        self.all.append(family)
+
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        values: Mapping[Key, Histogram],
+        *labels: str,
+        bounds: Sequence[float] = DURATIONS,
+    ) -> None:
+        """Add a histogram with a part of its buckets."""
+        family = HistogramMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
+        marks = [(str(bound), BOUNDS.index(bound)) for bound in bounds]
+        for key, each in values.items():
+            sums = list(accumulate(each.buckets))
+            buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
+            family.add_metric([*self._values, *key], buckets, each.total)
+        self.all.append(family)
+
+    def jobs(self, jobs: Mapping[str, JobFigures]) -> None:
+        """Add what ended, for how long it ran and how late it started, by job name."""
+        ended = {
+            (name, outcome): float(number)
+            for name, figures in jobs.items()
+            for outcome, number in zip(OUTCOMES, figures.ended, strict=True)
+        }
+        text = "Attempts that ended, and jobs that ended without one, by outcome."
+        self.counter("jobs_ended", text, ended, "job_name", "outcome")
+        durations = {(name,): figures.durations for name, figures in jobs.items()}
+        self.histogram("job_duration_seconds", "Durations of attempts.", durations, "job_name")
+        lateness = {(name,): figures.lateness for name, figures in jobs.items()}
+        text = "Start minus due time of attempts."
+        self.histogram("job_lateness_seconds", text, lateness, "job_name", bounds=LATENESS)
+
+
+def _items(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, float]]:
+    return values.items() if isinstance(values, Mapping) else [((), values)]

@@ -1,0 +1,252 @@
+"""Export the metrics of a process to Prometheus. The extra ``[metrics]`` installs what this needs.
+
+``metrics_app()`` is an ASGI application for a web application that has a server; ``serve_metrics()`` answers
+from a thread. Both read memory and make no query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from prometheus_client import start_http_server
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.migrate import shipped_migrations
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.families import Families, Labels
+from pg_scheduler.telemetry.figures import Histogram, Snapshot
+from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.version import __version__
+from pg_scheduler.worker.gauges import Gauges, gauges_of
+
+__all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
+
+PREFIX: Final = "pg_scheduler_"
+MULTIPROCESS_VARIABLES: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+CLAIM_RESULTS: Final = ("full", "part", "empty")
+STATUSES: Final = ("completed", "failed", "cancelled", "expired")
+
+Message: TypeAlias = MutableMapping[str, Any]
+App: TypeAlias = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+class SchedulerCollector(Collector):
+    """The metrics of a Scheduler, for a registry of prometheus_client; any thread may collect them.
+
+    Args:
+        scheduler: The Scheduler, started or not.
+
+    Raises:
+        ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+
+    Example::
+
+        from prometheus_client import CollectorRegistry
+        from pg_scheduler.telemetry.prometheus import SchedulerCollector
+
+        registry = CollectorRegistry()
+        registry.register(SchedulerCollector(scheduler))
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        refuse_multiprocess_mode()
+        self._scheduler = scheduler
+        self._meter = _meter_of(scheduler)
+        self._schema_version = shipped_migrations()[-1].version
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this instant."""
+        scheduler = self._scheduler
+        families = Families(PREFIX, scheduler._config.schema)  # noqa: SLF001 - a front end of the Scheduler
+        version = (__version__, str(self._schema_version), platform.python_version())
+        text = "The release of pg_scheduler, of its tables and of Python."
+        families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
+        _add_gauges(families, gauges_of(scheduler._life, scheduler._store.connections))  # noqa: SLF001
+        _add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
+        return families.all
+
+
+def metrics_app(scheduler: Scheduler) -> App:
+    """Return an ASGI application that answers every GET with the metrics, to be mounted in a web application.
+
+    It has no authentication. A blocked event loop blocks this application too; ``serve_metrics()`` answers
+    then.
+
+    Args:
+        scheduler: The Scheduler, started or not.
+
+    Raises:
+        ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+
+    Example::
+
+        from pg_scheduler.telemetry.prometheus import metrics_app
+
+        app = metrics_app(scheduler)  # FastAPI: application.mount("/metrics", app)
+    """
+    return app_of(SchedulerCollector(scheduler))
+
+
+@contextmanager
+def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: int = 9187) -> Iterator[int]:
+    """Serve the metrics over HTTP, from threads, within a ``with`` block. It has no authentication.
+
+    Args:
+        source: The Scheduler, or a collector of prometheus_client.
+        host: The address to listen on; ``"0.0.0.0"`` for every interface.
+        port: The port; 0 for a free one.
+
+    Yields:
+        The port on which it listens.
+
+    Raises:
+        ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+        OSError: The address cannot be used.
+
+    Example::
+
+        from pg_scheduler.telemetry.prometheus import serve_metrics
+
+        with serve_metrics(scheduler, port=0) as port:
+            print(f"http://127.0.0.1:{port}/metrics")
+    """
+    registry = _registry_of(SchedulerCollector(source) if isinstance(source, Scheduler) else source)
+    server, thread = start_http_server(port, host, registry)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def refuse_multiprocess_mode() -> None:
+    """Raise ConfigurationError if prometheus_client is in multiprocess mode, which ignores collectors."""
+    for variable in MULTIPROCESS_VARIABLES:
+        if variable in os.environ:
+            raise ConfigurationError(
+                f"{variable} is set: in its multiprocess mode, prometheus_client exports no collectors; "
+                "run `pg-scheduler exporter` for the metrics of all processes, or unset the variable and "
+                "call serve_metrics() with another port in each process"
+            )
+
+
+def app_of(collector: Collector) -> App:
+    """Return an ASGI application that answers with the metrics of a collector."""
+    registry = _registry_of(collector)
+
+    async def app(
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
+            status, kind, body = await _answer(registry, scope["method"], accept.decode("latin-1"))
+            headers = [
+                (b"content-type", kind.encode()),
+                (b"content-length", b"%d" % len(body)),
+                (b"cache-control", b"no-store"),
+                (b"x-content-type-options", b"nosniff"),
+            ]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    return app
+
+
+async def _answer(registry: CollectorRegistry, method: str, accept: str) -> tuple[int, str, bytes]:
+    if method not in {"GET", "HEAD"}:
+        return 405, "text/plain; charset=utf-8", b"metrics are read by GET\n"
+    encode, kind = choose_encoder(accept)
+    return 200, kind, await asyncio.to_thread(encode, registry)  # many names take tens of milliseconds
+
+
+def _registry_of(collector: Collector) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+def _meter_of(scheduler: Scheduler) -> Meter:
+    meter = scheduler._meter  # noqa: SLF001 - a front end of the Scheduler
+    if meter is None:
+        raise ConfigurationError("this Scheduler counts nothing: it has statistics=False; leave it at True")
+    return meter
+
+
+def _add_gauges(families: Families, now: Gauges) -> None:
+    families.gauge("slots", "Jobs that the worker runs at the same time.", now.slots)
+    families.gauge("slots_busy", "Slots that are taken.", now.slots_busy)
+    families.gauge("results_waiting", "Outcomes that are not yet written.", now.results_waiting)
+    text = "Seconds until other workers may reclaim the jobs of this one."
+    families.gauge("lease_remaining_seconds", text, now.lease_remaining_s)
+    text = "Seconds for which the event loop kept a callback waiting at the last heartbeat."
+    families.gauge("loop_lag_seconds", text, now.loop_lag_s)
+    families.gauge("listener_connected", "Whether notifications arrive.", now.is_listening)
+    families.gauge("accepting", "Whether the worker claims jobs.", now.is_accepting)
+    by_state: dict[Labels, float] = {("used",): now.pool_used, ("idle",): now.pool_idle}
+    families.gauge("pool_connections", "Connections of the pool.", by_state, "state")
+    families.gauge("pool_connections_max", "Connections that the pool may have.", now.pool_max)
+
+
+def _add_counters(families: Families, counted: Snapshot, *, is_running: bool) -> None:
+    jobs = counted.jobs
+    scheduled: dict[Labels, float] = {(name,): figures.scheduled for name, figures in jobs.items()}
+    families.counter("jobs_scheduled", "Jobs that this process stored.", scheduled, "job_name")
+    started: dict[Labels, float] = {(name,): figures.started for name, figures in jobs.items()}
+    families.counter("jobs_started", "Attempts that started.", started, "job_name")
+    families.jobs(jobs)
+
+    def labelled(metric: str, known: Iterable[str] = ()) -> dict[Labels, float]:
+        """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
+        found = {label: value for (name, label), value in counted.counters.items() if name == metric}
+        return {(label,): found.get(label, 0.0) for label in sorted({*known, *found})}
+
+    def single(metric: str, text: str) -> None:
+        families.counter(metric, text, counted.counters.get((metric, ""), 0.0))
+
+    claims = labelled("claims", CLAIM_RESULTS)
+    families.counter("claims", "Queries for due jobs; full if there may be more.", claims, "result")
+    exchanges = counted.durations.get(("exchange_duration", ""), Histogram())
+    families.histogram("exchange_duration_seconds", "Durations of queries for due jobs.", {(): exchanges})
+    passes = {(label,): each for (name, label), each in counted.durations.items() if name == "pass_duration"}
+    families.histogram("pass_duration_seconds", "Durations of the passes of services.", passes, "service")
+    kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
+    errors = {
+        (service, kind): value
+        for (label,), value in labelled("service_errors", kinds).items()
+        for service, _, kind in [label.rpartition(" ")]
+    }
+    text = "Passes of services that failed; transient if the database was unavailable."
+    families.counter("service_errors", text, errors, "service", "kind")
+    single("leases_lost", "Leases that expired while the worker ran.")
+    blocked = labelled("loop_blocked_seconds", ["", *jobs])
+    text = "Seconds for which the event loop was blocked, by the job that blocked it."
+    families.counter("loop_blocked_seconds", text, blocked, "job_name")
+    is_kept = is_running and counted.gauges.get("keeper_connected", 0)
+    families.gauge("keeper_connected", "Whether the lease keeper is connected.", is_kept)
+    single("notifications_sent", "Notifications that this process sent.")
+    single("notifications_received", "Notifications that this process received.")
+    single("jobs_reclaimed", "Jobs of dead workers that this process made pending again.")
+    single("workers_declared_dead", "Workers that this process declared dead.")
+    vacuumed = labelled("jobs_vacuumed", STATUSES)
+    families.counter("jobs_vacuumed", "Finished jobs that this process deleted.", vacuumed, "status")
+    fired = labelled("fire_times_planned")
+    families.counter("fire_times_planned", "Fire times that this process enqueued.", fired, "schedule")
