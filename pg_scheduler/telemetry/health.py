@@ -102,6 +102,7 @@ class WorkerFacts:
         slots_busy: Slots that are taken.
         runs_jobs: Whether its role runs jobs.
         is_claiming: Whether the claimer makes passes.
+        must_drain: Whether somebody has requested that it claims no further jobs.
         claimed_at: When the last pass of the claimer ended, also by an outage.
         longest_sleep_s: Seconds that the claimer sleeps at most.
         heartbeat_at: When the last heartbeat succeeded.
@@ -121,6 +122,7 @@ class WorkerFacts:
     slots_busy: int
     runs_jobs: bool
     is_claiming: bool
+    must_drain: bool
     claimed_at: float
     longest_sleep_s: float
     heartbeat_at: float
@@ -185,8 +187,8 @@ def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
     lease = f"trusted for {left_s:.1f} s" if left_s > 0 else "not trusted: other workers may reclaim the jobs"
     yield HealthCheck("lease", left_s > 0, lease, ("ready",))
     yield _database(now, worker)
-    is_draining = facts.state == "draining"
-    yield HealthCheck("draining", not is_draining, "shutting down" if is_draining else "no", ("ready",))
+    drains = "shutting down" if facts.state == "draining" else "by request" if worker.must_drain else None
+    yield HealthCheck("draining", drains is None, drains or "no", ("ready",))
     yield HealthCheck("listener", worker.listener is None, worker.listener or "notifications arrive")
     lock = "held" if worker.has_liveness_lock else "not held: jobs of a killed process wait for its lease"
     yield HealthCheck("liveness_lock", worker.has_liveness_lock, lock)
@@ -225,7 +227,7 @@ def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
     if not worker.runs_jobs:
         return HealthCheck("claiming", True, "this role runs no jobs", ("ready",))
     blocked = _blocked_text(worker)
-    is_ok = worker.is_claiming and facts.state == "running" and blocked is None
+    is_ok = worker.is_claiming and not worker.must_drain and facts.state == "running" and blocked is None
     text = f"{worker.slots_busy} of {worker.slots} slots are busy"
     if not is_ok:
         text = "no jobs are claimed" if blocked is None else f"no jobs are claimed: event loop {blocked}"

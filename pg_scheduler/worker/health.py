@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from pg_scheduler.settings import SchedulerConfig
+from pg_scheduler.store.types import DRAIN
 from pg_scheduler.telemetry.health import HealthFacts, State, WorkerFacts
 from pg_scheduler.worker.lifecycle import Lifecycle
 from pg_scheduler.worker.runtime import Runtime
@@ -44,6 +45,7 @@ def _of_parts(runtime: Runtime, config: SchedulerConfig) -> WorkerFacts:
         slots_busy=slots - runtime.executor.free if config.runs_jobs else 0,
         runs_jobs=config.runs_jobs,
         is_claiming=claimer.is_running,
+        must_drain=runtime.reporter.wanted == DRAIN,
         claimed_at=claimer.ended_at,
         longest_sleep_s=max(config.polling.max_interval, config.polling.semaphore_full_interval),
         heartbeat_at=heartbeat.renewed_at,

@@ -115,6 +115,7 @@ async def test_worker_whose_row_was_deleted_goes_on_draining(make: Make, pool: a
     assert runtime.routing.names() == []
     worker = await only_worker(scheduler)
     assert (worker.state, worker.wanted) == ("draining", DRAIN)
+    assert not scheduler.health().ready
     await scheduler.shutdown()
 
 

@@ -16,6 +16,7 @@ WORKER = WorkerFacts(
     slots_busy=3,
     runs_jobs=True,
     is_claiming=True,
+    must_drain=False,
     claimed_at=NOW - 1,
     longest_sleep_s=2.0,
     heartbeat_at=NOW - 5,
@@ -161,3 +162,10 @@ def test_excluded_check_does_not_count() -> None:
     found = health(lease_trusted_until=0.0)
     assert not found.passes("ready")
     assert found.passes("ready", exclude={"lease"})
+
+
+def test_worker_that_drains_by_request_is_not_ready_but_live() -> None:
+    found = health(must_drain=True)
+    assert answers(found) == (True, False, True)
+    assert failed(found) == {"claiming", "draining"}
+    assert text_of(found, "draining") == "by request"
