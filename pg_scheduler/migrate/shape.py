@@ -70,7 +70,8 @@ PARTS: Final = qualify_builtins("""
         FROM pg_catalog.pg_constraint
         WHERE conrelid = relation.oid AND contype = 'c'
         UNION ALL
-        SELECT 'index', '', replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '=')
+        SELECT 'index', '',
+            replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '=')
         FROM pg_catalog.pg_index
         WHERE indrelid = relation.oid AND indisvalid
         UNION ALL

@@ -102,7 +102,7 @@ class WorkerFacts:
         slots_busy: Slots that are taken.
         runs_jobs: Whether its role runs jobs.
         is_claiming: Whether the claimer makes passes.
-        must_drain: Whether somebody has requested that it claims no further jobs.
+        must_drain: Whether it is requested to claim no further jobs.
         claimed_at: When the last pass of the claimer ended, also by an outage.
         longest_sleep_s: Seconds that the claimer sleeps at most.
         heartbeat_at: When the last heartbeat succeeded.
