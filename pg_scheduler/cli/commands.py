@@ -66,8 +66,8 @@ class Command:
         return open_connection(dsn, application_name=APPLICATION_NAME)
 
     @asynccontextmanager
-    async def scheduler(self) -> AsyncIterator[Scheduler]:
-        """Return a Scheduler that is not started, on a schema that this release can use."""
+    async def scheduler(self, *, verified: bool = True) -> AsyncIterator[Scheduler]:
+        """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
         async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
             scheduler = CommandScheduler(
                 pool,
@@ -75,8 +75,9 @@ class Command:
                 direct_dsn=self.settings["direct-dsn"],
                 identity=Inspector(pool).actor[:MAX_IDENTITY_LENGTH],
             )
-            async with pool.acquire() as connection:
-                await verify(connection, schema=self.schema)
+            if verified:
+                async with pool.acquire() as connection:
+                    await verify(connection, schema=self.schema)
             yield scheduler
             await scheduler.flush()
 

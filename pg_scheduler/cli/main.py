@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, jobs, migrate, schedules, workers
+from . import about, doctor, jobs, migrate, schedules, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -51,6 +51,7 @@ migrate.add_to(app)
 jobs.add_to(app)
 schedules.add_to(app)
 workers.add_to(app)
+doctor.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

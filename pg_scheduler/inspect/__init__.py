@@ -3,6 +3,9 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import (
     Backlog,
@@ -20,9 +23,12 @@ from pg_scheduler.inspect.search.terms import Search
 
 __all__ = [
     "Backlog",
+    "Diagnosis",
     "ErrorGroup",
     "ErrorGroups",
     "Explanation",
+    "Finding",
+    "FindingCode",
     "Inspector",
     "NameBacklog",
     "Reason",
@@ -30,8 +36,11 @@ __all__ = [
     "Search",
     "SearchError",
     "SearchPage",
+    "Severity",
     "TaskState",
+    "Thresholds",
     "Totals",
+    "UnmadeCheck",
     "Verdict",
     "parse_search",
 ]

@@ -13,6 +13,9 @@ import asyncpg
 
 from pg_scheduler.errors import ConfigurationError, JobNotFoundError
 from pg_scheduler.inspect.collect import collect_facts, count_claiming, task_state
+from pg_scheduler.inspect.doctor.examination import examine
+from pg_scheduler.inspect.doctor.findings import Diagnosis
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.errors import group_errors
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskState, Totals
@@ -31,6 +34,8 @@ from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 
 __all__ = ["Inspector"]
+
+DEFAULT_THRESHOLDS: Final = Thresholds()
 
 MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""
@@ -273,6 +278,31 @@ class Inspector:
                     f"the index {UNSUCCESSFUL} is missing; call build_indexes() of pg_scheduler.migrate"
                 )
             return await group_errors(self._reads.inspections, since, limit, connection)
+
+    # -- doctor ----------------------------------------------------------------------------------------
+
+    async def doctor(
+        self, *, only: Iterable[str] = (), thresholds: Thresholds = DEFAULT_THRESHOLDS
+    ) -> Diagnosis:
+        """Check the database, the tables, workers, jobs and schedules, and return findings with remedies.
+
+        Each check reads a bounded number of rows. No row is changed. Checks that the database role may not
+        make are listed in the diagnosis.
+
+        Args:
+            only: The codes to check, as text or `FindingCode`; empty for all.
+            thresholds: From which values on something is a finding.
+
+        Raises:
+            ValueError: A code is unknown.
+
+        Example::
+
+            diagnosis = await inspector.doctor()
+            for finding in diagnosis.findings:
+                print(finding.severity, finding.code, finding.evidence, finding.remedy)
+        """
+        return await examine(self._store, only, thresholds)
 
     async def _search(self, where: str, limit: int, after: str | None, tz: tzinfo | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)

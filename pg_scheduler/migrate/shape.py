@@ -18,7 +18,7 @@ from ..errors import SchemaMismatchError
 from .plan import migrations_folder, shipped_migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "LATER_INDEXES",
@@ -27,6 +27,8 @@ __all__ = [
     "check_parts",
     "check_relations",
     "missing_later_indexes",
+    "shipped_storage",
+    "shipped_tables",
     "unlogged_tables",
 ]
 
@@ -221,6 +223,26 @@ def unlogged_tables(parts: Iterable[Part]) -> list[str]:
     return sorted(part.table for part in parts if part.kind == "relation" and part.value == "u")
 
 
+def shipped_tables() -> tuple[str, ...]:
+    """Return the names of the tables of the newest version."""
+    return tuple(dict.fromkeys(part.table for part, _ in _expected_parts()))
+
+
+@cache
+def shipped_storage() -> Mapping[str, Mapping[str, str]]:
+    """Return the storage settings of the newest version, by table."""
+    storage: dict[str, dict[str, str]] = {}
+    table = ""
+    for entry in _ENTRY.split(_shipped_shape()):
+        kind, _, text = entry.strip().partition(" ")
+        if kind == "table":
+            table = text
+        elif kind == "with":
+            name, _, value = text.partition("=")
+            storage.setdefault(table, {})[name] = value
+    return storage
+
+
 def _key(part: Part) -> tuple[str, str, str]:
     if part.kind != "index":
         return part.table, part.kind, part.name
@@ -231,7 +253,11 @@ def _key(part: Part) -> tuple[str, str, str]:
 @cache
 def _expected_parts() -> tuple[tuple[Part, str], ...]:
     """Return the parts of the newest version, each with the statement that adds it."""
-    return tuple(_parse((migrations_folder() / "schema.txt").read_text(encoding="utf-8")))
+    return tuple(_parse(_shipped_shape()))
+
+
+def _shipped_shape() -> str:
+    return (migrations_folder() / "schema.txt").read_text(encoding="utf-8")
 
 
 def _parse(shape: str) -> Iterator[tuple[Part, str]]:

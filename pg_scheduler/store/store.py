@@ -17,6 +17,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
+from pg_scheduler.store.doctor import DoctorRepository
 from pg_scheduler.store.inspections import InspectionRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
@@ -74,6 +75,7 @@ class Store:
         self.retention: Final = RetentionRepository(self.statements)
         self.progress: Final = ProgressRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
+        self.doctor: Final = DoctorRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)

@@ -374,6 +374,11 @@ STORE_CALLS: dict[str, Call] = {
     "estimate_due": lambda it, _: it.inspections.estimate_due(),
     "errors": lambda it, conn: it.inspections.errors((now(), ""), None, 1, on=conn),
     "parents": lambda it, _: it.inspections.parents("a"),
+    "schema_problem": lambda it, _: it.doctor.schema_problem(),
+    "missing_indexes": lambda it, _: it.doctor.missing_indexes(),
+    "tables": lambda it, _: it.doctor.tables(),
+    "indexes": lambda it, _: it.doctor.indexes(),
+    "settings": lambda it, _: it.doctor.settings(["autovacuum"]),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

@@ -11,11 +11,12 @@ import pytest
 import pg_scheduler
 from pg_scheduler import Scheduler, events
 from pg_scheduler.events.log import _RECORDS, LEVELS, record_fields
-from pg_scheduler.inspect import ReasonCode
+from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import ROOT
 
+DOCTOR = "\n## Findings of the doctor\n"
 OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
 
 
@@ -70,8 +71,17 @@ def test_monitoring_lists_the_log_level_of_every_event_once() -> None:
 
 
 def test_runbook_has_an_entry_for_every_reason_code() -> None:
-    page = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8")
+    page, _, _ = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8").partition(DOCTOR)
     assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(ReasonCode)
+
+
+def test_runbook_and_doctor_have_an_entry_for_every_code_of_the_doctor() -> None:
+    _, _, rest = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8").partition(DOCTOR)
+    part, _, _ = rest.partition("\n## ")
+    headings = re.findall(r"^### (\S+)$", part, re.MULTILINE)
+    assert headings == list(FindingCode)
+    rows = table("operations/doctor.md", "| Code | Finding |")
+    assert [row[0].strip("`") for row in rows] == list(FindingCode)
 
 
 def test_monitoring_lists_every_log_field() -> None:

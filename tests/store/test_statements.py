@@ -312,6 +312,11 @@ async def use_path(store: Store) -> object:
     assert await store.inspections.workers() == []
     assert await store.inspections.limit_use("limit:a:") == (0, 0)
     assert await store.inspections.parents("n") == [("a", "pending")]
+    assert await store.doctor.schema_problem() is None
+    assert await store.doctor.missing_indexes() == []
+    assert (await store.doctor.tables())[0].options["fillfactor"] == "45"
+    assert "job_id" in (await store.doctor.indexes())[0].columns
+    assert (await store.doctor.settings(["track_counts"]))["track_counts"].value == "on"
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})

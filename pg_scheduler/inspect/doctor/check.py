@@ -1,0 +1,27 @@
+"""A check: bounded statements that read facts, and a pure function that judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.store.store import Store
+
+__all__ = ["Check", "Found"]
+
+Found: TypeAlias = Iterable[Finding | UnmadeCheck]
+
+
+class Check(NamedTuple):
+    """A check of one subject.
+
+    Attributes:
+        codes: What it can find.
+        run: Reads the facts and returns what was found.
+    """
+
+    codes: tuple[FindingCode, ...]
+    run: Callable[[Store, Thresholds], Awaitable[Found]]

@@ -1,0 +1,61 @@
+"""Make the checks, one after the other, and collect what they find."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+import asyncpg
+
+from pg_scheduler.errors import DatabaseUnavailableError, SchemaError
+from pg_scheduler.inspect.doctor import schema, table
+from pg_scheduler.inspect.doctor.check import Check
+from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.store.store import Store
+
+__all__ = ["CHECKS", "examine", "read_codes"]
+
+CHECKS: Final[tuple[Check, ...]] = (*schema.CHECKS, *table.CHECKS)
+"""Every check; each code belongs to one."""
+
+
+async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
+    """Make the checks of these codes, or all of them, and return what they found."""
+    asked = read_codes(only)
+    findings: list[Finding] = []
+    not_made: list[UnmadeCheck] = []
+    for check in CHECKS:
+        if not asked & set(check.codes):
+            continue
+        try:
+            found = await check.run(store, thresholds)
+        except SchemaError as error:
+            not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
+        except DatabaseUnavailableError as error:
+            if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
+                raise
+            not_made += [UnmadeCheck(code, f"the server cancelled it: {error}") for code in check.codes]
+        else:
+            for each in found:
+                (findings if isinstance(each, Finding) else not_made).append(each)  # type: ignore[arg-type]
+    return Diagnosis.of(findings, asked, not_made)
+
+
+def read_codes(texts: Iterable[str]) -> set[FindingCode]:
+    """Return the codes of these texts; all codes for none.
+
+    Raises:
+        ValueError: A code is unknown.
+    """
+    codes = set[FindingCode]()
+    for text in texts:
+        name = text.strip().upper().replace("_", "-")
+        if name not in list(FindingCode):
+            near = difflib.get_close_matches(name, list(FindingCode), 1)
+            hint = f"did you mean {near[0]}?" if near else f"codes: {', '.join(FindingCode)}"
+            raise ValueError(f"unknown code {text!r}; {hint}")
+        codes.add(FindingCode(name))
+    return codes or set(FindingCode)

@@ -1,0 +1,75 @@
+"""Whether the tables are those of this release, with all indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewError
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.migrate.shape import LATER_INDEXES
+from pg_scheduler.sqltext import quote_identifier
+from pg_scheduler.store.doctor import IndexRow
+from pg_scheduler.store.store import Store
+
+__all__ = ["CHECKS", "judge_indexes", "judge_schema"]
+
+BUILD: Final = "pg-scheduler migrate indexes"
+
+
+async def _check_schema(store: Store, _: Thresholds) -> Found:
+    return judge_schema(await store.schema(), await store.doctor.schema_problem())
+
+
+async def _check_indexes(store: Store, _: Thresholds) -> Found:
+    schema = await store.schema()
+    missing = await store.doctor.missing_indexes()
+    return judge_indexes(schema, missing, await store.doctor.indexes())
+
+
+def judge_schema(schema: str, problem: SchemaError | None) -> Iterator[Finding]:
+    """Yield what the comparison of the tables with those of this release found."""
+    if problem is None:
+        return
+    evidence, _, remedy = str(problem).partition("; ")
+    code = FindingCode.SCHEMA_DRIFT
+    if isinstance(problem, SchemaMissingError):
+        code, remedy = FindingCode.SCHEMA_BEHIND, f"pg-scheduler migrate --schema {schema}"
+    elif isinstance(problem, SchemaTooNewError):
+        code = FindingCode.SCHEMA_NEWER
+    yield Finding(code, Severity.ERROR, schema, evidence, remedy or None)
+
+
+def judge_indexes(schema: str, missing: Sequence[str], indexes: Sequence[IndexRow]) -> Iterator[Finding]:
+    """Yield the indexes that are missing or invalid.
+
+    Args:
+        schema: The schema of the tables.
+        missing: The indexes that migrations leave out and that no valid index replaces.
+        indexes: Every index of the tables.
+    """
+    invalid = [each for each in indexes if not each.is_valid]
+    names = {each.name for each in invalid}
+    for name in missing:
+        if name not in names:
+            evidence = f"the index {name} does not exist: lists of unsuccessful jobs read more rows"
+            yield Finding(FindingCode.INDEX_MISSING, Severity.WARNING, name, evidence, BUILD)
+    for index in invalid:
+        evidence = (
+            f"the index {index.name} of {index.table} is invalid: no query uses it, but writes maintain it"
+        )
+        own = f"REINDEX INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
+        remedy = BUILD if index.name in LATER_INDEXES else own
+        yield Finding(FindingCode.INDEX_INVALID, Severity.WARNING, index.name, evidence, remedy)
+
+
+CHECKS: Final = (
+    Check(
+        (FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT),
+        _check_schema,
+    ),
+    Check((FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID), _check_indexes),
+)

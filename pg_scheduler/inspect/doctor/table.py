@@ -1,0 +1,155 @@
+"""Whether PostgreSQL keeps the tables small and claims cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.texts import instant, listed
+from pg_scheduler.migrate.shape import shipped_storage
+from pg_scheduler.sqltext import quote_identifier
+from pg_scheduler.store.doctor import IndexRow, SettingRow, TableRow
+from pg_scheduler.store.store import Store
+
+__all__ = ["CHECKS", "judge_autovacuum", "judge_bloat", "judge_freezing", "judge_hot"]
+
+CHANGED_BY_CLAIMS: Final = frozenset(
+    {"status", "attempt", "worker_id", "started_at", "last_heartbeat", "lease_until"}
+)
+"""Columns of ``scheduled_jobs`` that claims and heartbeats change."""
+
+SUMMARIZING_IS_HOT: Final = 160_000
+"""The version of PostgreSQL from which a BRIN index does not prevent HOT updates."""
+
+FREEZE_MARGIN: Final = 1.2
+"""Multiple of ``autovacuum_freeze_max_age`` that shows that autovacuum does not get done."""
+
+WRAPAROUND_AGE: Final = 1_500_000_000
+"""Transactions after which the server is about to reject further ones; it does at 2,100,000,000."""
+
+SERVER_SETTINGS: Final = ("autovacuum", "track_counts", "autovacuum_freeze_max_age", "server_version_num")
+
+
+async def _check_hot(store: Store, _: Thresholds) -> Found:
+    schema = await store.schema()
+    settings = await store.doctor.settings(SERVER_SETTINGS)
+    tables = await store.doctor.tables()
+    return judge_hot(schema, await store.doctor.indexes(), tables, int(settings["server_version_num"].value))
+
+
+async def _check_tables(store: Store, thresholds: Thresholds) -> Found:
+    schema = await store.schema()
+    settings = await store.doctor.settings(SERVER_SETTINGS)
+    tables = await store.doctor.tables()
+    age = thresholds.freeze_age
+    if age is None:
+        age = int(int(settings["autovacuum_freeze_max_age"].value) * FREEZE_MARGIN)
+    return [
+        *judge_bloat(schema, tables, thresholds.dead_rows),
+        *judge_autovacuum(schema, tables, settings),
+        *judge_freezing(schema, tables, age),
+    ]
+
+
+def judge_hot(
+    schema: str, indexes: Sequence[IndexRow], tables: Sequence[TableRow], server_version: int
+) -> Iterator[Finding]:
+    """Yield indexes that contain a column which claims change."""
+    jobs = next((each for each in tables if each.name == "scheduled_jobs"), None)
+    ratio = ""
+    if jobs is not None and jobs.updates:
+        ratio = f"; {jobs.hot_updates / jobs.updates:.0%} of the table's updates were HOT"
+    for index in indexes:
+        changed = sorted(CHANGED_BY_CLAIMS.intersection(index.columns))
+        summarizes = index.method == "brin" and server_version >= SUMMARIZING_IS_HOT
+        if index.table != "scheduled_jobs" or not changed or summarizes:
+            continue
+        table, name = _quoted(schema, index.table), quote_identifier(index.name)
+        remedy = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{name}"
+        if index.constraint is not None:
+            remedy = f"ALTER TABLE {table} DROP CONSTRAINT {quote_identifier(index.constraint)}"
+        yield Finding(
+            FindingCode.HOT_LOST,
+            Severity.WARNING,
+            index.name,
+            f"the index {index.name} uses {listed(changed)}, which each claim and heartbeat changes, so each "
+            f"writes to every index{ratio}",
+            remedy,
+        )
+
+
+def judge_bloat(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iterator[Finding]:
+    """Yield tables with many dead rows."""
+    for table in tables:
+        if table.dead <= dead_rows or table.dead <= table.live:
+            continue
+        yield Finding(
+            FindingCode.BLOAT,
+            Severity.WARNING,
+            table.name,
+            f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
+            f"last vacuum: {_last(table.vacuumed_at)}",
+            f"resolve XMIN-HELD and AUTOVACUUM first, then VACUUM (ANALYZE) {_quoted(schema, table.name)}",
+        )
+
+
+def judge_autovacuum(
+    schema: str, tables: Sequence[TableRow], settings: Mapping[str, SettingRow]
+) -> Iterator[Finding]:
+    """Yield what keeps autovacuum from the tables: of the server, or of a table."""
+    for name in ("autovacuum", "track_counts"):
+        if name in settings and settings[name].value == "off":
+            yield Finding(
+                FindingCode.AUTOVACUUM,
+                Severity.ERROR,
+                name,
+                f"the server has {name} = off, so it never removes dead rows",
+                f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
+            )
+    for table in tables:
+        shipped = shipped_storage().get(table.name, {})
+        missing = {name: value for name, value in shipped.items() if name not in table.options}
+        if table.options.get("autovacuum_enabled", "on") not in {"on", "true", "yes", "1"}:
+            missing["autovacuum_enabled"] = "on"
+        if missing:
+            values = ", ".join(f"{name} = {value}" for name, value in sorted(missing.items()))
+            yield Finding(
+                FindingCode.AUTOVACUUM,
+                Severity.WARNING,
+                table.name,
+                f"{table.name} lacks the storage settings {values}",
+                f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
+            )
+
+
+def judge_freezing(schema: str, tables: Sequence[TableRow], age: int) -> Iterator[Finding]:
+    """Yield tables that were last frozen more than this number of transactions ago."""
+    for table in tables:
+        if table.freeze_age > age:
+            yield Finding(
+                FindingCode.WRAPAROUND,
+                Severity.ERROR if table.freeze_age > WRAPAROUND_AGE else Severity.WARNING,
+                table.name,
+                f"{table.name} has rows that are {table.freeze_age:,} transactions old and not frozen; the "
+                "server stops at 2,100,000,000",
+                f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
+            )
+
+
+def _quoted(schema: str, table: str) -> str:
+    return f"{quote_identifier(schema)}.{table}"
+
+
+def _last(at: datetime | None) -> str:
+    return "none since the statistics were reset" if at is None else instant(at)
+
+
+CHECKS: Final = (
+    Check((FindingCode.HOT_LOST,), _check_hot),
+    Check((FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND), _check_tables),
+)

@@ -1,0 +1,35 @@
+"""From which values on something is a finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Thresholds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """From which values on something is a finding.
+
+    Raises:
+        ValueError: A value is negative.
+
+    Example::
+
+        from pg_scheduler.inspect import Thresholds
+
+        diagnosis = await inspector.doctor(thresholds=Thresholds(dead_rows=1_000_000))
+    """
+
+    dead_rows: int = 200_000
+    """Dead rows of a table that are more than half of its rows: BLOAT."""
+    freeze_age: int | None = None
+    """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise TypeError(f"{each.name} must be a number, not {value!r}")
+            if value is not None and not value >= 0:
+                raise ValueError(f"{each.name} must not be negative, not {value!r}")

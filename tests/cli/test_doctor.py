@@ -1,0 +1,83 @@
+"""The command doctor, against a real database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.inspect import FindingCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+
+GOLDEN = Path(__file__).with_name("golden")
+ONLY = ("--only", "INDEX-MISSING", "--only", "hot-lost")
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a database without an index."""
+
+    async def drop(connection: Connection) -> None:
+        await connection.execute("DROP INDEX scheduled_jobs_unsuccessful")
+
+    run_on(dsn, drop)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    return call
+
+
+def test_findings_are_objects_with_a_runbook_entry(on: Callable[..., Ran]) -> None:
+    ran = on("doctor", *ONLY)
+    (finding,) = ran.checked("finding")
+    assert (finding["code"], finding["severity"]) == ("INDEX-MISSING", "warning")
+    assert finding["runbook"] == "operations/runbook.md#index-missing"
+    assert ran.err == "1 warning; 2 checks made\n"
+    document = json.loads(on("doctor", *ONLY, "-o", "json").out)
+    jsonschema.validate(document, schema("diagnosis"))
+    assert (document["severity"], document["made"]) == ("warning", ["INDEX-MISSING", "HOT-LOST"])
+
+
+def test_exit_code_is_1_from_the_severity_of_fail_on(on: Callable[..., Ran]) -> None:
+    assert on("doctor", *ONLY).code == ExitCode.DONE
+    assert on("doctor", *ONLY, "--fail-on", "warning").code == ExitCode.NEGATIVE
+    assert on("doctor", "--only", "HOT-LOST", "--fail-on", "warning").code == ExitCode.DONE
+    behind = on("doctor", "--only", "SCHEMA-BEHIND", "--schema", "elsewhere")
+    assert (behind.code, behind.lines[0]["subject"]) == (ExitCode.NEGATIVE, "elsewhere")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_table_of_findings_fits_the_width(
+    on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = on("doctor", *ONLY, "-o", "table")
+    assert max(map(len, ran.out.splitlines())) <= width
+    assert ran.out == (GOLDEN / f"doctor-{width}.txt").read_text(encoding="utf-8")
+
+
+def test_all_checks_are_made(on: Callable[..., Ran]) -> None:
+    document = json.loads(on("doctor", "-o", "json").out)
+    jsonschema.validate(document, schema("diagnosis"))
+    unmade = {each["code"] for each in document["not_made"]}
+    assert sorted([*document["made"], *unmade]) == sorted(FindingCode)
+
+
+def test_code_is_explained_without_a_database(call: Run) -> None:
+    ran = call("doctor", "--explain", "hot_lost")
+    document = json.loads(ran.out)
+    jsonschema.validate(document, schema("advice"))
+    assert (ran.code, document["code"]) == (ExitCode.DONE, "HOT-LOST")
+    assert "DROP INDEX CONCURRENTLY" in document["remedy"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--only", "HOT-LOTS"), ("--explain", "nothing"), ("--fail-on", "fatal")]
+)
+def test_unknown_code_or_severity_is_a_usage_error(call: Run, arguments: tuple[str, ...]) -> None:
+    ran = call("doctor", *arguments)
+    assert ran.code == ExitCode.USAGE
+    assert arguments[1].lower() in ran.err.lower()

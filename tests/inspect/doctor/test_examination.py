@@ -1,0 +1,82 @@
+"""The diagnosis as a whole: codes, severities, checks that are not made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity, Thresholds, UnmadeCheck
+from pg_scheduler.inspect.doctor.codes import ADVICE
+from pg_scheduler.inspect.doctor.examination import CHECKS
+from tests.inspect.doctor.support import examine
+
+
+def test_each_code_belongs_to_one_check_and_has_advice() -> None:
+    assert sorted(code for check in CHECKS for code in check.codes) == sorted(FindingCode)
+    assert list(ADVICE) == list(FindingCode)
+
+
+def test_diagnosis_sorts_by_severity_and_leaves_out_codes_that_were_not_asked_for() -> None:
+    warning = Finding(FindingCode.SCHEMA_DRIFT, Severity.WARNING, "a", "text")
+    error = Finding(FindingCode.INDEX_MISSING, Severity.ERROR, "b", "text")
+    other = Finding(FindingCode.BLOAT, Severity.ERROR, "c", "text")
+    unmade = UnmadeCheck(FindingCode.HOT_LOST, "hidden")
+    asked = {FindingCode.SCHEMA_DRIFT, FindingCode.INDEX_MISSING, FindingCode.HOT_LOST}
+    diagnosis = Diagnosis.of([warning, error, other], asked, [unmade])
+    assert diagnosis.findings == (error, warning)
+    assert diagnosis.made == (FindingCode.SCHEMA_DRIFT, FindingCode.INDEX_MISSING)
+    assert (diagnosis.not_made, diagnosis.severity) == ((unmade,), Severity.ERROR)
+    assert diagnosis.summary == "1 error, 1 warning; 2 checks made, 1 not made"
+    assert Diagnosis.of([], [], []).summary == "no findings; 0 checks made"
+    assert Diagnosis.of([], [], []).severity is Severity.OK
+
+
+async def test_unknown_code_is_rejected_with_a_suggestion(pool: asyncpg.Pool) -> None:
+    with pytest.raises(ValueError, match="unknown code 'index-mising'; did you mean INDEX-MISSING"):
+        await Inspector(pool).doctor(only=["index-mising"])
+
+
+@pytest.mark.parametrize(
+    ("values", "error"), [({"dead_rows": -1}, ValueError), ({"dead_rows": "9"}, TypeError)]
+)
+def test_invalid_threshold_is_rejected(values: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="dead_rows must"):
+        Thresholds(**values)
+
+
+async def test_check_that_the_role_may_not_make_is_listed(pool: asyncpg.Pool, dsn: str) -> None:
+    role = f"doctor_{await pool.fetchval('SELECT current_database()')}"
+    await pool.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=2, user=role, password="x") as own:
+            diagnosis = await examine(own, FindingCode.SCHEMA_DRIFT, FindingCode.HOT_LOST, schema="public")
+    finally:
+        await pool.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+    assert diagnosis.made == (FindingCode.HOT_LOST,)
+    (unmade,) = diagnosis.not_made
+    assert unmade.code is FindingCode.SCHEMA_DRIFT
+    assert "permission denied for table scheduler_migrations" in unmade.reason
+
+
+async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asyncpg.Pool, dsn: str) -> None:
+    async with (
+        pool.acquire() as connection,
+        connection.transaction(),
+        asyncpg.create_pool(dsn, min_size=1, max_size=2, server_settings={"statement_timeout": "200"}) as own,
+    ):
+        await connection.execute("LOCK TABLE scheduler_migrations")
+        diagnosis = await examine(own, FindingCode.SCHEMA_BEHIND)
+    assert diagnosis.not_made[0].reason.startswith("the server cancelled it: ")
+
+
+async def test_doctor_changes_no_row(pool: asyncpg.Pool) -> None:
+    async with pool.acquire() as connection:
+        before = await connection.fetch(COUNTS)
+        await examine(pool)
+        await connection.execute("SELECT pg_stat_clear_snapshot()")
+        assert await connection.fetch(COUNTS) == before
+
+
+COUNTS = "SELECT relname, n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables ORDER BY relname"

@@ -1,0 +1,89 @@
+"""Findings about the tables and indexes, made for real and resolved by their remedies."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.migrate import build_indexes, migrate
+from tests.inspect.doctor.support import examine, find, subjects
+
+INDEX = "scheduled_jobs_unsuccessful"
+
+
+async def test_schema_behind_is_found_until_it_is_migrated(pool: asyncpg.Pool) -> None:
+    async with pool.acquire() as connection:
+        await migrate(connection, schema="public", target=17)
+        finding = await find(pool, FindingCode.SCHEMA_BEHIND)
+        assert (finding.severity, finding.subject) == (Severity.ERROR, "public")
+        assert "0018" in finding.evidence
+        assert finding.remedy == "pg-scheduler migrate --schema public"
+        await migrate(connection, schema="public")
+    assert await subjects(pool, FindingCode.SCHEMA_BEHIND) == []
+
+
+async def test_checks_that_need_missing_tables_are_listed_as_not_made(pool: asyncpg.Pool) -> None:
+    diagnosis = await examine(pool, schema="elsewhere")
+    (finding,) = (each for each in diagnosis.findings if each.code is FindingCode.SCHEMA_BEHIND)
+    assert finding.subject == "elsewhere"
+    reasons = {each.code: each.reason for each in diagnosis.not_made}
+    assert "'elsewhere' has no tables" in reasons[FindingCode.INDEX_MISSING]
+    assert FindingCode.SCHEMA_BEHIND in diagnosis.made
+
+
+async def test_newer_schema_is_found_until_its_record_is_gone(pool: asyncpg.Pool) -> None:
+    await pool.execute(
+        "INSERT INTO scheduler_migrations (version, name, checksum, needs) VALUES (999, 'next', '', 999)"
+    )
+    finding = await find(pool, FindingCode.SCHEMA_NEWER)
+    assert finding.severity is Severity.ERROR
+    await pool.execute("DELETE FROM scheduler_migrations WHERE version = 999")
+    assert await subjects(pool, FindingCode.SCHEMA_NEWER) == []
+
+
+async def test_dropped_claim_index_is_drift_until_the_statement_of_the_remedy_is_executed(
+    pool: asyncpg.Pool,
+) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_claim")
+    finding = await find(pool, FindingCode.SCHEMA_DRIFT)
+    assert "scheduled_jobs_claim" in finding.evidence
+    assert finding.remedy is not None
+    await pool.execute(finding.remedy.partition("as their owner: ")[2])
+    assert await subjects(pool, FindingCode.SCHEMA_DRIFT) == []
+
+
+async def test_missing_index_is_found_until_it_is_built(pool: asyncpg.Pool) -> None:
+    await pool.execute(f"DROP INDEX {INDEX}")
+    finding = await find(pool, FindingCode.INDEX_MISSING)
+    assert (finding.subject, finding.severity, finding.anchor) == (INDEX, Severity.WARNING, "index-missing")
+    assert finding.remedy == "pg-scheduler migrate indexes"
+    assert await subjects(pool, FindingCode.SCHEMA_DRIFT) == []
+    async with pool.acquire() as connection:
+        assert await build_indexes(connection) == [INDEX]
+    assert await subjects(pool, FindingCode.INDEX_MISSING) == []
+
+
+async def test_invalid_index_of_the_user_is_found_until_it_is_rebuilt(pool: asyncpg.Pool) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) "
+        "VALUES ('a', 'x', now()), ('b', 'x', now())"
+    )
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await pool.execute('CREATE UNIQUE INDEX CONCURRENTLY "Own" ON scheduled_jobs (job_name)')
+    finding = await find(pool, FindingCode.INDEX_INVALID)
+    assert finding.subject == "Own"
+    assert finding.remedy == 'REINDEX INDEX CONCURRENTLY "public"."Own"'
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'b'")
+    await pool.execute(finding.remedy)
+    assert await subjects(pool, FindingCode.INDEX_INVALID) == []
+
+
+async def test_invalid_index_of_the_library_is_rebuilt_by_migrate_indexes(pool: asyncpg.Pool) -> None:
+    await pool.execute(f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{INDEX}'::regclass")
+    diagnosis = await examine(pool, FindingCode.INDEX_INVALID, FindingCode.INDEX_MISSING)
+    (finding,) = diagnosis.findings
+    assert (finding.code, finding.remedy) == (FindingCode.INDEX_INVALID, "pg-scheduler migrate indexes")
+    async with pool.acquire() as connection:
+        assert await build_indexes(connection) == [INDEX]
+    assert await subjects(pool, FindingCode.INDEX_INVALID) == []
