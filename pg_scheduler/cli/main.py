@@ -15,6 +15,7 @@ from . import about, doctor, jobs, migrate, schedules, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
+from .worker import command as worker
 
 __all__ = ["app", "run"]
 
@@ -52,6 +53,7 @@ jobs.add_to(app)
 schedules.add_to(app)
 workers.add_to(app)
 doctor.add_to(app)
+worker.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

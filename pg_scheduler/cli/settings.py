@@ -67,6 +67,10 @@ class Settings:
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.all if setting.name == name)
 
+    def origin(self, name: str) -> str:
+        """Return the origin of a value."""
+        return next(setting.origin for setting in self.all if setting.name == name)
+
     @property
     def secrets(self) -> list[str]:
         """The passwords that no output may contain."""

@@ -12,6 +12,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.errors import ConfigurationError, JobNotFoundError
+from pg_scheduler.inspect.actions import WorkerActions
 from pg_scheduler.inspect.collect import collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
@@ -51,7 +52,7 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector:
+class Inspector(WorkerActions):
     """Reads jobs, workers and tasks, with a bounded number of rows per call.
 
     It works without a started Scheduler. All methods are coroutines of the event loop of the pool.

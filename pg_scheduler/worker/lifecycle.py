@@ -76,6 +76,11 @@ class Lifecycle:
         if self.runtime is None or not self.runtime.runs_the_caller():  # a job cannot wait for its own end
             await asyncio.shield(stopping)
 
+    def hurry(self) -> None:
+        """Make a shutdown, in progress or later, cancel the running jobs without waiting for them."""
+        if self.runtime is not None:
+            self.runtime.executor.hurry()
+
     async def wait(self) -> None:
         """Wait until every part has stopped; raise the error that stopped the worker, if any.
 

@@ -241,6 +241,19 @@ async def test_executor_stop_cancels_and_releases_a_job_without_counting_a_retry
     assert gate.cancelled == 1
 
 
+async def test_executor_stop_cancels_at_once_when_it_is_hurried(parts: Parts, seen: Recorder) -> None:
+    bench, gate = Bench(parts, seen, shutdown_timeout=3600), Gate()
+    await bench.submit(gate.job, max_retries=1)
+    await gate.wait_begun()
+    stopping = asyncio.create_task(bench.executor.stop())
+    await asyncio.sleep(0)
+    bench.executor.hurry()
+    await stopping
+    bench.executor.hurry()  # a no-op after the shutdown
+    assert isinstance(await bench.written(), JobReleased)
+    assert gate.cancelled == 1
+
+
 async def test_executor_stop_releases_a_job_that_raises_when_it_is_cancelled(
     parts: Parts, seen: Recorder
 ) -> None:

@@ -46,12 +46,16 @@ async def open_connection(
 
 
 @asynccontextmanager
-async def open_pool(dsn: str | None, *, application_name: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
-    """Open a small pool, and close it at the end.
+async def open_pool(
+    dsn: str | None, *, application_name: str, max_size: int = MAX_POOL_SIZE, is_pooled: bool = True
+) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
+    """Open a pool, and close it at the end.
 
     Args:
         dsn: A URL; None for libpq's environment variables and files.
         application_name: What ``pg_stat_activity`` shows.
+        max_size: Connections at most.
+        is_pooled: Whether the DSN may lead to a pooler, which does not keep prepared statements.
 
     Raises:
         ConfigurationError: The DSN is invalid.
@@ -60,7 +64,7 @@ async def open_pool(dsn: str | None, *, application_name: str) -> AsyncIterator[
     """
     with _opening():
         pool = await asyncpg.create_pool(
-            dsn, min_size=1, max_size=MAX_POOL_SIZE, **_options(application_name)
+            dsn, min_size=1, max_size=max_size, **_options(application_name, is_pooled=is_pooled)
         )
     try:
         yield pool
@@ -69,11 +73,12 @@ async def open_pool(dsn: str | None, *, application_name: str) -> AsyncIterator[
             await pool.close()
 
 
-def _options(application_name: str) -> dict[str, Any]:
+def _options(application_name: str, *, is_pooled: bool = True) -> dict[str, Any]:
+    cache = {"statement_cache_size": 0} if is_pooled else {}
     return {
         "timeout": CONNECT_TIMEOUT_S,
-        "statement_cache_size": 0,  # the DSN may lead to a pooler
         "server_settings": {"application_name": application_name},
+        **cache,
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -107,6 +107,7 @@ class Executor:
         self._policy = policy
         self._slots = slots
         self._shutdown_timeout = shutdown_timeout
+        self._patience: asyncio.Timeout | None = None
         self._max_result_bytes = max_result_bytes
         self._stop_grace = stop_grace
         self._signals = signals
@@ -213,7 +214,7 @@ class Executor:
         self._begin_all()
         tasks = [attempt.task for attempt in self._attempts.values() if attempt.task]
         if tasks:
-            _, pending = await asyncio.wait(tasks, timeout=self._shutdown_timeout)
+            pending = await self._wait(tasks)
             self.in_flight.revoke_all(Revocation.SHUTDOWN)
             if pending:
                 await asyncio.wait(pending, timeout=self._stop_grace + KILL_MARGIN_S)
@@ -228,6 +229,23 @@ class Executor:
                 self._complete(attempt.claim, InterruptResult())
         self._timeouts.close()
         await self._calls.stop()
+
+    def hurry(self) -> None:
+        """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
+        self._shutdown_timeout = 0
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Wait until jobs have finished, for the shutdown timeout at most; return those that run."""
+        try:
+            async with asyncio.timeout(self._shutdown_timeout) as self._patience:
+                await asyncio.wait(tasks)
+        except TimeoutError:
+            pass
+        finally:
+            self._patience = None
+        return {task for task in tasks if not task.done()}
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.has_begun = True

@@ -1,0 +1,1 @@
+"""The command ``worker``: run workers in this process, or in several."""

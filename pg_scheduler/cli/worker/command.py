@@ -1,0 +1,205 @@
+"""The command ``worker`` and its options."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler import TaskInfo
+from pg_scheduler.cli.commands import Command, add_command
+from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
+from pg_scheduler.cli.settings import VARIABLES
+
+from .inside import verify_tables
+from .logs import configure_logging
+from .options import WorkerOptions, read_duration, read_names
+from .process import open_scheduler, probes, run_worker
+from .stop import StopRequest, handle_signals
+from .supervisor import Supervisor, program
+from .target import Source, load_targets
+
+__all__ = ["REGISTERED", "add_to"]
+
+PREFIX: Final = "PG_SCHEDULER_WORKER_"
+
+REGISTERED: Final = Shape(
+    "registered_task",
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("executor", "EXECUTOR"),
+        Column("timeout", "TIMEOUT", is_number=True),
+        Column("max_retries", "RETRIES", is_number=True),
+        Column("aliases", "ALIASES", is_wide=True),
+        Column("priority", "PRIORITY", is_wide=True),
+        Column("misfire_grace_time", "MISFIRE GRACE", is_number=True, is_wide=True),
+    ),
+)
+
+_FORMATS: Final = ("text", "json")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "worker")(worker)
+
+
+async def worker(  # noqa: PLR0917 - Typer passes every option by name
+    command: Command,
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET", help="A Scheduler as package.module:attribute, or modules of jobs."),
+    ],
+    slots: Annotated[
+        int | None, typer.Option(envvar=f"{PREFIX}SLOTS", help="Jobs that run at the same time.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(envvar=f"{PREFIX}BATCH", help="Jobs claimed by one statement, at most.")
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(envvar=f"{PREFIX}NAMES", metavar="A,B", help="Claim only these names; * is allowed."),
+    ] = None,
+    processes: Annotated[
+        int,
+        typer.Option(
+            envvar=f"{PREFIX}PROCESSES", min=1, max=1000, help="Processes, each a worker of its own."
+        ),
+    ] = 1,
+    drain: Annotated[bool, typer.Option("--drain", help="End once no job is due.")] = False,
+    max_jobs: Annotated[
+        int | None, typer.Option(envvar=f"{PREFIX}MAX_JOBS", min=1, help="End after so many attempts.")
+    ] = None,
+    max_rss: Annotated[
+        int | None,
+        typer.Option(envvar=f"{PREFIX}MAX_RSS", min=1, metavar="MB", help="End at so much memory."),
+    ] = None,
+    max_age: Annotated[
+        str | None,
+        typer.Option(envvar=f"{PREFIX}MAX_AGE", metavar="TIME", help="End after 90s, 15m, 12h or 2d."),
+    ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar=f"{PREFIX}HEALTH_PORT", min=0, max=65535, help="Answer /livez, /readyz, /startupz."
+        ),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option(envvar=f"{PREFIX}HEALTH_HOST", help="The address for that.")
+    ] = "127.0.0.1",
+    log_format: Annotated[
+        str | None, typer.Option(envvar=f"{PREFIX}LOG_FORMAT", metavar="FORMAT", help="text or json.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Import, connect, print the tasks, and end.")
+    ] = False,
+) -> ExitCode:
+    """Run jobs until SIGTERM or Ctrl-C. A second one cancels the running jobs."""
+    if log_format not in {None, *_FORMATS}:
+        raise CommandError(ExitCode.USAGE, f"--log-format must be text or json, not {log_format!r}")
+    options = WorkerOptions(
+        slots=slots,
+        batch=batch,
+        names=read_names(names),
+        drain=drain,
+        max_jobs=max_jobs,
+        max_rss_mb=max_rss,
+        max_age_s=None if max_age is None else read_duration("--max-age", max_age),
+        health_host=health_host,
+        health_port=health_port,
+        log_format=log_format,
+    )
+    if processes > 1 and not check:
+        configure_logging(log_format)
+        return await _supervise(command, targets, options, processes)
+    source = load_targets(targets)
+    configure_logging(log_format)
+    if check:
+        return await _check(command, source, options)
+    return await run_worker(command, source, options)
+
+
+async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
+    async with open_scheduler(command, source, options) as scheduler:
+        await verify_tables(scheduler)
+        tasks = [info for info in await scheduler.tasks.list() if info.is_registered]
+    command.output.write_list(REGISTERED, [_row(info) for info in tasks])
+    if not tasks:
+        raise CommandError(
+            ExitCode.NEGATIVE, "no function is registered; name the modules that declare them with @job"
+        )
+    command.output.say(f"{len(tasks)} tasks are registered; the tables can be used")
+    return ExitCode.DONE
+
+
+async def _supervise(
+    command: Command, targets: list[str], options: WorkerOptions, processes: int
+) -> ExitCode:
+    stop = StopRequest()
+    supervisor = Supervisor(
+        [*program(), "worker", *_arguments(options), "--", *targets],
+        _environment(command),
+        processes,
+        stop,
+        ends_when_done=options.drain,
+    )
+    with (
+        handle_signals(
+            stop,
+            on_usr1=lambda: supervisor.send(signal.SIGUSR1),
+            on_usr2=lambda: supervisor.send(signal.SIGUSR2),
+        ),
+        probes(supervisor.reports, options),
+    ):
+        await supervisor.run()
+    if stop.is_hurried:
+        raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")
+    return ExitCode.DONE
+
+
+def _arguments(options: WorkerOptions) -> list[str]:
+    """Return the options of each process; the supervisor answers the probes."""
+    values = {
+        "slots": options.slots,
+        "batch": options.batch,
+        "names": ",".join(options.names) or None,
+        "max-jobs": options.max_jobs,
+        "max-rss": options.max_rss_mb,
+        "max-age": None if options.max_age_s is None else f"{options.max_age_s:.6f}s",
+        "log-format": options.log_format,
+    }
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [*given, *(["--drain"] if options.drain else [])]
+
+
+def _environment(command: Command) -> dict[str, str]:
+    """Return the variables of each process: the settings of this one, which may have passwords."""
+    own = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in own and not name.startswith(PREFIX)
+    }
+    for name, (variable, *_) in VARIABLES.items():
+        origin = command.settings.origin(name)
+        value = command.settings[name]
+        if origin == f"--{name}" and value is not None:
+            environment[variable] = value
+    return environment
+
+
+def _row(info: TaskInfo) -> dict[str, Any]:
+    timeout: timedelta | None = info.timeout
+    return {
+        "v": SHAPE_VERSION,
+        "name": info.name,
+        "aliases": list(info.aliases),
+        "executor": info.executor,
+        "timeout": timeout,
+        "max_retries": info.max_retries,
+        "priority": info.priority.value,
+        "misfire_grace_time": info.misfire_grace_time,
+    }

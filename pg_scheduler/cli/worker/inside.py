@@ -1,0 +1,47 @@
+"""What the command ``worker`` reads and sets inside of a Scheduler, which has no public name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pg_scheduler import Scheduler
+from pg_scheduler.migrate import verify
+from pg_scheduler.worker.in_flight import Attempt
+
+__all__ = ["claimed_names", "configure", "hurry", "running_attempts", "verify_tables"]
+
+
+def configure(scheduler: Scheduler, **settings: Any) -> None:
+    """Change settings of a Scheduler that has not started.
+
+    Raises:
+        ConfigurationError: A value is out of range.
+    """
+    scheduler._config = replace(scheduler._config, **settings)  # noqa: SLF001
+
+
+def claimed_names(scheduler: Scheduler) -> frozenset[str]:
+    """Return the names that it claims now, which are not those of paused tasks; none unless it runs jobs."""
+    runtime = scheduler._runtime  # noqa: SLF001
+    if runtime is None or not runtime.config.runs_jobs:
+        return frozenset()
+    return frozenset(runtime.routing.names())
+
+
+def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
+    """Return the attempts that run; callable from any thread."""
+    runtime = scheduler._runtime  # noqa: SLF001
+    return () if runtime is None else list(runtime.in_flight.attempts.values())
+
+
+def hurry(scheduler: Scheduler) -> None:
+    """Make a shutdown in progress cancel the running jobs now."""
+    scheduler._life.hurry()  # noqa: SLF001
+
+
+async def verify_tables(scheduler: Scheduler) -> None:
+    """Raise a SchemaError unless the tables are those of this release."""
+    async with scheduler._store.connections.acquire() as connection:  # noqa: SLF001
+        await verify(connection, schema=scheduler._config.schema)  # noqa: SLF001

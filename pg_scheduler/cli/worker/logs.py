@@ -1,0 +1,69 @@
+"""Write log records of a worker to stderr, as text or as one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pg_scheduler.telemetry.logging import FIELDS, JobContextFilter
+
+__all__ = ["JsonFormatter", "configure_logging"]
+
+_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+"""Attributes of every record, which are no fields of their own."""
+
+_TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """Format a record as one line of JSON: time, level, logger, message, then the fields that it has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. Values that JSON does not have are written as text."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {
+            key: value
+            for key, value in record.__dict__.items()
+            if key not in _OWN and key not in line and value is not None
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _TextFormatter(logging.Formatter):
+    """Format a record as a line, which names the job that wrote it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        job_id = getattr(record, FIELDS[0], None)
+        if job_id is None or not record.name or record.name.startswith("pg_scheduler"):
+            return text  # the messages of the library name their job
+        first, newline, rest = text.partition("\n")
+        return f"{first} [job {job_id}]{newline}{rest}"
+
+
+def configure_logging(log_format: str | None) -> None:
+    """Write records of INFO and above to stderr.
+
+    Args:
+        log_format: ``text`` or ``json``; None for text unless the application has configured logging itself.
+    """
+    root = logging.getLogger()
+    if log_format is None and root.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else _TextFormatter(_TEXT))
+    handler.addFilter(JobContextFilter())
+    root.handlers[:] = [handler]
+    if root.level == logging.WARNING:  # the default
+        root.setLevel(logging.INFO)

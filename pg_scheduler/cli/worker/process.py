@@ -1,0 +1,189 @@
+"""Run one Scheduler in this process until it is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.commands import Command
+from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.store.connections.standalone import open_pool
+from pg_scheduler.telemetry.probes import HealthSource, serve_health
+from pg_scheduler.telemetry.systemd import notify_systemd
+
+from .inside import configure, hurry
+from .options import WorkerOptions
+from .recycle import wait_for_recycling, wait_until_drained
+from .reports import send_reports
+from .stacks import log_stacks
+from .stop import StopRequest, handle_signals, stop_self
+from .target import Source, open_source
+
+__all__ = ["open_scheduler", "probes", "run_worker"]
+
+APPLICATION_NAME: Final = "pg_scheduler worker"
+POOL_SIZE: Final = 10
+"""Connections of the pool that is made for modules, at most."""
+
+
+@asynccontextmanager
+async def open_scheduler(
+    command: Command, source: Source | None, options: WorkerOptions
+) -> AsyncIterator[Scheduler]:
+    """Return the Scheduler of a source, or one for modules, with the options of the command line.
+
+    Raises:
+        CommandError: An option does not apply to the source.
+    """
+    if source is None:
+        direct_dsn = command.settings["direct-dsn"]
+        async with open_pool(
+            command.settings["dsn"],
+            application_name=APPLICATION_NAME,
+            max_size=POOL_SIZE,
+            is_pooled=direct_dsn is not None,
+        ) as pool:
+            scheduler = Scheduler(pool, schema=command.schema, direct_dsn=direct_dsn)
+            configure(scheduler, **_settings_of(options))
+            yield scheduler
+        return
+    for name in ("dsn", "direct-dsn", "schema"):
+        if command.settings.origin(name) == f"--{name}":
+            raise CommandError(
+                ExitCode.USAGE, f"{source.name} is connected by its own pool; omit --{name}, or name modules"
+            )
+    async with open_source(source) as scheduler:
+        settings = _settings_of(options)
+        if settings and scheduler.is_running:
+            raise CommandError(
+                ExitCode.USAGE,
+                f"{source.name} returned a Scheduler that has started, so --slots, --batch and --names "
+                "do not apply; return it before its start",
+            )
+        configure(scheduler, **settings)
+        yield scheduler
+
+
+async def run_worker(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
+    """Run a worker until a signal, a limit, ``--drain`` or an error stops it; return the exit code.
+
+    Raises:
+        Exception: The error that stopped the Scheduler.
+    """
+    stop = StopRequest()
+    async with open_scheduler(command, source, options) as scheduler:
+        pausing: set[asyncio.Task[None]] = set()
+
+        def stop_claiming() -> None:
+            task = asyncio.create_task(_stop_claiming(scheduler), name="pg_scheduler stop claiming")
+            pausing.add(task)
+            task.add_done_callback(pausing.discard)
+
+        with (
+            handle_signals(stop, on_usr1=stop_claiming, on_usr2=lambda: log_stacks(scheduler)),
+            probes(scheduler, options),
+            send_reports(scheduler, stop_self) as ending,
+        ):
+            stop.on_hurry(lambda: hurry(scheduler))
+            ending.is_recycling = await _run(scheduler, options, stop)
+    if stop.is_hurried:
+        raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")
+    return ExitCode.DONE
+
+
+async def _run(scheduler: Scheduler, options: WorkerOptions, stop: StopRequest) -> bool:
+    """Start the Scheduler and stop it when that is requested; return whether a limit requested it."""
+    recycling = asyncio.create_task(wait_for_recycling(scheduler, options))  # it counts from the first job on
+    try:
+        if not await _start(scheduler, stop):
+            return False
+    finally:
+        if not scheduler.is_running:
+            recycling.cancel()
+    waits = [recycling, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_for_stop(scheduler))]
+    if options.drain:
+        waits.append(asyncio.create_task(wait_until_drained(scheduler)))
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            stop.request(task.result())  # raises the error that stopped the Scheduler
+        return recycling in done
+    finally:
+        for task in waits:
+            task.cancel()
+        if stop.is_hurried:
+            hurry(scheduler)
+        await scheduler.shutdown()
+
+
+async def _wait_for_stop(scheduler: Scheduler) -> str:
+    await scheduler.wait()
+    return "the Scheduler was shut down"
+
+
+async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
+    """Start; return False if a signal came first."""
+    starting = asyncio.create_task(scheduler.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        await scheduler.shutdown()
+        return False
+    starting.result()
+    return True
+
+
+async def _stop_claiming(scheduler: Scheduler) -> None:
+    try:
+        await Inspector(scheduler).drain_workers([scheduler.worker_id])
+    except DatabaseUnavailableError as error:
+        logger.warning("SIGUSR1 has no effect: %s; send it again", error, extra=record_fields())
+    else:
+        logger.info(
+            "SIGUSR1 received: no more jobs are claimed until pg-scheduler workers resume %s",
+            scheduler.worker_id,
+            extra=record_fields(worker_id=scheduler.worker_id),
+        )
+
+
+@contextmanager
+def probes(source: HealthSource, options: WorkerOptions) -> Iterator[None]:
+    """Answer the probes, if a port is given, and notify systemd, if it started this process.
+
+    Raises:
+        CommandError: The port cannot be used.
+    """
+    with ExitStack() as stack:
+        if options.health_port is not None:
+            try:
+                server = stack.enter_context(serve_health(source, options.health_host, options.health_port))
+            except OSError as error:
+                raise CommandError(
+                    ExitCode.REFUSED,
+                    f"--health-port {options.health_port} cannot be used: {error.strerror or error}",
+                ) from error
+            address = f"http://{options.health_host}:{server.port}/readyz"
+            logger.info("probes at %s", address, extra=record_fields())
+        stack.enter_context(notify_systemd(source))
+        yield
+
+
+def _settings_of(options: WorkerOptions) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if options.slots is not None:
+        settings["max_concurrent_jobs"] = options.slots
+    if options.batch is not None:
+        settings["batch_claim_limit"] = options.batch
+    if options.names:
+        settings["only"] = options.names
+    return settings

@@ -1,0 +1,184 @@
+"""Targets: what a worker runs, named as ``package.module:attribute`` or as modules.
+
+An attribute is a Scheduler, or a callable that returns one: a plain function, a coroutine function, or an
+async context manager. Modules are imported for the functions that they decorate with ``@job`` and
+``@periodic``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import importlib
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.store.faults import translated
+from pg_scheduler.sync import SyncScheduler
+
+__all__ = ["Source", "load_targets", "open_source"]
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""Seconds for the pool of a Scheduler to close, before its connections are ended."""
+
+
+class Source(NamedTuple):
+    """A Scheduler, or a callable that returns one, and its target as text."""
+
+    value: Scheduler | Callable[[], Any]
+    name: str
+
+
+def load_targets(targets: Sequence[str]) -> Source | None:
+    """Import the targets; return the source of the Scheduler, or None if all of them are modules.
+
+    Raises:
+        CommandError: A target cannot be imported, does not exist, or two of them name a Scheduler.
+    """
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found = [source for target in targets if (source := _load(target)) is not None]
+    if len(found) > 1:
+        raise _usage(
+            f"{found[0].name} and {found[1].name} both name a Scheduler; start a worker for each of them"
+        )
+    return found[0] if found else None
+
+
+@asynccontextmanager
+async def open_source(source: Source) -> AsyncIterator[Scheduler]:
+    """Return the Scheduler of a source, and close what belongs to it.
+
+    Raises:
+        CommandError: The callable needs arguments, or returns something else.
+    """
+    async with AsyncExitStack() as stack:
+        with translated():
+            value: Any = source.value
+            if not isinstance(value, Scheduler):
+                value = _call(source)
+                if inspect.isawaitable(value):
+                    value = await value
+            if not isinstance(value, Scheduler) and hasattr(value, "__aenter__"):
+                value = _checked(source.name, await stack.enter_async_context(value))
+            else:
+                value = _checked(source.name, value)
+                stack.push_async_callback(_close, value)
+            await value.db_pool  # opens a pool that was only made
+        yield value
+
+
+async def _close(scheduler: Scheduler) -> None:
+    try:
+        await asyncio.wait_for(scheduler.db_pool.close(), CLOSE_TIMEOUT_S)
+    except TimeoutError:
+        scheduler.db_pool.terminate()
+
+
+def _load(target: str) -> Source | None:
+    module_name, colon, path = target.partition(":")
+    if not module_name or (colon and not path) or module_name.startswith("."):
+        raise _usage(f"the target {target!r} must be package.module:attribute or package.module")
+    module = _import(module_name, target)
+    if not colon:
+        return None
+    value: Any = module
+    done = module_name
+    for part in path.split("."):
+        if not hasattr(value, part):
+            hint = _nearest(part, _candidates(value))
+            raise _usage(f"{done} has no attribute {part!r}{hint}")
+        value = getattr(value, part)
+        done = f"{done}:{part}" if value is getattr(module, part, None) else f"{done}.{part}"
+    if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
+        return Source(value, target)
+    raise _usage(f"{target} is {_kind(value)}; name a Scheduler, or a callable that returns one")
+
+
+def _import(name: str, target: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _broken(name, error) from error  # an import inside of the module
+        parent = error.name.rpartition(".")[0]
+        is_file = target.endswith(".py") or "/" in target
+        hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
+        raise _usage(f"module {error.name!r} does not exist in {Path.cwd()} or on sys.path{hint}") from None
+    except Exception as error:  # user code: the module
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> CommandError:
+    """Print the traceback of a module from its own first line on."""
+    trace = error.__traceback__
+    while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+    return _usage(f"{name} cannot be imported: {type(error).__name__}: {error}")
+
+
+def _is_user_frame(filename: str) -> bool:
+    return filename != __file__ and "importlib" not in filename
+
+
+def _nearest_module(name: str, parent: str) -> str:
+    """Return a hint at an existing module of the same package."""
+    paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
+    known = [each.name for each in pkgutil.iter_modules(list(paths or ()))]
+    prefix = f"{parent}." if parent else ""
+    return _nearest(name.rpartition(".")[2], known, prefix)
+
+
+def _candidates(value: object) -> list[str]:
+    """Return the public attributes, or only Schedulers and functions if there are any."""
+    names = [name for name in dir(value) if not name.startswith("_")]
+    likely = [
+        name
+        for name in names
+        if isinstance(getattr(value, name, None), Scheduler) or inspect.isroutine(getattr(value, name, None))
+    ]
+    return likely or names
+
+
+def _nearest(word: str, known: Sequence[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _call(source: Source) -> Any:
+    function = source.value
+    assert callable(function)  # noqa: S101 - checked when it was loaded
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise _usage(f"{source.name} must be callable without arguments") from None
+    except ValueError:  # a callable without a signature
+        pass
+    return function()
+
+
+def _checked(name: str, value: object) -> Scheduler:
+    if isinstance(value, Scheduler):
+        return value
+    raise _usage(f"{name} returned {_kind(value)}; it must return a Scheduler")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, SyncScheduler):
+        return "a SyncScheduler, which is for code without asyncio"
+    return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(ExitCode.USAGE, message)

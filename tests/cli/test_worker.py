@@ -1,0 +1,338 @@
+"""The command worker, as a program with real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Run
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
+
+JOBS = "tests.cli.worker_jobs"
+
+
+class Program:
+    """A running ``pg-scheduler worker``, and what it writes to stderr."""
+
+    def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
+        self.process = process
+        self._file = file
+
+    @property
+    def text(self) -> str:
+        return self._file.read_text(encoding="utf-8")
+
+    async def read_until(self, text: str) -> str:
+        """Return the first line that contains a text."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                has_ended = self.process.poll() is not None
+                for line in self.text.splitlines(keepends=True):
+                    if text in line and line.endswith("\n"):
+                        return line
+                assert not has_ended, f"{text!r} is not in {self.text}"
+                await asyncio.sleep(0.02)
+
+    async def end(self) -> int:
+        """Wait for the end, and return the exit code."""
+        async with asyncio.timeout(PATIENCE):
+            while (code := self.process.poll()) is None:  # noqa: ASYNC110 - a process raises no event
+                await asyncio.sleep(0.02)
+        return code
+
+
+Start = Callable[..., AbstractContextManager[Program]]
+
+
+@pytest.fixture
+def start(dsn: str, tmp_path: Path) -> Start:
+    @contextmanager
+    def start_program(*arguments: str) -> Iterator[Program]:
+        file = tmp_path / "stderr"
+        with file.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pg_scheduler", "worker", *arguments],
+                cwd=ROOT, env={**os.environ, "PG_SCHEDULER_DSN": dsn},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+            )  # fmt: skip
+        try:
+            yield Program(process, file)
+        finally:
+            process.kill()  # processes of a supervisor end by themselves
+            process.wait()
+
+    return start_program
+
+
+@pytest.fixture
+async def scheduler(pool: asyncpg.Pool[asyncpg.Record]) -> Scheduler:
+    return Scheduler(pool)
+
+
+async def add(scheduler: Scheduler, name: str, *paths: Path) -> str:
+    return await scheduler.schedule_job(name, datetime.now(UTC), {"args": [str(path) for path in paths]})
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """Wait for a condition, which may be a coroutine function; return what it returns."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            value = condition()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return value
+            await asyncio.sleep(0.02)
+
+
+async def status(scheduler: Scheduler, job_id: str) -> str:
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    return job.status.value
+
+
+def has_text(path: Path) -> bool:
+    return path.exists() and bool(path.read_text(encoding="utf-8"))
+
+
+async def test_drain_runs_what_is_due_and_ends(start: Start, scheduler: Scheduler, tmp_path: Path) -> None:
+    ids = [await add(scheduler, "cliworker.write", tmp_path / str(n)) for n in range(3)]
+    later = await scheduler.schedule_job("cliworker.write", datetime(2099, 1, 1, tzinfo=UTC), {"args": ["x"]})
+    unknown = await add(scheduler, "cliworker.nobody")
+    with start(JOBS, "--drain", "--log-format", "json") as program:
+        assert await program.end() == ExitCode.DONE, program.text
+    assert [await status(scheduler, each) for each in ids] == ["completed"] * 3
+    assert [await status(scheduler, each) for each in (later, unknown)] == ["pending"] * 2
+    records = [json.loads(line) for line in program.text.splitlines()]
+    assert {"no job is due: stopping after the running jobs"} < {each["message"] for each in records}
+    own = [each for each in records if each["logger"] == "shop"]
+    assert {each["job_id"] for each in own} == set(ids)
+    assert all(each["level"] == "INFO" and each["time"].endswith("+00:00") for each in own)
+
+
+async def test_first_signal_lets_running_jobs_finish(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    job_id = await add(scheduler, "cliworker.wait", begun, gate)
+    with start(f"{JOBS}:context") as program:
+        await until(lambda: has_text(begun))
+        program.process.send_signal(signal.SIGTERM)
+        await program.read_until("SIGTERM received: stopping after the running jobs")
+        gate.touch()
+        assert await program.end() == ExitCode.DONE, program.text
+    assert await status(scheduler, job_id) == "completed"
+    assert await scheduler.workers() == []
+
+
+async def test_second_signal_cancels_and_releases_running_jobs(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    job_id = await add(scheduler, "cliworker.wait", begun, tmp_path / "never")
+    with start(JOBS) as program:
+        await until(lambda: has_text(begun))
+        program.process.send_signal(signal.SIGINT)
+        await program.read_until("SIGINT received: stopping")
+        program.process.send_signal(signal.SIGINT)
+        assert await program.end() == ExitCode.INTERRUPTED
+    assert "running jobs were cancelled and released" in program.text
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert (job.status.value, job.retry_count, job.worker_id) == ("pending", 0, None)
+
+
+async def test_usr1_stops_claiming_until_the_worker_is_resumed(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    from pg_scheduler.inspect import Inspector
+
+    with start(JOBS, "--slots", "3") as program:
+        await program.read_until("started")
+        program.process.send_signal(signal.SIGUSR1)
+        await program.read_until("no more jobs are claimed")
+
+        async def is_draining() -> bool:
+            (worker,) = await scheduler.workers()
+            assert worker.max_concurrent_jobs == 3
+            return worker.state == "draining"
+
+        await until(is_draining)
+        job_id = await add(scheduler, "cliworker.write", tmp_path / "x")
+        (worker,) = await scheduler.workers()
+        assert await status(scheduler, job_id) == "pending"
+        assert await Inspector(scheduler).resume_workers([worker.worker_id, "other"]) == [worker.worker_id]
+        await until(lambda: has_text(tmp_path / "x"))
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
+async def test_usr2_logs_slots_and_stacks_while_the_event_loop_is_blocked(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    job_id = await add(scheduler, "cliworker.block", begun, gate)
+    with start(JOBS, "--names", "cliworker.b*") as program:
+        await until(lambda: has_text(begun))
+        program.process.send_signal(signal.SIGUSR2)
+        await program.read_until("1 of 25 slots busy")
+        await program.read_until(f"job cliworker.block (id {job_id}, attempt 1)")
+        await program.read_until("thread MainThread")
+        await program.read_until(", in block")
+        gate.touch()
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (("--max-jobs", "1"), "1 jobs have started"),
+        (("--max-rss", "1"), "MB of memory are in use"),
+        (("--max-age", "0.1s"), "0.1 s have passed"),
+    ],
+)
+async def test_worker_ends_when_a_limit_is_reached(
+    start: Start, scheduler: Scheduler, tmp_path: Path, option: tuple[str, str], reason: str
+) -> None:
+    await add(scheduler, "cliworker.write", tmp_path / "x")
+    with start(JOBS, *option) as program:
+        assert await program.end() == ExitCode.DONE
+    assert reason in program.text
+
+
+async def test_supervisor_restarts_a_killed_process_and_answers_one_port(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    with start(JOBS, "--processes", "2", "--health-port", "0") as program:
+        url = (await program.read_until("probes at ")).split()[-1]
+
+        def ready(text: str) -> bool:
+            try:
+                with urllib.request.urlopen(f"{url}?verbose", timeout=5) as answer:
+                    return text in answer.read().decode()
+            except urllib.error.HTTPError:
+                return False
+
+        await until(lambda: asyncio.to_thread(ready, "[+]processes ok: 2 of 2 run"))
+        before = {worker.pid for worker in await scheduler.workers()}
+        job_id = await add(scheduler, "cliworker.wait", begun, gate)
+        await until(lambda: has_text(begun))
+        killed = int(begun.read_text(encoding="utf-8"))
+        begun.unlink()
+        os.kill(killed, signal.SIGKILL)
+        await program.read_until("ended with SIGKILL; it is started again in 0.5 s")
+
+        async def pids() -> set[int]:
+            found = {worker.pid for worker in await scheduler.workers() if worker.pid != killed}
+            return found if len(found) == 2 else set()
+
+        after = await until(pids)
+        assert len(before & after) == 1
+        await until(lambda: has_text(begun))  # reclaimed
+        gate.touch()
+        await until(lambda: asyncio.to_thread(ready, "[+]processes ok"))
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+    assert await status(scheduler, job_id) == "completed"
+    assert await scheduler.workers() == []
+
+
+async def test_worker_exits_with_5_while_the_database_is_unavailable(start: Start) -> None:
+    with start(JOBS, "--dsn", "postgresql://app:s3cr3t-w0rd@127.0.0.1:1/app") as program:
+        assert await program.end() == ExitCode.UNAVAILABLE
+    assert "s3cr3t-w0rd" not in program.text
+
+
+async def test_taken_health_port_exits_with_4(start: Start) -> None:
+    server = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with start(JOBS, "--health-port", str(port)) as program:
+            assert await program.end() == ExitCode.REFUSED
+    assert f"--health-port {port} cannot be used" in program.text
+
+
+class TestCheck:
+    @pytest.fixture(autouse=True)
+    def settings(self, monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:
+        monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+        monkeypatch.setattr("tests.cli.worker_jobs.DSN", dsn, raising=True)
+        monkeypatch.syspath_prepend(ROOT)
+
+    @pytest.mark.parametrize("target", [JOBS, f"{JOBS}:plain", f"{JOBS}:coroutine", f"{JOBS}:context"])
+    def test_check_lists_the_tasks_of_every_kind_of_target(self, call: Run, target: str) -> None:
+        ran = call("worker", "--check", target)
+        assert ran.code == 0, ran.err
+        rows = {row["name"]: row for row in ran.checked("registered_task")}
+        assert rows["cliworker.write"]["executor"] == "async"
+        assert "cliworker.old" in rows["cliworker.write"]["aliases"]
+        assert "the tables can be used" in ran.err
+
+    @pytest.mark.parametrize(
+        ("target", "message"),
+        [
+            (f"{JOBS}:plane", "did you mean plain?"),
+            (f"{JOBS}:number", "is an object of type int; name a Scheduler"),
+            (f"{JOBS}:nothing", "returned None; it must return a Scheduler"),
+            (f"{JOBS}:with_argument", "must be callable without arguments"),
+            ("pg_scheduler.triger.cron", "did you mean pg_scheduler.triggers?"),
+            ("tests/cli/worker_jobs.py", "write package.module, not a path"),
+            (f"{JOBS}:", "must be package.module:attribute or package.module"),
+            (":plain", "must be package.module:attribute or package.module"),
+        ],
+    )
+    def test_wrong_target_exits_with_2_and_names_the_remedy(
+        self, call: Run, target: str, message: str
+    ) -> None:
+        ran = call("worker", "--check", target)
+        assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+        assert message in ran.err
+
+    def test_module_that_raises_shows_its_traceback(
+        self, call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cliworker_broken.py").write_text("def f():\n    return 1 / 0\nf()\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        ran = call("worker", "--check", "cliworker_broken")
+        assert ran.code == ExitCode.USAGE
+        assert "return 1 / 0" in ran.err
+        assert "importlib" not in ran.err
+        assert "cliworker_broken cannot be imported: ZeroDivisionError" in ran.err
+
+    def test_missing_tables_exit_with_6(self, call: Run, empty_dsn: str) -> None:
+        assert call("worker", "--check", JOBS, "--dsn", empty_dsn).code == ExitCode.SCHEMA
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 12h or 2d"),
+            (("--max-age", "0s"), "--max-age must be a duration"),
+            (("--log-format", "xml"), "--log-format must be text or json, not 'xml'"),
+            (("--slots", "0"), "max_concurrent_jobs must be greater than or equal to 1, not 0"),
+            (("--schema", "jobs", f"{JOBS}:plain"), "is connected by its own pool; omit --schema"),
+            ((f"{JOBS}:plain", f"{JOBS}:context"), "both name a Scheduler"),
+        ],
+    )
+    def test_wrong_options_exit_with_2(self, call: Run, options: tuple[str, ...], message: str) -> None:
+        ran = call("worker", "--check", JOBS, *options)
+        assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+        assert message in ran.err

@@ -1,0 +1,71 @@
+"""Jobs and targets of the workers that tests start as programs; each has a name of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncpg
+
+from pg_scheduler import Scheduler, job
+
+DSN = os.environ.get("PG_SCHEDULER_DSN")
+
+
+def write_pid(path: str) -> None:
+    Path(path).write_text(str(os.getpid()), encoding="utf-8")
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+@job(name="cliworker.write", aliases=["cliworker.old"])
+async def write(path: str) -> None:
+    logging.getLogger("shop").info("writing")
+    write_pid(path)
+
+
+@job(name="cliworker.wait")
+async def wait(begun: str, until: str) -> None:
+    """Write the process id to a file, and end when another file exists."""
+    write_pid(begun)
+    while not exists(until):  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.02)
+
+
+@job(name="cliworker.block")
+async def block(begun: str, until: str) -> None:
+    """The same, but it blocks the event loop."""
+    write_pid(begun)
+    while not exists(until):
+        time.sleep(0.02)  # noqa: ASYNC251 - on purpose
+
+
+def plain() -> Scheduler:
+    return Scheduler(asyncpg.create_pool(DSN, min_size=1, max_size=5))
+
+
+async def coroutine() -> Scheduler:
+    return Scheduler(await asyncpg.create_pool(DSN, min_size=1, max_size=5))
+
+
+@asynccontextmanager
+async def context() -> AsyncIterator[Scheduler]:
+    async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool:
+        yield Scheduler(pool)
+
+
+def with_argument(dsn: str) -> Scheduler:
+    raise NotImplementedError(dsn)
+
+
+def nothing() -> None: ...
+
+
+number = 3
