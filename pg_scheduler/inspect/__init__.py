@@ -3,6 +3,7 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.inspect.bulk import ChangeOutcome, JobChange, Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
@@ -23,6 +24,7 @@ from pg_scheduler.inspect.search.terms import Search
 
 __all__ = [
     "Backlog",
+    "ChangeOutcome",
     "Diagnosis",
     "ErrorGroup",
     "ErrorGroups",
@@ -30,7 +32,9 @@ __all__ = [
     "Finding",
     "FindingCode",
     "Inspector",
+    "JobChange",
     "NameBacklog",
+    "Progress",
     "Reason",
     "ReasonCode",
     "Search",

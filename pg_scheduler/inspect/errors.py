@@ -14,13 +14,18 @@ from typing import Final
 from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
 from pg_scheduler.inspect.pages import MAX_ROWS, MAX_SECONDS
 from pg_scheduler.inspect.paths import LAST_DAY
+from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.inspections import ErrorRow, InspectionRepository
 
-__all__ = ["fingerprint_of", "group_errors", "normalized"]
+__all__ = ["fingerprint_of", "group_errors", "group_terms", "is_in_group", "normalized"]
 
 MAX_LENGTH: Final = 200
 """Characters of an error that tell groups apart."""
+
+MAX_ERROR_LENGTH: Final = 300
+"""Characters of an error that ``inspect_errors`` reads."""
 
 CHUNK_ROWS: Final = 1000
 """Rows of one statement; the event loop is free between two."""
@@ -47,6 +52,22 @@ def normalized(error: str) -> str:
 def fingerprint_of(job_name: str, text: str) -> str:
     """Return what identifies the group of a name and a normalized text: twelve hexadecimal digits."""
     return md5(f"{job_name}\n{text}".encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def is_in_group(job: Job, group: ErrorGroup) -> bool:
+    """Return whether the error of a job belongs to a group."""
+    text = normalized((job.error_message or "")[:MAX_ERROR_LENGTH])
+    return fingerprint_of(job.job_name, text) == group.fingerprint
+
+
+def group_terms(group: ErrorGroup) -> tuple[TextTerm, ...]:
+    """Return terms that hold for the jobs of a group, and for few others."""
+    name = escape_like(group.job_name)
+    error = escape_like(group.text).replace("#", "%")
+    return (
+        TextTerm(TextField.NAME, (Pattern(name, group.job_name),)),
+        TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)),
+    )
 
 
 @dataclass(slots=True)

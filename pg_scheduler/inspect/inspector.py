@@ -19,13 +19,11 @@ from pg_scheduler.inspect.doctor.findings import Diagnosis
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.errors import group_errors
 from pg_scheduler.inspect.explain import explain
+from pg_scheduler.inspect.finder import Wanted, find_page
+from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskState, Totals
-from pg_scheduler.inspect.pages import PageReader
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL, plan_search
-from pg_scheduler.inspect.positions import START, read_position
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.reasons import Explanation
-from pg_scheduler.inspect.search.conditions import conditions_of
-from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
@@ -52,10 +50,10 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector(WorkerActions):
-    """Reads jobs, workers and tasks, with a bounded number of rows per call.
+class Inspector(WorkerActions, JobActions):
+    """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
-    It works without a started Scheduler. All methods are coroutines of the event loop of the pool.
+    It works without a started Scheduler, in the event loop of the pool.
 
     Args:
         source: An asyncpg pool on the database, or a Scheduler, whose pool and schema are used.
@@ -95,7 +93,8 @@ class Inspector(WorkerActions):
         self._reads = self._store
         if read_pool is not None:
             self._reads = Store(Connections(read_pool), schema=schema, clock=self._store.statements.clock)
-        self.actor: Final = _default_actor() if actor is None else check_text("actor", actor)
+        self.actor = _default_actor() if actor is None else check_text("actor", actor)
+        self._is_actor_named = actor is not None
 
     # -- jobs ------------------------------------------------------------------------------------------
 
@@ -307,13 +306,7 @@ class Inspector(WorkerActions):
 
     async def _search(self, where: str, limit: int, after: str | None, tz: tzinfo | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        async with self._reads.searches.transaction() as connection:
-            sizes = await self._reads.searches.sizes(on=connection)
-            search = parse_search(where, now=sizes.now, tz=tz)
-            plan = plan_search(search, sizes.estimates)
-            position = START if after is None else read_position(after, plan)
-            reader = PageReader(self._reads.searches, plan, conditions_of(search), sizes)
-            return await reader.read(position, limit, connection)
+        return (await find_page(self._reads, Wanted(where, tz), limit=limit, after=after)).page
 
 
 def _default_actor() -> str:

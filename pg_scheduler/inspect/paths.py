@@ -146,12 +146,14 @@ _KINDS: Final = {
 }
 
 
-def plan_search(search: Search, indexes: Iterable[str]) -> Plan:
+def plan_search(search: Search, indexes: Iterable[str], *, is_by_id: bool = False) -> Plan:
     """Return what a search reads.
 
     Args:
         search: The search.
         indexes: The indexes of the table that can be used.
+        is_by_id: Whether it reads the primary key only, so that a job whose other values change is not met
+            twice.
     """
     ids = _ids(search)
     if ids is not None:
@@ -159,6 +161,8 @@ def plan_search(search: Search, indexes: Iterable[str]) -> Plan:
     kinds = _kinds(search)
     if not kinds:
         return Plan(())
+    if is_by_id:
+        return Plan((Segment(Path.NEWEST),), (TABLE,))
     is_indexed = UNSUCCESSFUL in set(indexes)
     if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
         return _by_indexes(search, kinds)

@@ -10,6 +10,7 @@ from pg_scheduler.clock import Clock, SystemClock
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.migrate import REMEDY, migrate, verify
 from pg_scheduler.store.audit import AuditRepository
+from pg_scheduler.store.bulk import BulkRepository
 from pg_scheduler.store.claims import ClaimRepository
 from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
@@ -80,6 +81,9 @@ class Store:
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
+        self.bulk: Final = BulkRepository(
+            self.statements, self.consequences, self.searches, self.locks, self.audit
+        )
 
     async def schema(self, *, on: Connection | None = None) -> str:
         """Return the schema of the tables."""

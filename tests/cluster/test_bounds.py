@@ -28,6 +28,7 @@ from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
@@ -279,6 +280,7 @@ STORE_CALLS: dict[str, Call] = {
     "skip_head": lambda it, _: it.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS),
     "delete": lambda it, _: it.jobs.delete(["a"]),
     "move": lambda it, _: it.jobs.move(["a"], to=now()),
+    "change": lambda it, _: it.bulk.change(Batch(BulkAction.CANCEL, ["a"])),
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),

@@ -34,6 +34,7 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store import queries
+from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
@@ -280,7 +281,9 @@ async def use_path(store: Store) -> object:
     await store.jobs.insert_extended([ExtendedJob.of(new_job("o", job_name="nobody.knows"), extended.extras)])
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
-    await store.jobs.cancel("o")
+    for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
+        batch = await store.bulk.change(Batch(action, ["n", "o"]))
+        assert [each.changed for each in batch] == [False, changed], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
     await store.jobs.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()

@@ -34,6 +34,7 @@ from pg_scheduler.inspect.search.terms import (
     TextTerm,
     TimeField,
     TimeTerm,
+    escape_like,
 )
 from pg_scheduler.inspect.search.times import read_time
 from pg_scheduler.inspect.search.words import Word, split_words
@@ -77,7 +78,6 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
-_WILDCARDS: Final = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 T = TypeVar("T")
 
@@ -187,8 +187,7 @@ def _pattern(word: Word, *, is_part: bool) -> Pattern:
         if not word.chars:
             raise SearchError("a text is missing after '~'", word.start)
     parts = [
-        "%" if char.text == "*" and not char.is_quoted else char.text.translate(_WILDCARDS)
-        for char in word.chars
+        "%" if char.text == "*" and not char.is_quoted else escape_like(char.text) for char in word.chars
     ]
     literal = None if word.find("*") is not None else word.text
     like = "".join(parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pg_scheduler.jobs.model import JobPriority
 
@@ -28,7 +28,15 @@ __all__ = [
     "TimeField",
     "TimeSpan",
     "TimeTerm",
+    "escape_like",
 ]
+
+_WILDCARDS: Final = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
+
+
+def escape_like(text: str) -> str:
+    """Return a pattern of LIKE that means the text itself."""
+    return text.translate(_WILDCARDS)
 
 
 class SearchStatus(StrEnum):

@@ -173,6 +173,21 @@ status        = 'cancelled',
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
 
+-- The values of a finished job that is to run again, at $2.
+
+-- fragment: retried_values
+status         = 'pending',
+    execution_time = coalesce($2, now()),
+    expires_at     = coalesce($2, now()) + make_interval(secs => misfire_grace_time),
+    retry_count    = 0,
+    crash_count    = 0,
+    error_message  = NULL,
+    worker_id      = NULL,
+    started_at     = NULL,
+    finished_at    = NULL,
+    last_heartbeat = NULL,
+    lease_until    = NULL
+
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 
 -- fragment: kept_on_end

@@ -75,17 +75,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 --
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
 UPDATE {schema}scheduled_jobs SET
-    status         = 'pending',
-    execution_time = coalesce($2, now()),
-    expires_at     = coalesce($2, now()) + make_interval(secs => misfire_grace_time),
-    retry_count    = 0,
-    crash_count    = 0,
-    error_message  = NULL,
-    worker_id      = NULL,
-    started_at     = NULL,
-    finished_at    = NULL,
-    last_heartbeat = NULL,
-    lease_until    = NULL
+    {retried_values}
 WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}
 RETURNING job_id;
 

@@ -1,0 +1,233 @@
+"""Change every job of a search, or of a list of ids, in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from time import monotonic
+from typing import Final, TypeVar
+
+from pg_scheduler.inspect.finder import Wanted, find_page
+from pg_scheduler.inspect.model import rounded
+from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.store.bulk import Batch, BatchJob, BulkAction
+from pg_scheduler.store.searches import Condition
+from pg_scheduler.store.store import Store
+
+__all__ = ["BATCH_SIZE", "BulkRun", "ChangeOutcome", "JobChange", "Progress"]
+
+BATCH_SIZE: Final = 500
+"""Jobs of a transaction."""
+
+_ALLOWED: Final = {
+    BulkAction.CANCEL: {JobStatus.PENDING, JobStatus.RUNNING},
+    BulkAction.RETRY: {JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.COMPLETED},
+    BulkAction.DELETE: set(JobStatus) - {JobStatus.RUNNING},
+    BulkAction.MOVE: {JobStatus.PENDING},
+}
+"""The statuses of jobs that each action changes."""
+
+T = TypeVar("T")
+
+
+class ChangeOutcome(StrEnum):
+    """What became of a job of a bulk action."""
+
+    DONE = "done"
+    """It was changed; in a dry run, its status would allow it."""
+    REFUSED = "refused"
+    """Its status does not allow it, an unfinished job has its unique key, its cancelled attempt still runs,
+    or it is to be deleted and others wait for it."""
+    SKIPPED = "skipped"
+    """It does not exist, or does not match the search any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A job of a bulk action."""
+
+    job_id: str
+    """Its id."""
+    job_name: str | None
+    """Its name; None if it does not exist."""
+    status: JobStatus | None
+    """Its status before; None if it does not exist."""
+    outcome: ChangeOutcome
+    """What became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a bulk action got. The action is complete if ``cursor`` is None."""
+
+    done: int
+    """Jobs that were changed; in a dry run, those whose status allows it."""
+    skipped: int
+    """Jobs that do not exist, or that did not match the search any more when they were locked."""
+    refused: int
+    """Jobs whose state does not allow the action."""
+    total_estimate: int | None
+    """About how many jobs the whole action examines; None if the table was never analyzed."""
+    cursor: str | None
+    """The ``after=`` with which another call continues behind these jobs; None if none are left."""
+    searched: int = 0
+    """Jobs that were examined, by earlier calls before the cursor too."""
+    changes: Sequence[JobChange] = field(default=(), repr=False)
+    """The jobs of the latest batch."""
+
+    @property
+    def summary(self) -> str:
+        """What was done, in one line, as every front end shows it."""
+        counts = f"{self.done:,} done, {self.refused:,} refused, {self.skipped:,} skipped"
+        if self.cursor is None:
+            return f"{counts}; searched all of {self.searched:,} jobs"
+        total = (
+            "an unknown number of" if self.total_estimate is None else f"about {rounded(self.total_estimate)}"
+        )
+        return f"{counts}; searched {self.searched:,} of {total} jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRun:
+    """A bulk action.
+
+    Args:
+        store: The tables to change.
+        reads: The tables to search, which may be those of a standby.
+        author: Who makes the change.
+        batch: What the batches have in common.
+        job_ids: The jobs; None for those of ``wanted``.
+        wanted: The search; only jobs that the action can change are found.
+        limit: The number of jobs to change; None for no limit.
+        rate: Jobs per second; None for no limit.
+        is_dry: Whether nothing is changed.
+        after: The cursor to continue at; None for the start.
+        clock: Returns seconds; tests replace it.
+    """
+
+    store: Store
+    reads: Store
+    author: Author
+    batch: Batch
+    job_ids: Sequence[str] | None
+    wanted: Wanted
+    limit: int | None = None
+    rate: float | None = None
+    is_dry: bool = False
+    after: str | None = None
+    clock: Callable[[], float] = field(default=monotonic)
+
+    async def steps(self) -> AsyncGenerator[Progress, None]:
+        """Change the jobs batch by batch and yield what was done so far after each."""
+        progress = Progress(0, 0, 0, None, self.after)
+        while True:
+            started = self.clock()
+            size = self._size(progress.done)
+            read = self._read_ids if self.job_ids is not None else self._search
+            progress, job_ids, conditions, found = await read(progress, size)
+            if job_ids:
+                if self.is_dry:
+                    changes = [self._judge(each, found.get(each)) for each in job_ids]
+                else:
+                    batch = replace(self.batch, job_ids=job_ids, conditions=conditions)
+                    with acting_as(self.author):  # for the task; the consumer has its own author
+                        task = asyncio.ensure_future(self.store.bulk.change(batch))
+                    changes = _changes(job_ids, await _finished(task))
+                progress = _added(progress, changes)
+            yield progress
+            if progress.cursor is None or progress.done == self.limit:
+                return
+            if self.rate is not None and not self.is_dry:
+                await asyncio.sleep(started + len(job_ids) / self.rate - self.clock())
+
+    def _size(self, done: int) -> int:
+        """Return the number of jobs of the next batch: at most those of a second."""
+        sizes = [BATCH_SIZE]
+        if self.limit is not None:
+            sizes.append(self.limit - done)
+        if self.rate is not None and not self.is_dry:
+            sizes.append(max(int(self.rate), 1))
+        return min(sizes)
+
+    async def _read_ids(
+        self, progress: Progress, size: int
+    ) -> tuple[Progress, Sequence[str], Sequence[Condition], dict[str, Job]]:
+        job_ids = self.job_ids or ()
+        start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
+        part = job_ids[start : start + size]
+        found = {job.job_id: job for job in await self.reads.jobs.get_jobs(part)} if self.is_dry else {}
+        end = start + len(part)
+        cursor = part[-1] if end < len(job_ids) else None
+        after = replace(progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=())
+        return after, part, (), found
+
+    async def _search(
+        self, progress: Progress, size: int
+    ) -> tuple[Progress, Sequence[str], Sequence[Condition], dict[str, Job]]:
+        page, conditions = await find_page(self.reads, self.wanted, limit=size, after=progress.cursor)
+        found = {
+            job.job_id: job for job in page.items if self.batch.matches is None or self.batch.matches(job)
+        }
+        after = replace(
+            progress,
+            cursor=page.next,
+            searched=page.searched,
+            total_estimate=page.total_estimate,
+            changes=(),
+        )
+        return after, list(found), conditions, found
+
+    def _judge(self, job_id: str, job: Job | None) -> JobChange:
+        """Return what would probably become of a job."""
+        if job is None:
+            return JobChange(job_id, None, None, ChangeOutcome.SKIPPED)
+        is_allowed = job.status in _ALLOWED[self.batch.action]
+        outcome = ChangeOutcome.DONE if is_allowed else ChangeOutcome.REFUSED
+        return JobChange(job_id, job.job_name, job.status, outcome)
+
+
+def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
+    counts = Counter(each.outcome for each in changes)
+    return replace(
+        progress,
+        done=progress.done + counts[ChangeOutcome.DONE],
+        skipped=progress.skipped + counts[ChangeOutcome.SKIPPED],
+        refused=progress.refused + counts[ChangeOutcome.REFUSED],
+        changes=tuple(changes),
+    )
+
+
+def _changes(job_ids: Sequence[str], jobs: Iterable[BatchJob]) -> list[JobChange]:
+    found = {job.job_id: job for job in jobs}
+    return [_change(job_id, found.get(job_id)) for job_id in job_ids]
+
+
+def _change(job_id: str, job: BatchJob | None) -> JobChange:
+    if job is None:
+        return JobChange(job_id, None, None, ChangeOutcome.SKIPPED)
+    if not job.is_searched:
+        return JobChange(job_id, job.job_name, job.status, ChangeOutcome.SKIPPED)
+    outcome = ChangeOutcome.DONE if job.changed else ChangeOutcome.REFUSED
+    return JobChange(job_id, job.job_name, job.status, outcome)
+
+
+async def _finished(task: asyncio.Task[T]) -> T:
+    """Finish the task also if the caller is cancelled, whose cancellation follows at its next await.
+
+    Otherwise it would be unknown whether the transaction was committed, and where to continue.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise
+        caller = asyncio.current_task()
+        result = await task
+        if caller is not None:
+            caller.uncancel()  # so that the number of requests stays the same
+            caller.cancel()
+        return result

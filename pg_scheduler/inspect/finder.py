@@ -1,0 +1,68 @@
+"""Find the jobs of a search, one bounded page after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import NamedTuple
+
+from pg_scheduler.inspect.model import SearchPage
+from pg_scheduler.inspect.pages import PageReader
+from pg_scheduler.inspect.paths import plan_search
+from pg_scheduler.inspect.positions import START, read_position
+from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.inspect.search.terms import Search, Term
+from pg_scheduler.store.searches import Condition
+from pg_scheduler.store.store import Store
+
+__all__ = ["FoundPage", "Wanted", "find_page"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The jobs that are searched.
+
+    Attributes:
+        where: The search text.
+        tz: The time zone of days, and of times without one; None rejects such times.
+        terms: Terms that hold besides.
+        is_by_id: Whether the jobs are read in the order of their ids, which no change of a job disturbs.
+    """
+
+    where: str = ""
+    tz: tzinfo | None = None
+    terms: Sequence[Term] = ()
+    is_by_id: bool = False
+
+
+class FoundPage(NamedTuple):
+    """A page, and the conditions that its jobs fulfil."""
+
+    page: SearchPage
+    conditions: Sequence[Condition]
+
+
+async def find_page(store: Store, wanted: Wanted, *, limit: int, after: str | None) -> FoundPage:
+    """Return a page of the jobs that are searched.
+
+    Args:
+        store: The tables.
+        wanted: The jobs.
+        limit: Jobs of the page.
+        after: The ``next`` of the page before; None for the first page.
+
+    Raises:
+        SearchError: The search is invalid.
+        ValueError: ``after`` is no position of this search.
+    """
+    async with store.searches.transaction() as connection:
+        sizes = await store.searches.sizes(on=connection)
+        parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
+        search = Search((*parsed.terms, *wanted.terms), parsed.now)
+        plan = plan_search(search, sizes.estimates, is_by_id=wanted.is_by_id)
+        position = START if after is None else read_position(after, plan)
+        conditions = conditions_of(search)
+        reader = PageReader(store.searches, plan, conditions, sizes)
+        return FoundPage(await reader.read(position, limit, connection), conditions)

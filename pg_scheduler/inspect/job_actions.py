@@ -1,0 +1,300 @@
+"""The methods of `Inspector` that change jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+from pg_scheduler.inspect.bulk import BulkRun, Progress
+from pg_scheduler.inspect.errors import group_terms, is_in_group
+from pg_scheduler.inspect.finder import Wanted
+from pg_scheduler.inspect.model import ErrorGroup
+from pg_scheduler.inspect.search.parser import parse_search
+from pg_scheduler.inspect.search.terms import SearchStatus, StatusTerm, Term
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
+from pg_scheduler.store.author import Author, current_author
+from pg_scheduler.store.bulk import Batch, BulkAction
+from pg_scheduler.store.store import Store
+
+__all__ = ["JobActions"]
+
+UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
+UNSUCCESSFUL: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
+MAX_MOVE: Final = timedelta(days=36_500)
+
+
+class JobActions:
+    """Changes jobs in batches; see `Inspector`."""
+
+    _store: Store
+    _reads: Store
+    _is_actor_named: bool
+    actor: str
+    """Who acts, for the records of actions."""
+
+    def cancel_jobs(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Cancel the pending and running jobs of a search or a list, and yield the progress.
+
+        The jobs are read and changed in batches of 500. Each batch is a transaction, which locks the jobs,
+        leaves out those that do not match the search any more, changes the others, and writes a record to the
+        audit. The search is read to its end, so a step may have found nothing. If the iteration is stopped or
+        cancelled, it ends after the batch in progress; ``cursor`` of the last step continues there.
+
+        Args:
+            ids: The ids of the jobs.
+            where: A search instead, as for `search_jobs()`.
+            limit: The number of jobs to change; None for no limit.
+            rate: Jobs per second; None for no limit. A batch has at most the jobs of a second.
+            dry_run: Whether nothing is changed: the steps then count the jobs whose status allows the action.
+            after: The ``cursor`` of an earlier call with the same jobs; None to start with the first one.
+            tz: The time zone of days, and of times without one, in ``where``; None rejects such times.
+
+        Raises:
+            SearchError: The search is invalid. A ValueError.
+            ValueError: Neither or both of ``ids`` and ``where`` are given, ``where`` is empty, a number is
+                out of range, or ``after`` is no cursor of this call.
+
+        Example::
+
+            async for step in inspector.cancel_jobs(where="status:pending name:mail.*"):
+                print(step.summary)
+        """
+        return self._run(
+            Batch(BulkAction.CANCEL),
+            [StatusTerm(UNFINISHED)],
+            ids=ids,
+            where=where,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+            after=after,
+            tz=tz,
+        )
+
+    def retry_jobs(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        where: str | None = None,
+        group: ErrorGroup | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Run finished jobs again now, as `retry_job()` does, and yield the progress.
+
+        A search finds failed, expired and cancelled jobs, and completed ones only if it names
+        ``status:completed``. With ``rate`` the jobs do not become due all at once. Jobs that fail again
+        meanwhile are not retried twice.
+
+        Args:
+            ids: As for `cancel_jobs()`.
+            where: Likewise.
+            group: Only the jobs of this group of errors; ``where`` can then be omitted.
+            limit: Likewise.
+            rate: Likewise.
+            dry_run: Likewise.
+            after: Likewise.
+            tz: Likewise.
+
+        Example::
+
+            async for step in inspector.retry_jobs(where="status:failed name:mail.send", rate=50):
+                print(step.summary)
+        """
+        terms: list[Term] = [StatusTerm(UNSUCCESSFUL)]
+        batch = Batch(BulkAction.RETRY)
+        if group is not None:
+            terms += group_terms(group)
+            batch = replace(
+                batch,
+                matches=lambda job: is_in_group(job, group),
+                details={"group": group.fingerprint},
+            )
+            where = "" if ids is None and where is None else where
+        elif where is not None and _names_completed(where, tz):
+            terms = [StatusTerm(UNSUCCESSFUL | {SearchStatus.COMPLETED})]
+        return self._run(
+            batch,
+            terms,
+            ids=ids,
+            where=where,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+            after=after,
+            tz=tz,
+        )
+
+    def delete_jobs(
+        self,
+        *,
+        ids: Iterable[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Delete jobs that do not run, and yield the progress.
+
+        A job is refused while it runs, and while other jobs or a schedule wait for its end. The parameters
+        are those of `cancel_jobs()`.
+
+        Example::
+
+            async for step in inspector.delete_jobs(where="status:completed name:probe", limit=10_000):
+                print(step.summary)
+        """
+        return self._run(
+            Batch(BulkAction.DELETE),
+            [],
+            ids=ids,
+            where=where,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+            after=after,
+            tz=tz,
+        )
+
+    def move_jobs(
+        self,
+        *,
+        to: datetime | None = None,
+        by: timedelta | None = None,
+        ids: Iterable[str] | None = None,
+        where: str | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        after: str | None = None,
+        tz: tzinfo | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Change when pending jobs are due, and yield the progress.
+
+        Each gets its whole misfire grace time again. A search reads all jobs in the order of their ids, so
+        that none is moved twice.
+
+        Args:
+            to: The new time, timezone-aware.
+            by: Or by how much each job is moved from its own time; negative to an earlier time.
+            ids: As for `cancel_jobs()`.
+            where: Likewise.
+            limit: Likewise.
+            rate: Likewise.
+            dry_run: Likewise.
+            after: Likewise.
+            tz: Likewise.
+
+        Raises:
+            ValueError: Neither or both of ``to`` and ``by`` are given, ``to`` is naive, or ``by`` is longer
+                than 100 years.
+
+        Example::
+
+            async for step in inspector.move_jobs(where="status:pending name:mail.*", by=timedelta(hours=1)):
+                print(step.summary)
+        """
+        if (to is None) is (by is None):
+            raise ValueError("move_jobs() needs either to= or by=")
+        if by is not None and abs(by) > MAX_MOVE:
+            raise ValueError(f"by must be at most {MAX_MOVE.days} days in either direction, not {by}")
+        to = None if to is None else check_execution_time(to, name="to")
+        by_s = 0.0 if by is None else by.total_seconds()
+        details = {"by_s": by_s} if to is None else {"to": to.isoformat()}
+        return self._run(
+            Batch(BulkAction.MOVE, to=to, by_s=by_s, details=details),
+            [StatusTerm(frozenset({SearchStatus.PENDING}))],
+            ids=ids,
+            where=where,
+            limit=limit,
+            rate=rate,
+            dry_run=dry_run,
+            after=after,
+            tz=tz,
+        )
+
+    def _run(
+        self,
+        batch: Batch,
+        terms: Sequence[Term],
+        *,
+        ids: Iterable[str] | None,
+        where: str | None,
+        limit: int | None,
+        rate: float | None,
+        dry_run: bool,
+        after: str | None,
+        tz: tzinfo | None,
+    ) -> AsyncGenerator[Progress, None]:
+        action = batch.action
+        if (ids is None) is (where is None):
+            raise ValueError(f"{action.value}() needs either ids= or where=")
+        if where is not None and not check_text("where", where).strip() and batch.matches is None:
+            raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
+        if limit is not None:
+            check_count("limit", limit, least=1)
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
+        searched = {"where": where} if where else {}
+        run = BulkRun(
+            store=self._store,
+            reads=self._reads,
+            author=self._author(),
+            batch=replace(batch, details={**searched, **batch.details}),
+            job_ids=None if ids is None else _checked(ids, after),
+            wanted=Wanted(where or "", tz, tuple(terms), is_by_id=action is BulkAction.MOVE),
+            limit=limit,
+            rate=rate,
+            is_dry=dry_run,
+            after=after,
+        )
+        return run.steps()
+
+    def _author(self) -> Author:
+        """Return who acts: the named actor, the author of the caller's context, or the default actor."""
+        current = current_author()
+        if current is None:
+            return Author(self.actor, "inspector", self._store.statements.author.release)
+        return current._replace(actor=self.actor) if self._is_actor_named else current
+
+
+_ALL: Final = {
+    BulkAction.CANCEL: "status:pending,running",
+    BulkAction.RETRY: "status:failed,expired,cancelled",
+    BulkAction.DELETE: "-status:running",
+    BulkAction.MOVE: "status:pending",
+}
+
+
+def _checked(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
+    if isinstance(ids, str):
+        raise TypeError(f"ids must be a list of ids, not the str {ids!r}")
+    checked = tuple(dict.fromkeys(check_job_id(each) for each in ids))
+    if after is not None and after not in checked:
+        raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")
+    return checked
+
+
+def _names_completed(where: str, tz: tzinfo | None) -> bool:
+    return any(
+        isinstance(term, StatusTerm) and not term.is_negated and SearchStatus.COMPLETED in term.statuses
+        for term in parse_search(check_text("where", where), now=datetime.now(UTC), tz=tz).terms
+    )

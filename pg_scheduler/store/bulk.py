@@ -1,0 +1,226 @@
+"""Change many jobs for people: a batch is a transaction with its record in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import Event, JobCancelled
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.model import Job, JobStatus
+from pg_scheduler.store.audit import AuditRepository
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.consequences import Consequences
+from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.store.searches import Condition, Scan, SearchRepository
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, JobFilters
+from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
+
+__all__ = ["Batch", "BatchJob", "BulkAction", "BulkRepository"]
+
+MAX_RECORDED_BYTES: Final = 20_000
+"""Bytes of ids in a record of the audit; further ids are counted."""
+
+MAX_WORKER_ID_BYTES: Final = 1000
+"""A longer id was written by hand: no worker listens for it."""
+
+
+class BulkAction(StrEnum):
+    """What is done to jobs. The values are the actions of records in the audit."""
+
+    CANCEL = "cancel_jobs"
+    RETRY = "retry_jobs"
+    DELETE = "delete_jobs"
+    MOVE = "move_jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs to change in one transaction.
+
+    Attributes:
+        action: What to do.
+        job_ids: The jobs, each once.
+        conditions: What the jobs must fulfil when they are locked.
+        matches: What they must fulfil besides; None for nothing.
+        to: When moved jobs are due; None to move each from its own time.
+        by_s: Seconds by which each is moved then.
+        details: Why these jobs, for the audit.
+    """
+
+    action: BulkAction
+    job_ids: Sequence[str] = ()
+    conditions: Sequence[Condition] = ()
+    matches: Callable[[Job], bool] | None = None
+    to: datetime | None = None
+    by_s: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BatchJob(NamedTuple):
+    """A job of a batch that exists.
+
+    Attributes:
+        status: Its status before.
+        is_searched: Whether it still fulfilled the conditions.
+        changed: Whether it was changed.
+    """
+
+    job_id: str
+    job_name: str
+    status: JobStatus
+    is_searched: bool
+    changed: bool
+
+
+class _Effects(NamedTuple):
+    """What a transaction did, and what is to be sent and published about it."""
+
+    job_ids: Collection[str] = ()
+    messages: Sequence[str] = ()
+    events: Sequence[Event] = ()
+
+
+class BulkRepository:
+    """The transactions that change many jobs.
+
+    Args:
+        statements: Runs the statements.
+        consequences: Applied to jobs that are cancelled.
+        searches: Examines whether jobs fulfil conditions.
+        locks: Notifies workers.
+        audit: Records the change.
+    """
+
+    def __init__(
+        self,
+        statements: Statements,
+        consequences: Consequences,
+        searches: SearchRepository,
+        locks: LockRepository,
+        audit: AuditRepository,
+    ) -> None:
+        self._statements = statements
+        self._consequences = consequences
+        self._searches = searches
+        self._locks = locks
+        self._audit = audit
+
+    async def change(self, batch: Batch) -> list[BatchJob]:
+        """Change the jobs of a batch whose states allow it, with a record; return those that exist.
+
+        The author of the caller's context is named in the record, and in the rows of cancelled jobs.
+        """
+
+        async def run(connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
+            return await self._change(batch, connection)
+
+        for _ in range(MAX_ROUNDS):
+            try:
+                with detecting_taken_keys():
+                    jobs, events = await self._statements.run_retrying(run)
+            except UniqueKeyTakenError:  # since the statement looked; it will see the job that has the key
+                continue
+            self._consequences.publish_all(events)
+            return jobs
+        raise DatabaseUnavailableError(
+            f"jobs with the unique keys of this batch were inserted {MAX_ROUNDS} times while it was retried"
+        )
+
+    async def _change(self, batch: Batch, connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
+        rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
+        searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
+        effects = await self._act(batch, searched, connection) if searched else _Effects()
+        if effects.job_ids:
+            details = {**_recorded(effects.job_ids), **batch.details}
+            is_one = len(effects.job_ids) == 1
+            subject = next(iter(effects.job_ids)) if is_one else None
+            await self._audit.record(batch.action.value, subject, on=connection, **details)
+        if effects.messages:
+            await self._locks.notify(effects.messages, connection=connection)
+        changed, kept = frozenset(effects.job_ids), frozenset(searched)
+        jobs = [
+            BatchJob(
+                row["job_id"],
+                row["job_name"],
+                JobStatus(row["status"]),
+                row["job_id"] in kept,
+                row["job_id"] in changed,
+            )
+            for row in rows
+        ]
+        return jobs, effects.events
+
+    async def _still_searched(
+        self, batch: Batch, job_ids: Sequence[str], connection: Connection
+    ) -> Sequence[str]:
+        """Return the jobs that fulfil the conditions now that no one else can change them."""
+        if not job_ids or (not batch.conditions and batch.matches is None):
+            return job_ids
+        scan = Scan(batch.conditions, len(job_ids), len(job_ids))
+        examined = await self._searches.ids(job_ids, scan, on=connection)
+        return [job.job_id for job, _ in examined.jobs if batch.matches is None or batch.matches(job)]
+
+    async def _act(self, batch: Batch, job_ids: Sequence[str], connection: Connection) -> _Effects:
+        now = self._statements.now
+        match batch.action:
+            case BulkAction.CANCEL:
+                return await self._cancel(job_ids, connection)
+            case BulkAction.RETRY:
+                rows = await self._statements.fetch("retry_jobs", job_ids, now, on=connection)
+                return _due([row["job_id"] for row in rows])
+            case BulkAction.DELETE:
+                rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
+                return _Effects([row["job_id"] for row in rows if row["changed"]])
+            case BulkAction.MOVE:
+                rows = await self._statements.fetch(
+                    "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
+                )
+                return _due([row["job_id"] for row in rows if row["changed"]])
+
+    async def _cancel(self, job_ids: Sequence[str], connection: Connection) -> _Effects:
+        now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
+        rows = await self._statements.fetch(
+            "cancel_jobs", job_ids, now, reason, *JobFilters(), True, on=connection
+        )
+        changed = [row for row in rows if row["changed"]]
+        events = await self._consequences.run([row["job_id"] for row in changed], connection)
+        # A worker that runs a job publishes the event itself.
+        events += [
+            JobCancelled(row["job_id"], row["job_name"], row["attempt"], reason=BY_CALLER)
+            for row in changed
+            if row["worker_id"] is None
+        ]
+        return _Effects(
+            [row["job_id"] for row in changed], _checks(row["worker_id"] for row in changed), events
+        )
+
+
+def _due(job_ids: Sequence[str]) -> _Effects:
+    return _Effects(job_ids, [DUE] if job_ids else ())
+
+
+def _checks(worker_ids: Iterable[str | None]) -> list[str]:
+    """Return the messages that workers are to look at their jobs."""
+    return [
+        f"{HEARTBEAT_REQUEST} {each}"
+        for each in sorted({each for each in worker_ids if each is not None})
+        if len(each.encode()) <= MAX_WORKER_ID_BYTES
+    ]
+
+
+def _recorded(job_ids: Collection[str]) -> dict[str, Any]:
+    """Return the number of jobs and as many ids as a record may have."""
+    recorded: list[str] = []
+    size = 0
+    for job_id in job_ids:
+        size += len(job_id.encode())
+        if size > MAX_RECORDED_BYTES:
+            break
+        recorded.append(job_id)
+    return {"count": len(job_ids), "jobs": recorded}

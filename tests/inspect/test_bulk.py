@@ -1,0 +1,435 @@
+"""Bulk actions of the Inspector: each job changes once, each batch is recorded, each stop can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
+from pg_scheduler.store.author import Author, acting_as
+from pg_scheduler.store.bulk import MAX_RECORDED_BYTES
+from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE
+
+DUE = datetime(2099, 1, 2, 3, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+FILL = """
+    INSERT INTO scheduled_jobs (
+        job_id, job_name, execution_time, status, finished_at, error_message, worker_id, attempt
+    )
+    SELECT $2 || lpad(n::text, 5, '0'), 'bulk.' || n % 2, $4::timestamptz + n * interval '1 second', $3,
+        CASE WHEN $3 = ANY ('{completed,failed,expired,cancelled}') THEN now() - n * interval '1 second' END,
+        CASE WHEN $3 = ANY ('{failed,expired,cancelled}') THEN 'BulkError: no answer after ' || n || ' s' END,
+        CASE WHEN $3 = 'running' THEN 'w1' END, CASE WHEN $3 = 'running' THEN 1 ELSE 0 END
+    FROM generate_series(1, $1) AS n
+"""
+
+
+@pytest.fixture
+async def inspector(pool: asyncpg.Pool) -> Inspector:
+    return Inspector(pool, actor="ada")
+
+
+async def fill(pool: asyncpg.Pool, count: int, status: str = "failed", prefix: str = "j") -> None:
+    await pool.execute(FILL, count, prefix, status, DUE)
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+
+
+async def last_of(steps: AsyncGenerator[Progress, None]) -> Progress:
+    found = [step async for step in steps]
+    return found[-1]
+
+
+async def statuses(pool: asyncpg.Pool) -> dict[str, int]:
+    rows = await pool.fetch("SELECT status, count(*) FROM scheduled_jobs GROUP BY status")
+    return {row[0]: row[1] for row in rows}
+
+
+async def records(pool: asyncpg.Pool) -> list[tuple[str, str, str, dict[str, Any]]]:
+    rows = await pool.fetch("SELECT action, actor, via, details FROM scheduler_audit ORDER BY id")
+    return [(*row[:3], json.loads(row[3])) for row in rows]
+
+
+async def snapshot(pool: asyncpg.Pool) -> list[asyncpg.Record]:
+    return await pool.fetch("SELECT * FROM scheduled_jobs ORDER BY job_id")
+
+
+async def test_cancel_changes_every_job_of_a_search_in_batches_with_records(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1_200, "pending")
+    await fill(pool, 3, "completed", "done")
+    steps = [step async for step in inspector.cancel_jobs(where="name:bulk.1")]
+    last = steps[-1]
+    assert (last.done, last.refused, last.skipped, last.cursor) == (600, 0, 0, None)
+    assert [len(step.changes) for step in steps] == [500, 100]
+    assert last.summary.startswith("600 done, 0 refused, 0 skipped; searched all of ")
+    assert await statuses(pool) == {"pending": 600, "cancelled": 600, "completed": 3}
+    reasons = await pool.fetch("SELECT DISTINCT error_message FROM scheduled_jobs WHERE status = 'cancelled'")
+    assert [row[0] for row in reasons] == ["cancelled by ada"]
+    found = await records(pool)
+    assert [(*each[:3], each[3]["count"]) for each in found] == [
+        ("cancel_jobs", "ada", "inspector", 500),
+        ("cancel_jobs", "ada", "inspector", 100),
+    ]
+    assert [job_id for each in found for job_id in each[3]["jobs"]] == [
+        change.job_id for step in steps for change in step.changes
+    ]
+    assert found[0][3]["where"] == "name:bulk.1"
+
+
+async def test_jobs_that_fail_again_at_once_are_not_retried_twice(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1_100)
+    retried = 0
+    async for step in inspector.retry_jobs(where="status:failed"):
+        retried += len(step.changes)
+        await pool.execute(
+            "UPDATE scheduled_jobs SET status = 'failed', finished_at = now(), error_message = 'again' "
+            "WHERE status = 'pending'"
+        )
+    assert retried == 1_100
+    assert await statuses(pool) == {"failed": 1_100}
+
+
+async def test_retry_leaves_completed_jobs_unless_the_search_names_them(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 4)
+    await fill(pool, 3, "completed", "done")
+    assert (await last_of(inspector.retry_jobs(where="name:bulk.*"))).done == 4
+    assert await statuses(pool) == {"pending": 4, "completed": 3}
+    assert (await last_of(inspector.retry_jobs(where="status:completed"))).done == 3
+    assert await statuses(pool) == {"pending": 7}
+
+
+async def test_retried_jobs_are_due_now_and_keep_their_attempts(
+    inspector: Inspector, pool: asyncpg.Pool, dsn: str
+) -> None:
+    await fill(pool, 1)
+    await pool.execute("UPDATE scheduled_jobs SET attempt = 7, retry_count = 3, crash_count = 2")
+    listener = await asyncpg.connect(dsn)
+    received = asyncio.Event()
+    channel = await inspector._store.locks.channel()
+    await listener.add_listener(channel, lambda *_: received.set())
+    await last_of(inspector.retry_jobs(ids=["j00001"]))
+    job = await inspector.get_job("j00001")
+    assert job is not None
+    assert (job.status, job.attempt, job.retry_count, job.crash_count) == (JobStatus.PENDING, 7, 0, 0)
+    assert job.execution_time < DUE
+    await asyncio.wait_for(received.wait(), PATIENCE)
+    await listener.close()
+
+
+async def test_retry_refuses_jobs_whose_unique_key_is_taken(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 5)
+    await fill(pool, 1, "pending", "holder")
+    await pool.execute("""
+        UPDATE scheduled_jobs SET unique_key = 'free' WHERE job_id = ANY ('{j00001,j00002}');
+        UPDATE scheduled_jobs SET unique_key = 'taken' WHERE job_id = ANY ('{j00003,holder00001}');
+        UPDATE scheduled_jobs SET on_end = '{"alive": true}' WHERE job_id = 'j00004'
+    """)
+    step = await last_of(inspector.retry_jobs(ids=[f"j0000{n}" for n in range(1, 7)]))
+    assert [change.outcome.value for change in step.changes] == [
+        "done", "refused", "refused", "refused", "done", "skipped",
+    ]  # fmt: skip
+    assert (step.done, step.refused, step.skipped) == (2, 3, 1)
+
+
+async def test_retry_of_a_group_of_errors_leaves_other_errors(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 20)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET error_message = 'BulkError: no answer after 3 s, 100% \\_#' "
+        "WHERE job_id < 'j00005'"
+    )
+    groups = (await inspector.error_groups()).items
+    group = next(each for each in groups if "100%" in each.example or each.text.endswith("_#"))
+    step = await last_of(inspector.retry_jobs(group=group))
+    assert step.done == group.count == 2
+    assert {change.job_name for change in step.changes} == {group.job_name}
+    assert (await records(pool))[0][3]["group"] == group.fingerprint
+    other = next(each for each in groups if each.text == "BulkError: no answer after # s")
+    step = await last_of(inspector.retry_jobs(group=other, where="id:j0001*"))
+    assert step.done == 5
+
+
+async def test_delete_refuses_running_jobs_and_those_that_others_wait_for(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 3, "pending")
+    await fill(pool, 2, "completed", "done")
+    await pool.execute("""
+        UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1 WHERE job_id = 'j00001';
+        UPDATE scheduled_jobs SET on_end = '{"after": true}' WHERE job_id = 'j00002'
+    """)
+    step = await last_of(inspector.delete_jobs(where="name:bulk.*"))
+    assert (step.done, step.refused, step.skipped) == (3, 2, 0)
+    assert {row["job_id"] for row in await snapshot(pool)} == {"j00001", "j00002"}
+    assert sorted((await records(pool))[0][3]["jobs"]) == ["done00001", "done00002", "j00003"]
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR, timedelta(seconds=1)])
+async def test_move_moves_each_job_once(inspector: Inspector, pool: asyncpg.Pool, by: timedelta) -> None:
+    await fill(pool, 1_100, "pending")
+    before = {row["job_id"]: row["execution_time"] for row in await snapshot(pool)}
+    step = await last_of(inspector.move_jobs(where="status:pending", by=by))
+    assert (step.done, step.cursor) == (1_100, None)
+    assert {row["job_id"]: row["execution_time"] - by for row in await snapshot(pool)} == before
+    assert (await records(pool))[0][3]["by_s"] == by.total_seconds()
+
+
+async def test_move_to_an_instant_refuses_jobs_that_are_not_pending(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1, "pending")
+    await fill(pool, 1, "failed", "f")
+    step = await last_of(inspector.move_jobs(ids=["j00001", "f00001"], to=DUE - HOUR))
+    assert [change.outcome for change in step.changes] == [ChangeOutcome.DONE, ChangeOutcome.REFUSED]
+    job = await inspector.get_job("j00001")
+    assert job is not None
+    assert job.execution_time == DUE - HOUR
+
+
+async def test_cancelled_running_job_is_reported_to_its_worker(
+    inspector: Inspector, pool: asyncpg.Pool, dsn: str
+) -> None:
+    await fill(pool, 2, "running")
+    await add_worker(pool)
+    received: asyncio.Queue[str] = asyncio.Queue()
+    listener = await asyncpg.connect(dsn)
+    channel = await inspector._store.locks.channel()
+    await listener.add_listener(channel, lambda *args: received.put_nowait(str(args[3])))
+    assert (await last_of(inspector.cancel_jobs(ids=["j00001", "j00002"]))).done == 2
+    assert await asyncio.wait_for(received.get(), PATIENCE) == "check w1"
+    await listener.close()
+
+
+async def test_job_that_left_the_search_before_it_was_locked_is_skipped(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    """A search of pending jobs must not cancel a job that a worker has claimed in between."""
+    await fill(pool, 2, "pending")
+    async with pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(
+            "UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1 "
+            "WHERE job_id = 'j00001'"
+        )
+        task = asyncio.create_task(last_of(inspector.cancel_jobs(where="status:pending")))
+        await wait_for_lock(pool)
+        await transaction.commit()
+    step = await asyncio.wait_for(task, PATIENCE)
+    assert {change.job_id: change.outcome.value for change in step.changes} == {
+        "j00001": "skipped",
+        "j00002": "done",
+    }
+
+
+async def wait_for_lock(pool: asyncpg.Pool) -> None:
+    """Wait until a session waits for the lock of another one."""
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with asyncio.timeout(PATIENCE):
+        while not await pool.fetchval(waits):  # noqa: ASYNC110 - a lock wait raises no event
+            await asyncio.sleep(0.01)
+
+
+async def test_dry_run_changes_nothing_and_counts_what_the_statuses_allow(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 700, "pending")
+    await fill(pool, 2, "running", "r")
+    await fill(pool, 3, "failed", "f")
+    before = await snapshot(pool)
+    everything = [f"j{n:05}" for n in range(1, 701)] + ["r00001", "f00001", "nothing"]
+    for steps, expected in (
+        (inspector.cancel_jobs(where="name:bulk.*", dry_run=True), (702, 0, 0)),
+        (inspector.cancel_jobs(ids=everything, dry_run=True), (701, 1, 1)),
+        (inspector.retry_jobs(where="name:bulk.*", dry_run=True), (3, 0, 0)),
+        (inspector.delete_jobs(where="name:bulk.*", dry_run=True), (703, 2, 0)),
+        (inspector.move_jobs(ids=everything, by=HOUR, dry_run=True, rate=1), (700, 2, 1)),
+    ):
+        last = await last_of(steps)
+        assert (last.done, last.refused, last.skipped, last.cursor) == (*expected, None)
+    assert await snapshot(pool) == before
+    assert await records(pool) == []
+
+
+@pytest.mark.parametrize("kind", ["ids", "where"])
+async def test_stopped_action_continues_at_its_cursor(
+    inspector: Inspector, pool: asyncpg.Pool, kind: str
+) -> None:
+    await fill(pool, 1_200, "pending")
+    jobs: dict[str, Any] = (
+        {"where": "status:pending"} if kind == "where" else {"ids": [f"j{n:05}" for n in range(1, 1_201)]}
+    )
+    steps = inspector.move_jobs(by=HOUR, **jobs)
+    first = await anext(steps)
+    await steps.aclose()
+    assert (first.done, first.cursor is None) == (500, False)
+    rest = await last_of(inspector.move_jobs(by=HOUR, after=first.cursor, **jobs))
+    assert (rest.done, rest.cursor, rest.searched) == (700, None, 1_200)
+    moved = await pool.fetchval(
+        "SELECT count(*) FROM scheduled_jobs WHERE execution_time = $1::timestamptz + interval '1 hour' "
+        "+ right(job_id, 5)::integer * interval '1 second'",
+        DUE,
+    )
+    assert moved == 1_200
+
+
+async def test_limit_counts_changed_jobs(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 600, "pending")
+    await pool.execute("""UPDATE scheduled_jobs SET on_end = '{"after": true}' WHERE job_id < 'j00100'""")
+    steps = inspector.delete_jobs(where="status:pending", limit=3)
+    last = await last_of(steps)
+    assert (last.done, last.refused) == (3, 99)
+    assert last.cursor is not None
+    assert await statuses(pool) == {"pending": 597}
+
+
+async def test_rate_spreads_the_batches_over_time(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    """Real time is the subject."""
+    await fill(pool, 11)
+    started = time.monotonic()
+    done = [step.done async for step in inspector.retry_jobs(where="status:failed", rate=10)]
+    assert done == [10, 11]
+    assert time.monotonic() - started >= 1.0
+
+
+async def test_cancelled_iteration_ends_after_the_batch_in_progress(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 600, "pending")
+    seen: list[Progress] = []
+
+    async def consume() -> None:
+        async for step in inspector.cancel_jobs(where="status:pending"):
+            seen.append(step)
+            await asyncio.sleep(0)
+
+    async with pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        task = asyncio.create_task(consume())
+        await wait_for_lock(pool)
+        task.cancel()
+        await transaction.commit()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, PATIENCE)
+    (step,) = seen
+    assert step.done == 500
+    assert await statuses(pool) == {"cancelled": 500, "pending": 100}
+    assert [each[3]["count"] for each in await records(pool)] == [500]
+
+
+async def test_failed_batch_leaves_no_change_and_no_record(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 3, "pending")
+    await pool.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no record'; END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON scheduler_audit EXECUTE FUNCTION refuse()
+    """)
+    with pytest.raises(asyncpg.RaiseError, match="no record"):
+        await last_of(inspector.cancel_jobs(where="status:pending"))
+    assert await statuses(pool) == {"pending": 3}
+
+
+async def test_author_of_the_context_acts_unless_the_inspector_has_an_actor(pool: asyncpg.Pool) -> None:
+    await fill(pool, 4, "pending")
+    plain = Inspector(pool)
+    await last_of(plain.cancel_jobs(ids=["j00001"]))
+    with acting_as(Author("grace@host", "cli")):
+        await last_of(plain.cancel_jobs(ids=["j00002"]))
+        await last_of(Inspector(pool, actor="ada").cancel_jobs(ids=["j00003"]))
+    await last_of(
+        Inspector(Scheduler(pool, metadata={"release": "v7"}), actor="ada").cancel_jobs(ids=["j00004"])
+    )
+    found = await records(pool)
+    assert [each[1:3] for each in found] == [
+        (plain.actor, "inspector"), ("grace@host", "cli"), ("ada", "cli"), ("ada", "inspector"),
+    ]  # fmt: skip
+    assert found[3][3]["release"] == "v7"
+    subjects = await pool.fetch("SELECT subject FROM scheduler_audit ORDER BY id")
+    assert [row[0] for row in subjects] == [f"j0000{n}" for n in range(1, 5)]
+
+
+async def test_record_has_a_bounded_size(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 100, "pending", "x" * 1_000)
+    await last_of(inspector.cancel_jobs(where="status:pending"))
+    ((*_, details),) = await records(pool)
+    assert details["count"] == 100
+    assert 0 < sum(map(len, details["jobs"])) <= MAX_RECORDED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "either ids= or where="),
+        ({"ids": ["a"], "where": "status:failed"}, "either ids= or where="),
+        ({"where": "  "}, "to name all jobs, pass 'status:pending,running'"),
+        ({"where": "status:pending", "limit": 0}, "limit"),
+        ({"where": "status:pending", "rate": 0}, "rate"),
+        ({"where": "status:pending", "rate": float("nan")}, "rate"),
+        ({"ids": ["a"], "after": "b"}, "none of the ids"),
+        ({"ids": [""]}, "job_id must not be empty"),
+        ({"ids": ["\x00"]}, "NUL"),
+    ],
+)
+async def test_invalid_argument_is_rejected_before_anything_is_read(
+    inspector: Inspector, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspector.cancel_jobs(**arguments)
+
+
+async def test_invalid_search_or_cursor_is_rejected(inspector: Inspector) -> None:
+    with pytest.raises(TypeError, match="a list of ids"):
+        inspector.cancel_jobs(ids="abc")
+    with pytest.raises(SearchError, match="did you mean"):
+        await anext(inspector.cancel_jobs(where="stats:pending"))
+    with pytest.raises(ValueError, match="no position of this search"):
+        await anext(inspector.cancel_jobs(where="status:pending", after="nonsense"))
+    both: list[dict[str, Any]] = [{}, {"to": DUE, "by": HOUR}]
+    for times in both:
+        with pytest.raises(ValueError, match="either to= or by="):
+            inspector.move_jobs(ids=["a"], **times)
+    with pytest.raises(ValueError, match="36500 days"):
+        inspector.move_jobs(ids=["a"], by=timedelta(days=40_000))
+    with pytest.raises(ValueError, match="no time zone"):
+        inspector.move_jobs(ids=["a"], to=DUE.replace(tzinfo=None))
+
+
+HOSTILE_IDS = [
+    "'; DROP TABLE scheduled_jobs; --",
+    "\u202e$1 %s",
+    "\x1b[31m",
+    "{schema}",
+    "🦉" * 200,
+    "a,b",
+    '"',
+    "\\",
+]
+
+
+async def test_hostile_ids_are_data(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await pool.executemany(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ($1, $1, $2)",
+        [(each, DUE) for each in HOSTILE_IDS],
+    )
+    step = await last_of(inspector.cancel_jobs(ids=[*HOSTILE_IDS, "%"]))
+    assert (step.done, step.skipped) == (len(HOSTILE_IDS), 1)
+    assert sorted((await records(pool))[0][3]["jobs"]) == sorted(HOSTILE_IDS)
