@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, doctor, jobs, migrate, schedules, workers
+from . import about, doctor, exporter, jobs, migrate, schedules, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -54,6 +54,7 @@ schedules.add_to(app)
 workers.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)
+exporter.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -90,6 +90,7 @@ class Inspector(WorkerActions, JobActions):
             raise TypeError(  # a DSN has a password
                 f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}"
             )
+        self._schema = schema
         self._reads = self._store
         if read_pool is not None:
             self._reads = Store(Connections(read_pool), schema=schema, clock=self._store.statements.clock)

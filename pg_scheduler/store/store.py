@@ -12,6 +12,7 @@ from pg_scheduler.migrate import REMEDY, migrate, verify
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.bulk import BulkRepository
 from pg_scheduler.store.claims import ClaimRepository
+from pg_scheduler.store.cluster import ClusterRepository
 from pg_scheduler.store.connections.codecs import check_codecs
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
@@ -77,6 +78,7 @@ class Store:
         self.progress: Final = ProgressRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
+        self.cluster: Final = ClusterRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.locks: Final = LockRepository(self.statements)

@@ -98,7 +98,7 @@ def metrics_app(scheduler: Scheduler) -> App:
 
 
 @contextmanager
-def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: int = 9187) -> Iterator[int]:
+def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: int = 9464) -> Iterator[int]:
     """Serve the metrics over HTTP, from threads, within a ``with`` block. It has no authentication.
 
     Args:

@@ -381,6 +381,11 @@ STORE_CALLS: dict[str, Call] = {
     "tables": lambda it, _: it.doctor.tables(),
     "indexes": lambda it, _: it.doctor.indexes(),
     "settings": lambda it, _: it.doctor.settings(["autovacuum"]),
+    "quarantined": lambda it, conn: it.cluster.quarantined(1, on=conn),
+    "totals": lambda it, _: it.cluster.totals(1),
+    "schedules": lambda it, _: it.cluster.schedules(1),
+    "tables, of the cluster": lambda it, _: it.cluster.tables(),
+    "server": lambda it, _: it.cluster.server(),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

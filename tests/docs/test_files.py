@@ -38,6 +38,7 @@ TESTED = {
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md worker.sql",
     "docs/operations/database.md enqueuer.sql",
+    "docs/operations/database.md exporter.sql",
 }
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import (
     ConflictResolution,
@@ -23,12 +24,15 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.events import JobCompleted, ListenerConnected
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
+from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.docs.test_files import FILES
+from tests.support.prometheus import Exposition
 from tests.support.worker import Recorder
 
-OWNER, WORKER, ENQUEUER = "jobs_owner", "jobs_worker", "jobs_enqueuer"
+OWNER, WORKER, ENQUEUER, EXPORTER = ROLES = ("jobs_owner", "jobs_worker", "jobs_enqueuer", "jobs_exporter")
 DENIED = asyncpg.InsufficientPrivilegeError
 PASSWORD = "open sesame"
 
@@ -41,7 +45,7 @@ async def work(*args: object) -> None: ...
 
 
 class Roles:
-    """The three roles, under unique names, because roles belong to the whole server."""
+    """The roles, under unique names, because roles belong to the whole server."""
 
     def __init__(self, dsn: str, stack: AsyncExitStack) -> None:
         self._dsn = dsn
@@ -56,7 +60,7 @@ class Roles:
         code = FILES[f"docs/operations/database.md {file}"].code
         database = await connection.fetchval("SELECT current_database()")
         code = code.replace("DATABASE app", f"DATABASE {database}")
-        for role in (OWNER, WORKER, ENQUEUER):
+        for role in ROLES:
             code = code.replace(role, self.name(role))
         await connection.execute(code)
 
@@ -76,17 +80,18 @@ async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
     async with AsyncExitStack() as stack:
         roles = Roles(empty_dsn, stack)
         try:
-            for role in (OWNER, WORKER, ENQUEUER):
+            for role in ROLES:
                 await superuser.execute(f"CREATE ROLE {roles.name(role)} LOGIN PASSWORD '{PASSWORD}'")
             await roles.grant(superuser, "owner.sql")
             owner = await roles.connect(OWNER)
             await Scheduler(owner, schema="jobs").initialize_db()
             await roles.grant(owner, "worker.sql")
             await roles.grant(owner, "enqueuer.sql")
+            await roles.grant(owner, "exporter.sql")
             yield roles
         finally:
             await stack.aclose()
-            for role in (OWNER, WORKER, ENQUEUER):
+            for role in ROLES:
                 await superuser.execute(f"DROP OWNED BY {roles.name(role)} CASCADE")
                 await superuser.execute(f"DROP ROLE {roles.name(role)}")
             await superuser.close()
@@ -267,6 +272,18 @@ async def test_enqueuer_role_can_insert_the_columns_of_the_sqlalchemy_recipe(rol
         f"{INSERT} {columns} VALUES ('own', 'app.work', now(), '{{}}') ON CONFLICT (job_id) DO NOTHING"
     )
     assert [await pool.execute(statement) for _ in range(2)] == ["INSERT 0 1", "INSERT 0 0"]
+
+
+async def test_exporter_role_can_read_the_metrics_and_change_nothing(roles: Roles) -> None:
+    pool = await roles.connect(EXPORTER)
+    registry = CollectorRegistry()
+    registry.register(ClusterCollector(Inspector(pool, schema="jobs")))
+    scraped = Exposition((await asyncio.to_thread(generate_latest, registry)).decode())
+    assert scraped.get("pg_scheduler_cluster_collect_errors_total", schema="jobs") == 0
+    assert scraped.by("pg_scheduler_cluster_table_bytes", "table")["scheduled_jobs"] > 0
+    for statement in (f"{INSERT} {VALUES.format('own')}", "DELETE FROM jobs.scheduler_totals"):
+        with pytest.raises(DENIED):
+            await pool.execute(statement)
 
 
 CALLS: list[Callable[[Scheduler], object]] = [

@@ -34,6 +34,7 @@ TYPES = {
     "inspect_backlog": "bigint, timestamptz, bigint",
     "inspect_blocked": "bigint, bigint",
     "inspect_errors": "bigint, timestamptz, text, timestamptz",
+    "inspect_quarantined": "bigint",
 }
 VALUES = {
     "search_ids": "'{job-1,job-77,nothing}'",
@@ -45,6 +46,7 @@ VALUES = {
     "inspect_backlog": f"{ROWS}, {INSTANT}, 100",
     "inspect_blocked": f"{ROWS}, 100",
     "inspect_errors": f"{ROWS}, {INSTANT}, '', NULL",
+    "inspect_quarantined": f"{ROWS}",
 }
 EXPECTED = {
     "search_ids": {"scheduled_jobs_pkey"},
@@ -56,6 +58,7 @@ EXPECTED = {
     "inspect_backlog": {"scheduled_jobs_claim"},
     "inspect_blocked": {"scheduled_jobs_blocked"},
     "inspect_errors": {"scheduled_jobs_unsuccessful"},
+    "inspect_quarantined": {"scheduled_jobs_unsuccessful"},
 }
 READ_AT_MOST = {**dict.fromkeys(TYPES, ROWS + 2), "search_ids": 2}
 FILL = f"""

@@ -304,6 +304,7 @@ async def use_path(store: Store) -> object:
         assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await store.searches.sizes(on=connection)).now == NOW
         assert await store.inspections.errors((NOW, ""), None, 9, on=connection) == []
+        assert await store.cluster.quarantined(9, on=connection) == 0
     assert (await store.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
     assert await store.inspections.blocked(9, 9) == []
     assert await store.inspections.estimate_due() >= 0
@@ -320,6 +321,10 @@ async def use_path(store: Store) -> object:
     assert (await store.doctor.tables())[0].options["fillfactor"] == "45"
     assert "job_id" in (await store.doctor.indexes())[0].columns
     assert (await store.doctor.settings(["track_counts"]))["track_counts"].value == "on"
+    assert await store.cluster.totals(9) == []
+    assert await store.cluster.schedules(9) == []
+    assert len(await store.cluster.tables()) == 10
+    assert (await store.cluster.server()).oldest_transaction_s >= 0
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})

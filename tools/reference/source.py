@@ -37,6 +37,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.inspect",
     "pg_scheduler.migrate",
     "pg_scheduler.sync",
+    "pg_scheduler.telemetry.cluster",
     "pg_scheduler.telemetry.health",
     "pg_scheduler.telemetry.logging",
     "pg_scheduler.telemetry.probes",

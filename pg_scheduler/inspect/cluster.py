@@ -1,0 +1,115 @@
+"""Read what metrics of all workers need, with a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.inspect.collect import count_claiming
+from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, MAX_BLOCKED_ROWS, MAX_GROUPS
+from pg_scheduler.inspect.model import Totals
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
+from pg_scheduler.store.cluster import ScheduleRow, TableRow
+from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.store.searches import TABLE
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import JobFigures
+
+__all__ = ["ClusterFigures", "read_cluster"]
+
+MAX_UNSUCCESSFUL_ROWS: Final = 20_000
+"""Unsuccessful jobs among which the quarantined ones are counted."""
+
+MAX_NAMES: Final = 500
+"""Job names whose totals are read."""
+
+MAX_SCHEDULES: Final = 500
+"""Schedules that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFigures:
+    """The state of all workers and tables at one instant.
+
+    Attributes:
+        backlog: Due jobs by name, that of the oldest due job first.
+        is_capped: Whether counting them stopped after 50,000 unfinished jobs.
+        blocked: Blocked jobs by what they wait for: ``after``, or ``limit:`` and the name of the limit.
+        quarantined: Quarantined jobs among the newest 20,000 unsuccessful ones; None if their index is
+            missing.
+        totals: About how many jobs there are.
+        workers: The workers that run jobs.
+        paused: The names of paused tasks.
+        schedules: The first 500 schedules by id.
+        jobs: The totals of the statistics of the first 500 job names.
+        tables: The tables.
+        now: The time of the database.
+        clock_skew_s: The clock of the database minus that of this host, in seconds.
+        oldest_transaction_s: The age of the oldest transaction, in seconds.
+    """
+
+    backlog: Sequence[BacklogRow]
+    is_capped: bool
+    blocked: Mapping[str, int]
+    quarantined: int | None
+    totals: Totals
+    workers: Sequence[InspectedWorker]
+    paused: Sequence[str]
+    schedules: Sequence[ScheduleRow]
+    jobs: Sequence[tuple[str, JobFigures]]
+    tables: Sequence[TableRow]
+    now: datetime
+    clock_skew_s: float
+    oldest_transaction_s: float
+
+    @property
+    def claimed(self) -> set[str]:
+        """The names that live workers claim."""
+        return {name for worker in self.workers if worker.is_alive for name in worker.names or ()}
+
+    def unknown(self) -> Iterator[tuple[str, int]]:
+        """Yield the names of due jobs, each with their number if no live worker claims it, else with 0.
+
+        Yield nothing while no worker claims jobs, or one does not report its names.
+        """
+        if not any(each.is_alive and not each.is_draining for each in self.workers):
+            return
+        for row in self.backlog:
+            claiming = count_claiming(self.workers, row.name)
+            if claiming is not None:
+                yield row.name, 0 if claiming else row.due
+
+
+async def read_cluster(store: Store) -> ClusterFigures:
+    """Read the state of the cluster, one statement after the other."""
+    inspections, cluster = store.inspections, store.cluster
+    sent_at = datetime.now(UTC)
+    server = await cluster.server()
+    middle = sent_at + (datetime.now(UTC) - sent_at) / 2
+    async with store.searches.transaction() as connection:
+        estimates = (await store.searches.sizes(on=connection)).estimates
+        quarantined = None
+        if UNSUCCESSFUL in estimates:
+            quarantined = await cluster.quarantined(MAX_UNSUCCESSFUL_ROWS, on=connection)
+    backlog = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
+    blocked: dict[str, int] = {}
+    for row in await inspections.blocked(MAX_BLOCKED_ROWS, MAX_GROUPS):
+        group = ":".join(row.blocked_on.split(":", 2)[:2])  # the key of a limit can be personal data
+        blocked[group] = blocked.get(group, 0) + row.jobs
+    return ClusterFigures(
+        backlog=backlog,
+        is_capped=bool(backlog) and backlog[0].examined >= MAX_BACKLOG_ROWS,
+        blocked=blocked,
+        quarantined=quarantined,
+        totals=Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL))),
+        workers=[each for each in await inspections.workers() if each.claims_jobs],
+        paused=[each.name for each in await store.pauses.paused() if not each.is_over],
+        schedules=await cluster.schedules(MAX_SCHEDULES),
+        jobs=await cluster.totals(MAX_NAMES),
+        tables=await cluster.tables(),
+        now=server.now,
+        clock_skew_s=(server.now - middle).total_seconds(),
+        oldest_transaction_s=server.oldest_transaction_s,
+    )

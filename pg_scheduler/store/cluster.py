@@ -1,0 +1,113 @@
+"""Read what concerns all workers of a database: totals, schedules, tables, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.statements import Statements
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+
+__all__ = ["ClusterRepository", "ScheduleRow", "ServerRow", "TableRow"]
+
+TABLES: Final = (
+    *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
+    *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
+)
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule and its fire times.
+
+    Attributes:
+        is_enabled: Whether it is neither paused nor finished.
+        overdue_s: Seconds since its next fire time; 0 before it, and while it is not enabled.
+    """
+
+    schedule_id: str
+    is_enabled: bool
+    next_fire_at: datetime | None
+    last_fire_at: datetime | None
+    overdue_s: float
+
+
+class TableRow(NamedTuple):
+    """A table, its size with indexes, and what PostgreSQL counts of it."""
+
+    name: str
+    bytes: int
+    dead_rows: int
+    updates: int
+    hot_updates: int
+
+
+class ServerRow(NamedTuple):
+    """The time of the database, and the age of its oldest transaction in seconds, 0 for none."""
+
+    now: datetime
+    oldest_transaction_s: float
+
+
+class ClusterRepository:
+    """The statements that describe the whole database for metrics.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def quarantined(self, rows: int, *, on: Connection) -> int:
+        """Count the quarantined jobs among the newest unsuccessful ones."""
+        found: int = (await self._statements.fetch("inspect_quarantined", rows, on=on))[0]["jobs"]
+        return found
+
+    async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
+        """Return the totals of the statistics, for at most so many names."""
+        rows = await self._statements.fetch("inspect_totals", names)
+        return [
+            (row["job_name"], _figures(row["counts"], row["sums"], row["run_hist"], row["late_hist"]))
+            for row in rows
+        ]
+
+    async def schedules(self, limit: int) -> list[ScheduleRow]:
+        """Return schedules by id, at most so many."""
+        rows = await self._statements.fetch("inspect_schedules", self._statements.now, limit)
+        return [ScheduleRow(*row) for row in rows]
+
+    async def tables(self) -> list[TableRow]:
+        """Return the tables."""
+        schema = await self._statements.schema()
+        return [
+            TableRow(*row) for row in await self._statements.fetch("inspect_tables", schema, list(TABLES))
+        ]
+
+    async def server(self) -> ServerRow:
+        """Return the time and the oldest transaction."""
+        return ServerRow(*(await self._statements.fetch("inspect_server"))[0])
+
+
+def _figures(
+    counts: Sequence[int | None],
+    sums: Sequence[float | None],
+    durations: Sequence[int | None],
+    lateness: Sequence[int | None],
+) -> JobFigures:
+    """Return the figures of a row, which may have been written by hand."""
+    scheduled, started, *ended = _filled(counts, 2 + len(OUTCOMES))
+    seconds = [value or 0.0 for value in (*sums, 0.0, 0.0)][:2]
+    buckets = len(BOUNDS) + 1
+    return JobFigures(
+        scheduled,
+        started,
+        tuple(ended),
+        Histogram(_filled(durations, buckets), seconds[0]),
+        Histogram(_filled(lateness, buckets), seconds[1]),
+    )
+
+
+def _filled(values: Sequence[int | None], length: int) -> tuple[int, ...]:
+    return tuple(value or 0 for value in (*values, *([0] * length))[:length])

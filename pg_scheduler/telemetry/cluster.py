@@ -1,0 +1,259 @@
+"""Export the metrics of all workers of a database to Prometheus, from bounded queries.
+
+One target is enough for any number of processes. The extra ``[metrics]`` installs what this needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from operator import add
+from typing import Final, TypeVar
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from pg_scheduler.events.log import logger
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
+from pg_scheduler.store.cluster import TableRow
+from pg_scheduler.store.dependencies import AFTER
+from pg_scheduler.store.searches import TABLE
+from pg_scheduler.telemetry.families import Families
+from pg_scheduler.telemetry.figures import JobFigures
+from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
+
+__all__ = ["ClusterCollector"]
+
+PREFIX: Final = "pg_scheduler_cluster_"
+
+MAX_AGE_S: Final = 10.0
+"""Seconds for which the families of a collection answer further scrapes."""
+
+COLLECT_TIMEOUT_S: Final = 8.0
+"""Seconds after which a collection counts as failed; Prometheus waits 10 s by default."""
+
+MIN_UPDATES: Final = 1000
+"""Updates of rows over which their HOT ratio is computed."""
+
+Value = TypeVar("Value")
+
+
+class ClusterCollector(Collector):
+    """The metrics of all workers, for a registry of prometheus_client.
+
+    A scrape runs a bounded number of queries, at most every 10 s; further scrapes get the same answer. If the
+    queries fail, or take longer than 8 s, the scrape has ``collect_errors_total`` and
+    ``collect_duration_seconds`` only.
+
+    Create it in the event loop of the pool. ``collect()`` may be called by any other thread.
+
+    Args:
+        inspector: Reads the database.
+
+    Example::
+
+        from pg_scheduler.inspect import Inspector
+        from pg_scheduler.telemetry.cluster import ClusterCollector
+        from pg_scheduler.telemetry.prometheus import serve_metrics
+
+        with serve_metrics(ClusterCollector(Inspector(scheduler)), port=0) as port:
+            print(f"http://127.0.0.1:{port}/metrics")
+    """
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._store = inspector._reads  # noqa: SLF001 - a front end of the Inspector
+        self._schema = inspector._schema  # noqa: SLF001
+        self._loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()
+        self._names = _NameLimit(MAX_NAMES)
+        self._hot_ratio = _HotRatio()
+        self._errors = 0
+        self._collected_at = float("-inf")
+        self._families: Sequence[Metric] = ()
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, so that registering the collector runs no query."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families, at most 10 s old.
+
+        Raises:
+            RuntimeError: The event loop of the pool calls it, and would wait for itself.
+            TimeoutError: The event loop is blocked.
+        """
+        if _running_loop() is self._loop:
+            raise RuntimeError(
+                "collect() was called in the event loop of the pool, which must run the queries; "
+                "call it in a thread: await asyncio.to_thread(generate_latest, registry)"
+            )
+        refresh = asyncio.run_coroutine_threadsafe(self._refresh(), self._loop)
+        return refresh.result(3 * COLLECT_TIMEOUT_S)
+
+    async def _refresh(self) -> Sequence[Metric]:
+        async with self._lock:
+            began = time.monotonic()
+            if began - self._collected_at >= MAX_AGE_S:
+                families = await self._collect()
+                duration_s = time.monotonic() - began
+                text = "Duration of the queries of this collection."
+                families.gauge("collect_duration_seconds", text, duration_s)
+                families.counter("collect_errors", "Collections that failed.", self._errors)
+                self._families, self._collected_at = families.all, time.monotonic()
+            return self._families
+
+    async def _collect(self) -> Families:
+        families = Families(PREFIX, self._schema)
+        try:
+            async with asyncio.timeout(COLLECT_TIMEOUT_S):
+                figures = await read_cluster(self._store)
+        except Exception:  # of any kind: the scrape reports it, and the next one collects again
+            self._errors += 1
+            logger.warning("metrics of the cluster could not be collected", exc_info=True)
+            return families
+        self._add_jobs(families, figures)
+        _add_workers(families, figures)
+        _add_schedules(families, figures)
+        self._add_database(families, figures)
+        return families
+
+    def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
+        totals = self._merge(figures.jobs, JobFigures.plus)
+        claimed = sorted(figures.claimed)
+        numbers = [(row.name, row.due) for row in figures.backlog]
+        due = self._merge([*numbers, *((name, 0) for name in claimed)], add)
+        families.gauge("jobs_due", "Due jobs that wait for a slot.", _by_name(due), "job_name")
+        text = "Whether counting due jobs stopped after 50,000 unfinished jobs."
+        families.gauge("jobs_due_capped", text, figures.is_capped)
+        ages = [
+            (
+                row.name,
+                max((figures.now - row.oldest_due_at).total_seconds(), 0.0) if row.oldest_due_at else 0.0,
+            )
+            for row in figures.backlog
+        ]
+        oldest = self._merge([*ages, *((name, 0.0) for name in claimed)], max)
+        families.gauge("oldest_due_seconds", "Age of the oldest due job.", _by_name(oldest), "job_name")
+        unknown = self._merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
+        text = "Due jobs of names that no live worker claims."
+        families.gauge("jobs_unknown_name", text, _by_name(unknown), "job_name")
+        if figures.quarantined is not None:
+            text = "Quarantined jobs among the newest 20,000 unsuccessful ones."
+            families.gauge("jobs_quarantined", text, figures.quarantined)
+        blocked = {(on,): float(number) for on, number in {AFTER: 0, **figures.blocked}.items()}
+        families.gauge("jobs_blocked", "Jobs that wait for a limit or for other jobs.", blocked, "on")
+        about = figures.totals
+        if about.jobs is not None and about.unfinished is not None:
+            unfinished = about.unfinished + (about.blocked or 0)
+            text = "About how many jobs are pending or running."
+            families.gauge("jobs_unfinished_estimate", text, unfinished)
+            finished = max(about.jobs - unfinished, 0)
+            families.gauge("jobs_finished_estimate", "About how many jobs have ended.", finished)
+        paused = dict.fromkeys([*totals, *due], 0) | self._merge(((name, 1) for name in figures.paused), max)
+        families.gauge("task_paused", "Whether the task is paused.", _by_name(paused), "job_name")
+        families.jobs(totals)
+
+    def _add_database(self, families: Families, figures: ClusterFigures) -> None:
+        sizes = {(table.name,): float(table.bytes) for table in figures.tables}
+        families.gauge("table_bytes", "Size of a table with its indexes.", sizes, "table")
+        dead = {(table.name,): float(table.dead_rows) for table in figures.tables}
+        families.gauge("dead_rows", "About how many dead rows a table has.", dead, "table")
+        ratio = self._hot_ratio.of(next((each for each in figures.tables if each.name == TABLE), None))
+        if ratio is not None:
+            text = "Share of HOT updates among recent updates of jobs; a claim is one, a completion is not."
+            families.gauge("hot_update_ratio", text, ratio)
+        text = "Age of the oldest transaction that prevents the removal of dead rows."
+        families.gauge("oldest_transaction_seconds", text, figures.oldest_transaction_s)
+        text = "Clock of the database minus the clock of this host."
+        families.gauge("clock_skew_seconds", text, figures.clock_skew_s)
+
+    def _merge(
+        self, values: Iterable[tuple[str, Value]], plus: Callable[[Value, Value], Value]
+    ) -> dict[str, Value]:
+        return self._names.merge(values, plus)
+
+
+def _add_workers(families: Families, figures: ClusterFigures) -> None:
+    states = dict.fromkeys((("alive",), ("draining",), ("dead",)), 0)
+    for worker in figures.workers:
+        state = ("draining" if worker.is_draining else "alive") if worker.is_alive else "dead"
+        states[state,] += 1
+    text = "Workers that run jobs; dead until their jobs are reclaimed."
+    families.gauge("workers", text, states, "state")
+    alive = [worker for worker in figures.workers if worker.is_alive]
+    families.gauge("slots", "Slots of live workers.", sum(each.slots for each in alive))
+    text = "Slots of live workers that were taken at their last heartbeats."
+    families.gauge("slots_busy", text, sum(each.running_jobs for each in alive))
+
+
+def _add_schedules(families: Families, figures: ClusterFigures) -> None:
+    rows = figures.schedules
+    enabled = {(row.schedule_id,): float(row.is_enabled) for row in rows}
+    text = "Whether the schedule is neither paused nor finished."
+    families.gauge("schedule_enabled", text, enabled, "schedule")
+    following = {(row.schedule_id,): row.next_fire_at.timestamp() for row in rows if row.next_fire_at}
+    families.gauge("schedule_next_fire_timestamp_seconds", "Next fire time.", following, "schedule")
+    last = {(row.schedule_id,): row.last_fire_at.timestamp() for row in rows if row.last_fire_at}
+    families.gauge("schedule_last_fire_timestamp_seconds", "Last fire time.", last, "schedule")
+    overdue = {(row.schedule_id,): row.overdue_s for row in rows}
+    text = "Seconds since the next fire time of an enabled schedule; 0 before it."
+    families.gauge("schedule_overdue_seconds", text, overdue, "schedule")
+
+
+def _by_name(values: dict[str, int] | dict[str, float]) -> dict[tuple[str], float]:
+    return {(name,): float(value) for name, value in values.items()}
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class _NameLimit:
+    """Keep the first names that it is asked about, and replace all later ones by ``(other)``.
+
+    A name that is kept stays, so no counter decreases.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: set[str] = set()
+
+    def merge(
+        self, values: Iterable[tuple[str, Value]], plus: Callable[[Value, Value], Value]
+    ) -> dict[str, Value]:
+        """Return the values by name, combined where several have the same name."""
+        merged: dict[str, Value] = {}
+        for given, value in values:
+            name = self._kept_name(given)
+            merged[name] = plus(merged[name], value) if name in merged else value
+        return merged
+
+    def _kept_name(self, name: str) -> str:
+        if name not in self._kept:
+            if len(self._kept) >= self._most:
+                return OTHER
+            self._kept.add(name)
+        return name
+
+
+class _HotRatio:
+    """Compute the share of HOT updates over the last 1,000 updates or more, at first over all."""
+
+    def __init__(self) -> None:
+        self._before = (0, 0)
+        self._ratio: float | None = None
+
+    def of(self, table: TableRow | None) -> float | None:
+        """Return the ratio; None before the first updates."""
+        if table is not None:
+            updates, hot = table.updates - self._before[0], table.hot_updates - self._before[1]
+            if updates < 0:  # the statistics of the server were reset
+                updates, hot = table.updates, table.hot_updates
+            if updates >= MIN_UPDATES:
+                self._ratio, self._before = hot / updates, (table.updates, table.hot_updates)
+        return self._ratio

@@ -1,0 +1,269 @@
+"""The metrics of all workers: what they equal in the database, their bounds, and what errors lead to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.store.cluster import TableRow
+from pg_scheduler.telemetry import cluster
+from pg_scheduler.telemetry.cluster import ClusterCollector
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES
+from pg_scheduler.triggers import Every
+from tests.inspect.workers import add_worker
+from tests.support.prometheus import Exposition, promtool
+from tests.support.worker import PATIENCE
+
+C = "pg_scheduler_cluster_"
+DOCUMENTED = {
+    "jobs_due": "gauge",
+    "jobs_due_capped": "gauge",
+    "oldest_due_seconds": "gauge",
+    "jobs_unknown_name": "gauge",
+    "jobs_quarantined": "gauge",
+    "jobs_blocked": "gauge",
+    "jobs_unfinished_estimate": "gauge",
+    "jobs_finished_estimate": "gauge",
+    "workers": "gauge",
+    "slots": "gauge",
+    "slots_busy": "gauge",
+    "task_paused": "gauge",
+    "schedule_enabled": "gauge",
+    "schedule_next_fire_timestamp_seconds": "gauge",
+    "schedule_last_fire_timestamp_seconds": "gauge",
+    "schedule_overdue_seconds": "gauge",
+    "jobs_ended": "counter",
+    "job_duration_seconds": "histogram",
+    "job_lateness_seconds": "histogram",
+    "table_bytes": "gauge",
+    "dead_rows": "gauge",
+    "hot_update_ratio": "gauge",
+    "oldest_transaction_seconds": "gauge",
+    "clock_skew_seconds": "gauge",
+    "collect_duration_seconds": "gauge",
+    "collect_errors": "counter",
+}
+
+
+async def scrape(collector: ClusterCollector) -> Exposition:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return Exposition((await asyncio.to_thread(generate_latest, registry)).decode())
+
+
+async def scrape_anew(pool: asyncpg.Pool, **options: Any) -> Exposition:
+    return await scrape(ClusterCollector(Inspector(pool, **options)))
+
+
+async def add_jobs(pool: asyncpg.Pool, count: int, columns: str, values: str) -> None:
+    await pool.execute(
+        f"INSERT INTO scheduled_jobs (job_id, {columns}) SELECT gen_random_uuid(), {values}"
+        f" FROM generate_series(1, {count}) AS n"
+    )
+
+
+async def add_totals(pool: asyncpg.Pool, name: str, completed: int) -> None:
+    counts = [completed, completed, completed, *([0] * (len(OUTCOMES) - 1))]
+    buckets = [completed, *([0] * len(BOUNDS))]
+    await pool.execute(
+        "INSERT INTO scheduler_totals VALUES ($1, $2, $3, $4, $4, now())", name, counts, [1.5, 2.5], buckets
+    )
+
+
+async def test_exposition_has_every_documented_family_and_no_other(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "MIN_UPDATES", 1)
+    await add_jobs(pool, 3, "job_name, execution_time", "'cluster.due', now()")
+    await pool.execute("ANALYZE scheduled_jobs")
+    await pool.execute("UPDATE scheduled_jobs SET crash_count = crash_count")
+    async with asyncio.timeout(PATIENCE):
+        while (found := await scrape_anew(pool)).get(C + "hot_update_ratio") is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # the server counts with a delay
+    assert found.types == {C + name: kind for name, kind in DOCUMENTED.items()}
+    promtool("check", "metrics", text=found.text)
+    assert found[C + "collect_errors_total"] == 0
+    assert abs(found[C + "clock_skew_seconds"]) < 5
+    assert found.by(C + "table_bytes", "table")["scheduled_jobs"] > 0
+    assert found[C + "jobs_unfinished_estimate"] == 3
+    assert found[C + "jobs_finished_estimate"] == 0
+
+
+async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: asyncpg.Pool) -> None:
+    columns = "job_name, function, execution_time"
+    await add_jobs(pool, 4, columns, "'daily', 'report', now() - n * interval '1 hour'")
+    await add_jobs(pool, 3, columns, "'mail', NULL, now() - n * interval '1 minute'")
+    await add_jobs(pool, 2, columns, "'mail', NULL, now() + interval '1 day'")
+    columns = "job_name, execution_time, blocked_on"
+    await add_jobs(pool, 3, columns, "'mail', now(), 'limit:stripe:customer-' || n")
+    await add_jobs(pool, 2, columns, "'mail', now(), 'after'")
+    columns = "job_name, execution_time, status, finished_at, error_message"
+    await add_jobs(pool, 2, columns, "'mail', now(), 'failed', now(), 'quarantined: 3 workers died'")
+    await add_jobs(pool, 3, columns, "'mail', now(), 'failed', now(), 'ValueError: quarantined: no'")
+    await add_worker(pool, names=["mail", "idle"], running_jobs=1, max_concurrent_jobs=2)
+    await Scheduler(pool).tasks.pause("mail")
+    found = await scrape_anew(pool)
+    assert found.by(C + "jobs_due", "job_name") == {"report": 4, "mail": 3, "idle": 0}
+    ages = found.by(C + "oldest_due_seconds", "job_name")
+    assert 4 * 3600 <= ages["report"] < 5 * 3600
+    assert 180 <= ages["mail"] < 3600
+    assert ages["idle"] == 0
+    assert found.by(C + "jobs_unknown_name", "job_name") == {"report": 4, "mail": 0, "idle": 0}
+    assert found.by(C + "jobs_blocked", "on") == {"after": 2, "limit:stripe": 3}
+    assert found[C + "jobs_quarantined"] == 2
+    assert found[C + "jobs_due_capped"] == 0
+    assert found.by(C + "task_paused", "job_name") == {"report": 0, "mail": 1, "idle": 0}
+    assert [found[C + "slots"], found[C + "slots_busy"]] == [2, 1]
+
+
+async def test_counting_due_jobs_states_that_it_stopped(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.cluster.MAX_BACKLOG_ROWS", 5)
+    await add_jobs(pool, 7, "job_name, execution_time", "'cluster.due', now()")
+    found = await scrape_anew(pool)
+    assert found[C + "jobs_due_capped"] == 1
+    assert found.by(C + "jobs_due", "job_name") == {"cluster.due": 5}
+
+
+async def test_workers_that_run_jobs_are_counted_by_state(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, "w1")
+    await add_worker(pool, "w2", wanted="drain")
+    await add_worker(pool, "w3")
+    await add_worker(pool, "w4", role="scheduler")
+    await pool.execute("UPDATE scheduler_workers SET lease_until = now() WHERE worker_id = 'w3'")
+    found = await scrape_anew(pool)
+    assert found.by(C + "workers", "state") == {"alive": 1, "draining": 1, "dead": 1}
+
+
+async def test_no_name_is_unknown_while_no_worker_reports_names(pool: asyncpg.Pool) -> None:
+    await add_jobs(pool, 1, "job_name, execution_time", "'cluster.due', now()")
+    assert (await scrape_anew(pool)).by(C + "jobs_unknown_name", "job_name") == {}
+    await add_worker(pool, names=None)
+    assert (await scrape_anew(pool)).by(C + "jobs_unknown_name", "job_name") == {}
+
+
+async def test_schedules_have_their_fire_times(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    for name in ("late", "paused", "strange"):
+        await scheduler.schedules.add("cluster.task", Every(minutes=5), schedule_id=name)
+    await pool.execute(
+        "UPDATE scheduler_schedules SET next_fire_at = now() - interval '2 minutes',"
+        " last_fire_at = '2030-01-01+00', paused_at = CASE WHEN schedule_id = 'paused' THEN now() END"
+    )
+    await pool.execute(
+        "UPDATE scheduler_schedules SET next_fire_at = '-infinity', last_fire_at = NULL"
+        " WHERE schedule_id = 'strange'"
+    )
+    found = await scrape_anew(pool)
+    assert found.by(C + "schedule_enabled", "schedule") == {"late": 1, "paused": 0, "strange": 1}
+    overdue = found.by(C + "schedule_overdue_seconds", "schedule")
+    assert 120 <= overdue["late"] < 1000
+    assert overdue["paused"] == 0
+    assert overdue["strange"] > 1e9
+    last = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+    assert found.by(C + "schedule_last_fire_timestamp_seconds", "schedule") == {"late": last, "paused": last}
+
+
+async def test_totals_are_exported_and_hostile_ones_are_completed(pool: asyncpg.Pool) -> None:
+    await add_totals(pool, "cluster.a", 7)
+    await pool.execute("INSERT INTO scheduler_totals VALUES ('short', '{1}', '{}', '{NULL}', '{2}', now())")
+    found = await scrape_anew(pool)
+    assert found.get(C + "jobs_ended_total", job_name="cluster.a", outcome="completed") == 7
+    assert found.get(C + "job_duration_seconds_sum", job_name="cluster.a") == 1.5
+    assert found.get(C + "job_lateness_seconds_bucket", job_name="cluster.a", le="0.001") == 7
+    assert found.get(C + "jobs_ended_total", job_name="short", outcome="failed") == 0
+    assert found.get(C + "job_lateness_seconds_count", job_name="short") == 2
+
+
+async def test_names_beyond_the_limit_are_other_and_no_counter_decreases(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "MAX_NAMES", 2)
+    monkeypatch.setattr(cluster, "MAX_AGE_S", 0)
+    for name in ("m", "n", "o"):
+        await add_totals(pool, name, 1)
+    collector = ClusterCollector(Inspector(pool))
+    counts = {"m": 1, "n": 1, "(other)": 1}
+    assert (await scrape(collector)).by(C + "job_duration_seconds_count", "job_name") == counts
+    await add_totals(pool, "a", 5)
+    found = (await scrape(collector)).by(C + "job_duration_seconds_count", "job_name")
+    assert found == {**counts, "(other)": 6}
+
+
+async def test_scrapes_within_ten_seconds_get_the_same_answer(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = ClusterCollector(Inspector(pool))
+    first = await scrape(collector)
+    await add_jobs(pool, 1, "job_name, execution_time", "'cluster.due', now()")
+    assert (await scrape(collector)).text == first.text
+    monkeypatch.setattr(cluster, "MAX_AGE_S", 0)
+    assert (await scrape(collector)).by(C + "jobs_due", "job_name") == {"cluster.due": 1}
+
+
+async def test_failed_collection_is_counted_and_exports_nothing_stale(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "MAX_AGE_S", 0)
+    collector = ClusterCollector(Inspector(pool))
+    await scrape(collector)
+    await pool.execute("ALTER TABLE scheduler_totals RENAME TO gone")
+    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+        failed = await scrape(collector)
+    assert set(failed.types) == {C + "collect_duration_seconds", C + "collect_errors"}
+    assert failed[C + "collect_errors_total"] == 1
+    assert "metrics of the cluster could not be collected" in caplog.text
+    await pool.execute("ALTER TABLE gone RENAME TO scheduler_totals")
+    assert (await scrape(collector))[C + "collect_errors_total"] == 1
+
+
+async def test_missing_index_of_unsuccessful_jobs_leaves_out_the_quarantined_ones(pool: asyncpg.Pool) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    found = await scrape_anew(pool)
+    assert C + "jobs_quarantined" not in found.types
+    assert found[C + "collect_errors_total"] == 0
+
+
+async def test_oldest_transaction_is_found(pool: asyncpg.Pool) -> None:
+    assert (await scrape_anew(pool))[C + "oldest_transaction_seconds"] == 0
+    async with pool.acquire() as connection, connection.transaction(isolation="repeatable_read"):
+        await connection.execute("SELECT 1 FROM scheduled_jobs")
+        found = await scrape_anew(pool)
+    assert 0 < found[C + "oldest_transaction_seconds"] < 1000
+
+
+async def test_collector_of_a_schema_labels_every_sample(pool: asyncpg.Pool) -> None:
+    found = await scrape_anew(pool, schema="public")
+    assert found.get(C + "collect_errors_total", schema="public") == 0
+    assert found.get(C + "jobs_blocked", schema="public", on="after") == 0
+
+
+async def test_collect_in_the_event_loop_of_the_pool_is_refused(pool: asyncpg.Pool) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    collector = ClusterCollector(Inspector(pool))
+    registry.register(collector)  # runs no query
+    with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
+        generate_latest(registry)
+
+
+def test_hot_ratio_is_that_of_recent_updates() -> None:
+    ratio = cluster._HotRatio()
+
+    def after(updates: int, hot: int) -> float | None:
+        return ratio.of(TableRow("scheduled_jobs", 0, 0, updates, hot))
+
+    assert ratio.of(None) is None
+    assert after(999, 0) is None
+    assert after(2000, 1000) == 0.5
+    assert after(2999, 1000) == 0.5, "too few updates"
+    assert after(4000, 1000) == 0
+    assert after(1000, 900) == 0.9, "the server's statistics were reset"
