@@ -21,6 +21,7 @@ from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdic
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
+from pg_scheduler.store.connections.reading import ReadSettings
 
 __all__ = [
     "Backlog",
@@ -35,6 +36,7 @@ __all__ = [
     "JobChange",
     "NameBacklog",
     "Progress",
+    "ReadSettings",
     "Reason",
     "ReasonCode",
     "Search",

@@ -24,11 +24,14 @@ from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskState, Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.reasons import Explanation
+from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.tables import TableReads
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job, Worker
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.connections.reading import ReadingConnections, ReadSettings
 from pg_scheduler.store.searches import TABLE
 from pg_scheduler.store.store import Store
 
@@ -50,7 +53,7 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector(WorkerActions, JobActions):
+class Inspector(WorkerActions, JobActions, TableReads):
     """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
     It works without a started Scheduler, in the event loop of the pool.
@@ -60,6 +63,7 @@ class Inspector(WorkerActions, JobActions):
         schema: The schema of the tables; None for that of the Scheduler, or the one that the search path
             leads to.
         read_pool: A pool for the reads, which may lead to a standby; None for that of ``source``.
+        read_settings: Read in read-only transactions within these bounds; None to read like a Scheduler.
         actor: Who acts, for the records of actions; None for ``user@host``.
 
     Raises:
@@ -78,6 +82,7 @@ class Inspector(WorkerActions, JobActions):
         *,
         schema: str | None = None,
         read_pool: asyncpg.Pool | None = None,
+        read_settings: ReadSettings | None = None,
         actor: str | None = None,
     ) -> None:
         self._scheduler = source if isinstance(source, Scheduler) else None
@@ -92,8 +97,12 @@ class Inspector(WorkerActions, JobActions):
             )
         self._schema = schema
         self._reads = self._store
-        if read_pool is not None:
-            self._reads = Store(Connections(read_pool), schema=schema, clock=self._store.statements.clock)
+        if read_pool is not None or read_settings is not None:
+            pool = self._store.connections.pool if read_pool is None else read_pool
+            connections = (
+                Connections(pool) if read_settings is None else ReadingConnections(pool, read_settings)
+            )
+            self._reads = Store(connections, schema=schema, clock=self._store.statements.clock)
         self.actor = _default_actor() if actor is None else check_text("actor", actor)
         self._is_actor_named = actor is not None
 
@@ -150,6 +159,7 @@ class Inspector(WorkerActions, JobActions):
         after: str | None = None,
         tz: tzinfo | None = None,
         exhaustive: bool = False,
+        names: Iterable[str] | None = None,
     ) -> SearchPage:
         """Return a page of the jobs that match a search.
 
@@ -163,6 +173,7 @@ class Inspector(WorkerActions, JobActions):
             tz: The time zone of days, and of times without one; None rejects such times.
             exhaustive: Whether to examine jobs until the page is full or the search complete, however long
                 that takes.
+            names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -175,10 +186,11 @@ class Inspector(WorkerActions, JobActions):
             while page.next is not None:
                 page = await inspector.search_jobs(where, limit=20, after=page.next)
         """
-        page = await self._search(where, limit, after, tz)
+        wanted = Wanted(where, tz, () if names is None else (names_term(names),))
+        page = await self._search(wanted, limit, after)
         items = list(page.items)
         while exhaustive and page.next is not None and len(items) < limit:
-            page = await self._search(where, limit - len(items), page.next, tz)
+            page = await self._search(wanted, limit - len(items), page.next)
             items += page.items
         return replace(page, items=tuple(items))
 
@@ -305,9 +317,9 @@ class Inspector(WorkerActions, JobActions):
         """
         return await examine(self._store, only, thresholds)
 
-    async def _search(self, where: str, limit: int, after: str | None, tz: tzinfo | None) -> SearchPage:
+    async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, Wanted(where, tz), limit=limit, after=after)).page
+        return (await find_page(self._reads, wanted, limit=limit, after=after)).page
 
 
 def _default_actor() -> str:

@@ -31,6 +31,7 @@ __all__ = [
 PUBLIC_MODULES = (
     "pg_scheduler",
     "pg_scheduler.clock",
+    "pg_scheduler.dashboard",
     "pg_scheduler.embedded",
     "pg_scheduler.errors",
     "pg_scheduler.events",

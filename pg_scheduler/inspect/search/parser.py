@@ -13,7 +13,7 @@ nothing but `SearchError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -41,7 +41,7 @@ from pg_scheduler.inspect.search.words import Word, split_words
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.naming import most_similar
 
-__all__ = ["FIELDS", "parse_search"]
+__all__ = ["FIELDS", "names_term", "parse_search"]
 
 MAX_TERMS: Final = 50
 """Terms of a search; each costs time for every row that is examined."""
@@ -111,6 +111,12 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
     if len(words) > MAX_TERMS:
         raise SearchError(f"the search has more than {MAX_TERMS} terms; remove some", words[MAX_TERMS].start)
     return Search(tuple(_term(word, _Context(now, tz)) for word in words), now)
+
+
+def names_term(names: Iterable[str]) -> TextTerm:
+    """Return the term of jobs that have one of these names, in which ``*`` stands for any text."""
+    likes = ["%".join(part.translate(_WILDCARDS) for part in name.split("*")) for name in names]
+    return TextTerm(TextField.NAME, tuple(Pattern(like, None) for like in likes))
 
 
 def _term(word: Word, context: _Context) -> Term:

@@ -92,6 +92,11 @@ class Connections:
         self._lock_holders = asyncio.Semaphore(max(size - in_use, 1))
 
     @property
+    def pool(self) -> asyncpg.Pool:
+        """The user's pool."""
+        return self._pool
+
+    @property
     def can_spare_one(self) -> bool:
         """Whether one connection can be held for long without starving the statements."""
         return self._direct_dsn is not None or self._pool.get_max_size() > MIN_FREE_CONNECTIONS

@@ -1,0 +1,239 @@
+"""Decide who may read what: the value that ``authorize=`` returns, and ready-made functions for it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+__all__ = [
+    "Access",
+    "Authorize",
+    "Role",
+    "allow_anyone",
+    "basic_auth",
+    "bearer",
+    "check_authorize",
+    "decide",
+    "trusted_header",
+]
+
+Role: TypeAlias = Literal["viewer", "operator", "admin"]
+"""The role of a user. The dashboard is read-only, so all of them read the same."""
+
+MAX_ACTOR_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request may read.
+
+    Args:
+        actor: Who sends the request, shown in the page.
+        role: ``"viewer"``, ``"operator"`` or ``"admin"``. The dashboard has no actions, so all of them only
+            read.
+        names: The names of the jobs, schedules and tasks that are visible, in which ``*`` stands for any
+            text; None for all. Pages that do not belong to a name, such as the audit, need None.
+        sees_arguments: Whether arguments, results, progress notes and metadata are visible, and can be
+            searched.
+
+    Raises:
+        TypeError: ``names`` is a str, or one of the values has another type.
+        ValueError: ``role`` is unknown, or ``actor`` is empty.
+
+    Example:
+        >>> from pg_scheduler.dashboard import Access
+        >>> Access("ada@example.org", names=("billing.*",)).sees_name("billing.invoice")
+        True
+    """
+
+    actor: str
+    role: Role = "viewer"
+    names: Iterable[str] | None = None
+    sees_arguments: bool = True
+    _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.actor, str):
+            raise TypeError(f"actor must be a str, not {type(self.actor).__name__}")
+        if not self.actor:
+            raise ValueError("actor must not be empty; pass the name or address of the user")
+        if self.role not in get_args(Role):
+            raise ValueError(f"role must be one of {', '.join(get_args(Role))}, not {self.role!r}")
+        if not isinstance(self.sees_arguments, bool):
+            raise TypeError(f"sees_arguments must be True or False, not {self.sees_arguments!r}")
+        if self.names is None:
+            return
+        if isinstance(self.names, str):
+            raise TypeError(f"names must be a tuple of patterns, not a str; write ({self.names!r},)")
+        names = tuple(self.names)
+        for name in names:
+            _check_name(name)
+        object.__setattr__(self, "names", names)
+        texts = (".*".join(map(re.escape, name.split("*"))) for name in names)
+        object.__setattr__(self, "_pattern", re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL))
+
+    @property
+    def visible_names(self) -> tuple[str, ...] | None:
+        """The patterns of ``names``; None for all names."""
+        return None if self.names is None else tuple(self.names)
+
+    def sees_name(self, name: str) -> bool:
+        """Return whether jobs, schedules and tasks of this name are visible."""
+        if self._pattern is None:
+            return True
+        return bool(self.names) and self._pattern.fullmatch(name) is not None
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or "\0" in name:
+        raise TypeError(f"each of names must be a str without a NUL character, not {name!r}")
+
+
+Decision: TypeAlias = Access | Response | None
+Authorize: TypeAlias = Callable[[Request], Decision | Awaitable[Decision]]
+"""A function that decides about a request: an Access, a Response such as a redirect to the login, or None,
+which answers 403."""
+
+
+def check_authorize(authorize: object) -> Authorize:
+    """Return the function.
+
+    Raises:
+        TypeError: It is not callable, or takes no request.
+    """
+    if not callable(authorize):
+        raise TypeError(
+            f"authorize must be a function of the request, not a {type(authorize).__name__}; pass "
+            "basic_auth(user, password), bearer(token), trusted_header(name), or allow_anyone for development"
+        )
+    factories: tuple[object, ...] = (basic_auth, bearer, trusted_header)
+    if authorize in factories:
+        name = getattr(authorize, "__name__", "")
+        raise TypeError(f"authorize must be the result of a call: write authorize={name}(...)")
+    return authorize
+
+
+async def decide(authorize: Authorize, request: Request) -> Access | Response | None:
+    """Return the decision about a request.
+
+    Raises:
+        TypeError: It is no decision.
+    """
+    found: Any = authorize(request)
+    if inspect.isawaitable(found):
+        found = await found
+    if isinstance(found, Access | Response):
+        return found
+    if not found:  # `user and Access(...)`
+        return None
+    raise TypeError(f"authorize must return an Access, a Response or None, not {type(found).__name__}")
+
+
+def allow_anyone(_request: Request) -> Access:
+    """Let everybody read everything: pass it as ``authorize=`` for development only.
+
+    The dashboard logs a warning when it is created.
+    """
+    return Access("anyone")
+
+
+def basic_auth(user: str, password: str, *, access: Access | None = None) -> Authorize:
+    """Return an ``authorize=`` that asks for a user and a password.
+
+    Use it behind HTTPS: the browser sends both with every request.
+
+    Args:
+        user: The name.
+        password: The password.
+        access: What the user may read; None for everything.
+
+    Raises:
+        ValueError: One of them is empty, or the name contains a colon.
+    """
+    _check_secret("password", password)
+    if not user or ":" in user:
+        raise ValueError(f"user must not be empty or contain a colon, not {user!r}")
+    expected = f"{user}:{password}".encode()
+    granted = Access(user[:MAX_ACTOR_LENGTH]) if access is None else access
+
+    def authorize(request: Request) -> Access | Response:
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        try:
+            given = base64.b64decode(value.strip(), validate=True) if scheme.lower() == "basic" else b""
+        except (binascii.Error, ValueError):
+            given = b""
+        if compare_digest(given, expected):
+            return granted
+        return _challenge('Basic realm="pg_scheduler", charset="UTF-8"')
+
+    return authorize
+
+
+def bearer(token: str, *, access: Access | None = None) -> Authorize:
+    """Return an ``authorize=`` that demands the header ``Authorization: Bearer <token>``.
+
+    A browser does not send it by itself; a proxy or a program does.
+
+    Args:
+        token: The token.
+        access: What its bearer may read; None for everything.
+
+    Raises:
+        ValueError: The token is empty.
+    """
+    _check_secret("token", token)
+    granted = Access("bearer") if access is None else access
+
+    def authorize(request: Request) -> Access | Response:
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        given = value.strip() if scheme.lower() == "bearer" else ""
+        if compare_digest(given.encode(), token.encode()):
+            return granted
+        return _challenge('Bearer realm="pg_scheduler"')
+
+    return authorize
+
+
+def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
+    """Return an ``authorize=`` that takes the user from a header which a proxy sets.
+
+    Everybody who reaches the application without the proxy can set the header too: let it listen to the
+    proxy only, and let the proxy remove the header from requests.
+
+    Args:
+        name: The name of the header, such as ``"X-Auth-User"``.
+        role: The role of every user.
+
+    Raises:
+        ValueError: The name is empty.
+    """
+    if not name:
+        raise ValueError('name must be that of a header, such as "X-Auth-User"')
+
+    def authorize(request: Request) -> Access | None:
+        users = request.headers.getlist(name)
+        if len(users) != 1 or not users[0].strip():  # two: the proxy added one, so a client has sent one
+            return None
+        return Access(users[0].strip()[:MAX_ACTOR_LENGTH], role)
+
+    return authorize
+
+
+def _check_secret(name: str, secret: object) -> None:
+    if not isinstance(secret, str) or not secret:
+        raise ValueError(f"{name} must be a str that is not empty")
+
+
+def _challenge(scheme: str) -> Response:
+    return PlainTextResponse(
+        "authentication is required\n", status_code=401, headers={"www-authenticate": scheme}
+    )

@@ -1,0 +1,238 @@
+"""The ASGI application: decide about each request, build its page, answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+import asyncpg
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pg_scheduler.dashboard.access import (
+    Access,
+    Authorize,
+    allow_anyone,
+    check_authorize,
+    decide,
+)
+from pg_scheduler.dashboard.context import (
+    NotFoundError,
+    PageRequest,
+    RejectedError,
+    Settings,
+    base_of,
+    path_of,
+)
+from pg_scheduler.dashboard.headers import secured
+from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.redaction import IsHidden, Redaction
+from pg_scheduler.dashboard.rendering import render, static_files, wants_json
+from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
+from pg_scheduler.events.log import logger
+from pg_scheduler.inspect import Inspector, ReadSettings
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.scheduler import Scheduler
+
+__all__ = ["Source", "dashboard"]
+
+Source: TypeAlias = Scheduler | Callable[[], Scheduler | None]
+
+READ_SETTINGS: Final = ReadSettings(
+    connections=2, statement_timeout_s=2.0, application_name="pg_scheduler dashboard"
+)
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+MIN_REFRESH_S: Final = 0.5
+MAX_STATIC_AGE_S: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """Why there is no page."""
+
+    status: int
+    text: str
+
+
+def dashboard(
+    source: Source,
+    *,
+    authorize: Authorize,
+    title: str = "Jobs",
+    environment: str | None = None,
+    redact: Iterable[str] | IsHidden = (),
+    format_arguments: Callable[[Job], str] | None = None,
+    links: Callable[[Job], Mapping[str, str]] | None = None,
+    read_pool: asyncpg.Pool | None = None,
+    refresh: float = 2.0,
+    trust_forwarded: bool = False,
+) -> ASGIApp:
+    """Return the dashboard as an ASGI application that can be mounted under any path.
+
+    It reads only: it accepts no method but GET and HEAD, and its transactions are read-only. It needs no
+    lifespan, cookie or session. At most 2 connections are in use at once, and the server cancels its
+    statements after 2 seconds.
+
+    Args:
+        source: A Scheduler, started or not, or a function that returns one, so that it can be made after
+            the application.
+        authorize: Decides about each request: a function, plain or async, that receives the Starlette
+            ``Request`` and returns an `Access`, None for status 403, or a ``Response`` such as a redirect to
+            the login. `basic_auth()`, `bearer()` and `trusted_header()` return one; `allow_anyone` is one.
+        title: The heading of every page.
+        environment: The name of the environment, such as ``"production"``; None for none.
+        redact: Keys, in any case, whose values are hidden in arguments, results and metadata; or a function
+            of a key that returns whether its value is hidden. The key of a positional argument is its
+            number as a text. Searches for hidden values are rejected.
+        format_arguments: Returns the arguments of a job as a text, instead of JSON. Its job has no hidden
+            values.
+        links: Returns addresses for a job by their labels, such as that of its trace. Addresses that start
+            neither with ``https://``, ``http://`` nor a single ``/`` are omitted. Its job has no hidden
+            values.
+        read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler.
+        refresh: Seconds between two queries for pages that are updated, 0.5 or more.
+        trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
+            behind a proxy that sets or removes this header.
+
+    Raises:
+        TypeError: ``source``, ``authorize`` or ``redact`` has the wrong type.
+        ValueError: ``refresh`` is out of range.
+
+    Example::
+
+        from starlette.applications import Starlette
+        from pg_scheduler.dashboard import basic_auth, dashboard
+
+        app = Starlette()
+        app.mount("/jobs", dashboard(scheduler, authorize=basic_auth("admin", "a long password")))
+    """
+    if not isinstance(source, Scheduler) and not callable(source):
+        raise TypeError(
+            f"source must be a Scheduler or a function that returns one, not {type(source).__name__}"
+        )
+    settings = Settings(
+        authorize=check_authorize(authorize),
+        title=title,
+        environment=environment,
+        redaction=Redaction.of(redact),
+        format_arguments=format_arguments,
+        links=links,
+        refresh_s=_check_refresh(refresh),
+        trust_forwarded=trust_forwarded,
+    )
+    if authorize is allow_anyone:
+        logger.warning(
+            "the dashboard %r lets anyone read all jobs with their arguments; pass another authorize= "
+            "outside of development",
+            title,
+        )
+    return _Dashboard(source, settings, read_pool)
+
+
+def _check_refresh(refresh: object) -> float:
+    if isinstance(refresh, int | float) and math.isfinite(refresh) and refresh >= MIN_REFRESH_S:
+        return float(refresh)
+    raise ValueError(f"refresh must be a number of seconds from {MIN_REFRESH_S} on, not {refresh!r}")
+
+
+class _Dashboard:
+    """The application.
+
+    Args:
+        source: The Scheduler, or a function that returns it.
+        settings: The settings.
+        read_pool: The pool for the reads; None for that of the Scheduler.
+    """
+
+    def __init__(self, source: Source, settings: Settings, read_pool: asyncpg.Pool | None) -> None:
+        self._source = source
+        self._settings = settings
+        self._read_pool = read_pool
+        self._inspected: tuple[Scheduler, Inspector] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        else:
+            request = Request(scope, receive)
+            response, is_own = await self._respond(request)
+            has_body = request.method != "HEAD"
+            await response(scope, receive, secured(send, has_policy=is_own, has_body=has_body))
+
+    async def _respond(self, request: Request) -> tuple[Response, bool]:
+        """Return the answer, and whether it is one of the dashboard and not of ``authorize``."""
+        try:
+            if request.method not in SAFE_METHODS:
+                text = "the dashboard is read-only: it accepts GET and HEAD\n"
+                return PlainTextResponse(text, 405, {"allow": "GET, HEAD"}), True
+            access = await decide(self._settings.authorize, request)
+            if access is None:
+                return PlainTextResponse("you may not read this dashboard\n", 403), True
+            if isinstance(access, Response):
+                return access, False
+            return await self._answer(request, access), True
+        except Exception:  # a bug, or an error of the host's functions: the page does not show it
+            logger.exception("the dashboard could not answer %s", request.url.path)
+            text = "the dashboard could not answer; its log has the reason\n"
+            return PlainTextResponse(text, 500), True
+
+    async def _answer(self, request: Request, access: Access) -> Response:
+        path = path_of(request)
+        if path.startswith("/static/"):
+            return _static(path)
+        try:
+            inspector = self._inspector()
+        except RejectedError as error:
+            return PlainTextResponse(f"{error}\n", error.status)
+        page_request = PageRequest(
+            self._settings,
+            access,
+            inspector,
+            dict(request.query_params),
+            base_of(request, trust_forwarded=self._settings.trust_forwarded),
+            datetime.now(UTC),
+        )
+        is_json = wants_json(request)
+        try:
+            page = PAGES.get(path)
+            if page is None:
+                raise NotFoundError("there is no such page")
+            found = await page.build(page_request)
+            status = getattr(found, "http_status", 200)
+            return render(found, page.template, page_request, path, is_json=is_json, status=status)
+        except RejectedError as error:
+            failure = ErrorPage(error.status, str(error))
+        except DatabaseUnavailableError:
+            failure = ErrorPage(503, "the database did not answer in time; reload the page")
+        except SchedulerError as error:
+            failure = ErrorPage(503, str(error))
+        return render(failure, "error", page_request, path, is_json=is_json, status=failure.status)
+
+    def _inspector(self) -> Inspector:
+        scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
+        if scheduler is None:
+            raise RejectedError("the Scheduler is not ready yet; reload the page", 503)
+        if not isinstance(scheduler, Scheduler):
+            raise TypeError(f"source must return a Scheduler, not {type(scheduler).__name__}")
+        if self._inspected is None or self._inspected[0] is not scheduler:
+            inspector = Inspector(
+                scheduler, read_pool=self._read_pool, read_settings=READ_SETTINGS, actor="dashboard"
+            )
+            self._inspected = scheduler, inspector
+        return self._inspected[1]
+
+
+def _static(path: str) -> Response:
+    file = static_files().get(path.removeprefix("/static/"))
+    if file is None:
+        return PlainTextResponse("there is no such file\n", 404)
+    headers: dict[str, Any] = {"cache-control": f"private, max-age={MAX_STATIC_AGE_S}"}
+    return Response(file.content, media_type=file.media_type, headers=headers)

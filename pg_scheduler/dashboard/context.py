@@ -1,0 +1,125 @@
+"""What a page is built from: the settings of the dashboard, and one request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, TypeAlias
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+
+from pg_scheduler.dashboard.access import Access, Authorize
+from pg_scheduler.dashboard.redaction import Redaction
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.model import Job
+
+__all__ = ["NotFoundError", "PageRequest", "RejectedError", "Settings", "base_of", "path_of", "quoted"]
+
+JobTexts: TypeAlias = Callable[[Job], str]
+JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
+
+_PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
+
+
+class RejectedError(Exception):
+    """A request that cannot be answered; the message is shown.
+
+    Args:
+        text: What is wrong, and the remedy.
+        status: The status of the answer.
+    """
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class NotFoundError(RejectedError):
+    """Nothing visible has this address. What exists and is not visible answers the same."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, 404)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of ``dashboard()``, checked."""
+
+    authorize: Authorize
+    title: str
+    environment: str | None
+    redaction: Redaction
+    format_arguments: JobTexts | None
+    links: JobLinks | None
+    refresh_s: float
+    trust_forwarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """A request that may be answered.
+
+    Attributes:
+        settings: The settings of the dashboard.
+        access: What the request may read.
+        inspector: Reads it.
+        parameters: The parameters of the address.
+        base: The path under which browsers reach the dashboard, without a slash at the end.
+        now: The time of this process.
+    """
+
+    settings: Settings
+    access: Access
+    inspector: Inspector
+    parameters: Mapping[str, str]
+    base: str
+    now: datetime
+
+    def url(self, path: str, **parameters: object) -> str:
+        """Return the address of a page."""
+        given = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
+        query = urlencode(given, quote_via=quote)
+        return f"{self.base}{path}{'?' if query else ''}{query}"
+
+    def search_url(self, **terms: str) -> str:
+        """Return the address of a search for jobs with these values."""
+        return self.url("/jobs", q=" ".join(f"{field}:{quoted(value)}" for field, value in terms.items()))
+
+    def required(self, name: str) -> str:
+        """Return a parameter.
+
+        Raises:
+            RejectedError: It is missing.
+        """
+        value = self.parameters.get(name, "")
+        if not value:
+            raise RejectedError(f"the parameter {name!r} is missing in the address")
+        return value
+
+
+def quoted(value: str) -> str:
+    """Return a value as a term of a search contains it."""
+    if re.fullmatch(r"[A-Za-z0-9._/-]+", value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def base_of(request: Request, *, trust_forwarded: bool) -> str:
+    """Return the path under which browsers reach the dashboard, without a slash at the end."""
+    base = str(request.scope.get("root_path", "")).rstrip("/")
+    prefix = request.headers.get("x-forwarded-prefix", "") if trust_forwarded else ""
+    if _PREFIX.fullmatch(prefix):
+        base = prefix.rstrip("/") + base
+    return quote(base, safe="/~")
+
+
+def path_of(request: Request) -> str:
+    """Return the path of the request within the dashboard. ``path`` contains the ``root_path`` or not."""
+    path, root = str(request.scope["path"]), str(request.scope.get("root_path", "")).rstrip("/")
+    if root and (path == root or path.startswith(f"{root}/")):
+        path = path[len(root) :]
+    return path.rstrip("/") or "/"

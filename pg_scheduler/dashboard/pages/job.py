@@ -1,0 +1,223 @@
+"""The page of one job: a sentence, why it is where it is, its attempts, and what it was called with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
+from pg_scheduler.dashboard.texts import json_text, utc
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.inspect import Explanation, Reason, ReasonCode
+from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.model import Job, JobStatus
+
+__all__ = ["Event", "JobPage", "build"]
+
+MAX_LINKS: Final = 20
+
+OTHERS: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.AFTER: "waits for other jobs",
+    ReasonCode.LOOP_BLOCKED: "the event loop of its worker, or of every worker that claims it, is blocked",
+    ReasonCode.LOCK_HELD: "another attempt holds its advisory lock",
+    ReasonCode.NAME_UNKNOWN: "no live worker claims its name",
+    ReasonCode.ROW_LOCKED: "a transaction has locked its row",
+}
+"""Reasons whose texts mention other jobs, names or sessions, without those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A point in the life of a job."""
+
+    at: datetime | None
+    title: str
+    worker: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    is_ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """A job. What the request may not see is None or empty."""
+
+    job_id: str
+    name: str
+    status: str
+    sentence: str
+    verdict: str
+    eta: datetime | None
+    reasons: Sequence[Reason]
+    timeline: Sequence[Event]
+    priority: str
+    attempt: int
+    crash_count: int
+    max_attempts: int
+    timeout_s: float | None
+    misfire_grace_s: int | None
+    worker: str | None
+    blocked_on: str | None
+    unique_key: str | None
+    schedule: str | None
+    fire_time: datetime | None
+    error: str | None
+    sees_arguments: bool
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    arguments: str | None
+    """The arguments as a text."""
+    metadata: Mapping[str, Any] | None
+    tags: Sequence[str]
+    progress: float | None
+    progress_note: str | None
+    result: str | None
+    """What the function returned, as JSON; None if nothing was kept, or if the job has not completed."""
+    links: Mapping[str, str]
+
+
+async def build(request: PageRequest) -> JobPage:
+    """Read a job, its explanation and its result."""
+    job_id = request.required("id")
+    missing = NotFoundError(f"there is no job {job_id[:200]!r}, or you may not see it")
+    try:
+        job = await request.inspector.get_job(job_id)
+    except ValueError as error:  # no id that a row can have
+        raise missing from error
+    if job is None or not request.access.sees_name(job.job_name):
+        raise missing
+    try:
+        explanation = await request.inspector.explain_job(job_id)
+    except JobNotFoundError as error:  # deleted since
+        raise missing from error
+    return _page(job, _visible(explanation, request), await _result(job, request), request)
+
+
+def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
+    """Return the explanation without names and ids that may belong to jobs which the request may not see."""
+    if request.access.visible_names is None:
+        return explanation
+    reasons = [
+        replace(each, text=OTHERS[each.code], remedy=None) if each.code in OTHERS else each
+        for each in explanation.reasons
+    ]
+    return replace(explanation, reasons=tuple(reasons))
+
+
+async def _result(job: Job, request: PageRequest) -> str | None:
+    if job.status is not JobStatus.COMPLETED or not request.access.sees_arguments:
+        return None
+    try:
+        found = await request.inspector.get_result(job.job_id)
+    except JobNotFoundError:  # deleted since
+        return None
+    if found is None or found.no_value_reason is not None:
+        return None
+    return json_text(request.settings.redaction.value(found.value))
+
+
+def _page(job: Job, explanation: Explanation, result: str | None, request: PageRequest) -> JobPage:
+    sees, settings = request.access.sees_arguments, request.settings
+    if sees:
+        hide = settings.redaction.values
+        shown = replace(job, args=tuple(hide(job.args)), kwargs=hide(job.kwargs), metadata=hide(job.metadata))
+    else:
+        shown = replace(job, args=(), kwargs={}, metadata={}, progress=None)
+    return JobPage(
+        job_id=job.job_id,
+        name=job.job_name,
+        status=job.status.value,
+        sentence=_sentence(job, explanation),
+        verdict=explanation.verdict.value,
+        eta=explanation.eta,
+        reasons=explanation.reasons,
+        timeline=list(_timeline(job)),
+        priority=job.priority.value,
+        attempt=job.attempt,
+        crash_count=job.crash_count,
+        max_attempts=job.max_retries + 1,
+        timeout_s=None if job.timeout is None else job.timeout.total_seconds(),
+        misfire_grace_s=job.misfire_grace_time,
+        worker=job.worker_id,
+        blocked_on=job.blocked_on,
+        unique_key=job.unique_key,
+        schedule=job.schedule_id,
+        fire_time=job.fire_time,
+        error=job.error_message,
+        sees_arguments=sees,
+        args=list(shown.args) if sees else None,
+        kwargs=shown.kwargs if sees else None,
+        arguments=_arguments(shown, request) if sees else None,
+        metadata=shown.metadata if sees else None,
+        tags=tags_of(job, request),
+        progress=share_done(job),
+        progress_note=shown.progress.note if shown.progress else None,
+        result=result,
+        links=_links(shown, request),
+    )
+
+
+def _arguments(job: Job, request: PageRequest) -> str:
+    if request.settings.format_arguments is not None:
+        return str(request.settings.format_arguments(job))
+    return json_text({"args": job.args, "kwargs": job.kwargs})
+
+
+def _links(job: Job, request: PageRequest) -> dict[str, str]:
+    """Return the links of the host that lead to a page, and not to a script."""
+    if request.settings.links is None:
+        return {}
+    found = list(request.settings.links(job).items())[:MAX_LINKS]
+    return {str(label): str(url) for label, url in found if _is_page(str(url))}
+
+
+def _is_page(url: str) -> bool:
+    is_local = url.startswith("/") and url[1:2] not in {"/", "\\"}
+    return is_local or url.lower().startswith(("https://", "http://"))
+
+
+def _sentence(job: Job, explanation: Explanation) -> str:
+    """Return what the job does, in one sentence."""
+    if job.status is JobStatus.COMPLETED:
+        took = ""
+        if job.started_at is not None and job.finished_at is not None:
+            took = f" after {length(job.finished_at - job.started_at)}"
+        return f"It completed{took}, on attempt {job.attempt}."
+    said = f"It {job.status.value}" if job.status is JobStatus.FAILED else f"It is {job.status.value}"
+    first = f": {explanation.reasons[0].text}" if explanation.reasons else ""
+    eta = f". It is expected at {utc(explanation.eta)}" if explanation.eta and job.started_at is None else ""
+    return f"{said}{first}{eta}."
+
+
+def _timeline(job: Job) -> Iterator[Event]:
+    yield Event(job.created_at, "created")
+    is_waiting = job.status is JobStatus.PENDING
+    if not is_waiting:
+        yield Event(job.execution_time, "due")
+    for each in job.errors:
+        error = ": ".join(filter(None, (each.error_type, each.message))) or None
+        ran = ""
+        if each.started_at is not None and each.ended_at is not None:
+            ran = f" after {length(each.ended_at - each.started_at)}"
+        yield Event(
+            each.ended_at,
+            f"attempt {each.attempt}: {each.outcome}{ran}",
+            each.worker_id,
+            error,
+            each.traceback,
+        )
+    if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
+        yield Event(job.started_at, f"attempt {job.attempt} started", job.worker_id)
+    if job.finished_at is not None:
+        yield Event(job.finished_at, job.status.value)
+        return
+    if is_waiting:
+        yield Event(job.execution_time, f"attempt {job.attempt + 1} due", is_ahead=True)
+        if job.expires_at is not None:
+            yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
+    left = job.max_retries - job.retry_count
+    if left > 0:
+        yield Event(None, f"{left} retries are left", is_ahead=True)

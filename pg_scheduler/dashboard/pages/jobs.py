@@ -1,0 +1,135 @@
+"""The page of jobs: a search, one page of its result, and how far the search got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.texts import short
+from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.jobs.model import Job
+
+__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "tags_of"]
+
+PAGE_LENGTH: Final = 50
+
+MAX_ERROR_LENGTH: Final = 300
+"""Characters of an error in a list."""
+
+MAX_TAGS: Final = 20
+
+CHIPS: Final = ("", "status:due", "status:running", "status:failed", "status:expired", "status:blocked")
+"""Searches that the page offers; the first one finds all jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in a list."""
+
+    job_id: str
+    name: str
+    status: str
+    due: datetime
+    priority: str
+    attempt: int
+    max_attempts: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    tags: Sequence[str]
+    progress: float | None
+    """The share of its work that is done, from 0 to 1; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPage:
+    """A page of a search."""
+
+    q: str
+    """The search."""
+    error: str | None
+    """Why the search is invalid; None if it is not."""
+    items: Sequence[JobRow] = ()
+    summary: str = ""
+    """What was searched and found."""
+    is_complete: bool = False
+    next: str | None = None
+    """The position of the following page; None if the search is complete."""
+
+    @property
+    def http_status(self) -> int:
+        """The status of the answer."""
+        return 200 if self.error is None else 400
+
+    @property
+    def chips(self) -> Sequence[str]:
+        """Searches to choose from."""
+        return CHIPS
+
+    @property
+    def fields(self) -> Sequence[str]:
+        """The terms of a search, as examples."""
+        return [f"{field}:{value}" for field, value in FIELDS.items()]
+
+
+async def build(request: PageRequest) -> JobsPage:
+    """Search jobs."""
+    q = request.parameters.get("q", "").strip()
+    try:
+        search = parse_search(q, now=request.now, tz=UTC)
+        request.settings.redaction.check_search(search, request.access)
+        page = await request.inspector.search_jobs(
+            q,
+            limit=PAGE_LENGTH,
+            after=request.parameters.get("after") or None,
+            tz=UTC,
+            names=request.access.visible_names,
+        )
+    except ValueError as error:  # a SearchError, or an address with a position of another search
+        return JobsPage(q, str(error))
+    return JobsPage(
+        q,
+        None,
+        [_row(job, request) for job in page.items],
+        page.summary,
+        page.is_complete,
+        page.next,
+    )
+
+
+def tags_of(job: Job, request: PageRequest) -> list[str]:
+    """Return the tags of a job that the request may see."""
+    tags = job.metadata.get("tags")
+    if not isinstance(tags, list) or not request.access.sees_arguments:
+        return []
+    if request.settings.redaction.is_hidden("tags"):
+        return []
+    return [tag for tag in tags if isinstance(tag, str)][:MAX_TAGS]
+
+
+def share_done(job: Job) -> float | None:
+    """Return the share of a job's work that is done."""
+    if job.progress is None or not job.progress.total or job.progress.total <= 0:
+        return None
+    return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
+
+
+def _row(job: Job, request: PageRequest) -> JobRow:
+    return JobRow(
+        job_id=job.job_id,
+        name=job.job_name,
+        status=job.status.value,
+        due=job.execution_time,
+        priority=job.priority.value,
+        attempt=job.attempt,
+        max_attempts=job.max_retries + 1,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),
+        tags=[short(tag) for tag in tags_of(job, request)],
+        progress=share_done(job),
+    )

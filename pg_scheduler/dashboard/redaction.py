@@ -1,0 +1,103 @@
+"""Remove from jobs what a request may not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.texts import MAX_DEPTH
+from pg_scheduler.inspect import Search, SearchError
+from pg_scheduler.inspect.search.terms import JsonTerm, TextField, TextTerm
+
+__all__ = ["HIDDEN", "IsHidden", "Redaction"]
+
+HIDDEN: Final = "[hidden]"
+"""Replaces a value."""
+
+IsHidden: TypeAlias = Callable[[str], bool]
+"""A function that returns whether the value of a key is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """Hides values by their keys, in arguments, results and metadata.
+
+    Attributes:
+        is_hidden: Returns whether the value of a key is hidden. The key of a positional argument is its
+    number, as text.
+        is_empty: Whether it hides nothing.
+    """
+
+    is_hidden: IsHidden
+    is_empty: bool = False
+
+    @classmethod
+    def of(cls, redact: Iterable[str] | IsHidden) -> Redaction:
+        """Return the redaction of keys, which ignores case, or of a function.
+
+        Raises:
+            TypeError: It is a str, or a key is none.
+        """
+        if isinstance(redact, str):
+            raise TypeError(f"redact must be several keys or a function, not a str; write ({redact!r},)")
+        if callable(redact):
+            return cls(redact)
+        keys = list(redact)
+        if not all(isinstance(key, str) for key in keys):
+            raise TypeError(f"each key of redact must be a str, not {keys!r}")
+        hidden = frozenset(key.casefold() for key in keys)
+        return cls(lambda key: key.casefold() in hidden, is_empty=not hidden)
+
+    def values(self, values: Mapping[str, Any] | Iterable[Any]) -> Any:
+        """Return arguments or metadata without the hidden values, as dictionaries and lists."""
+        if isinstance(values, Mapping):
+            return self._shown(values, 0)
+        return [
+            HIDDEN if self.is_hidden(str(place)) else self._shown(each, 1)
+            for place, each in enumerate(values)
+        ]
+
+    def value(self, value: Any) -> Any:
+        """Return a result without the hidden values."""
+        return self._shown(value, 0)
+
+    def _shown(self, value: Any, depth: int) -> Any:
+        if depth >= MAX_DEPTH:
+            return "…"
+        if isinstance(value, Mapping):
+            return {
+                key: HIDDEN if self.is_hidden(str(key)) else self._shown(each, depth + 1)
+                for key, each in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._shown(each, depth + 1) for each in value]
+        return value
+
+    def check_search(self, search: Search, access: Access) -> None:
+        """Reject a search whose result would show what the request may not see.
+
+        Raises:
+            SearchError: It has a term about arguments or metadata that are hidden.
+        """
+        for term in search.terms:
+            if isinstance(term, JsonTerm):
+                self._check_json(term, access)
+            elif (
+                isinstance(term, TextTerm)
+                and term.field is TextField.TAG
+                and (not access.sees_arguments or self.is_hidden("tags"))
+            ):
+                raise SearchError("you may not search tags; remove tag:", 0)
+
+    def _check_json(self, term: JsonTerm, access: Access) -> None:
+        if not access.sees_arguments:
+            raise SearchError("you may not search arguments and metadata; remove arg. and metadata.", 0)
+        if self.is_empty:
+            return
+        if any(self.is_hidden(key) for key in term.path[1:]):
+            raise SearchError("this value is hidden, so it cannot be searched; remove the term", 0)
+        # The text of an object or a list contains what is hidden in it, so it is compared with no pattern.
+        if any(each.literal is None or each.is_part or each.literal[:1] in "{[" for each in term.patterns):
+            raise SearchError("some values are hidden, so write arg. and metadata. with whole values", 0)

@@ -1,0 +1,245 @@
+"""The pages of jobs and of one job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Job, RetryPolicy, Scheduler
+from pg_scheduler.dashboard import Access, dashboard
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.conftest import read_all
+from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE
+
+
+async def add(scheduler: Scheduler, name: str = "board.mail", **options: Any) -> str:
+    """Add a job by name; workers that know the name are not needed."""
+    due = options.pop("due", datetime.now(UTC) + timedelta(hours=1))
+    data = {"kwargs": options.pop("kwargs", {})}
+    return await scheduler.schedule_job(name, due, data, **options)
+
+
+async def test_jobs_page_shows_jobs_and_what_was_searched(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, job_id="mail:1")
+    await add(scheduler, "board.report", job_id="report/1")
+    answer = await request(app, "/jobs?q=name:board.*")
+    page = Page(answer.text)
+    assert answer.status == 200
+    assert "searched all of 2 jobs, 2 found" in page.text
+    assert {"/job?id=mail%3A1", "/job?id=report%2F1"} <= set(page.links())
+    data = (await request(app, "/jobs?q=name:board.mail", headers=JSON)).data
+    assert [(each["job_id"], each["name"], each["status"]) for each in data["items"]] == [
+        ("mail:1", "board.mail", "pending")
+    ]
+    assert data["summary"] == "searched all of 2 jobs, 1 found"
+
+
+async def test_jobs_page_continues_a_search(
+    scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.jobs.PAGE_LENGTH", 2)
+    for number in range(5):
+        await add(scheduler, job_id=f"mail:{number}")
+    url, found = "/jobs?q=status:pending", list[str]()
+    for _ in range(3):
+        page = Page((await request(app, url)).text)
+        found += [link for link in page.links() if "/job?" in link]
+        following = [attrs["href"] for attrs in page.all("a") if attrs.get("rel") == "next"]
+        url = following[0] or "" if following else ""
+    assert len(set(found)) == 5
+    assert url == ""
+    assert "of about" in (await request(app, "/jobs?q=status:pending")).text
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("q=statsu:failed", "did you mean"),
+        ("q=%22", "the quote is not closed"),
+        ("q=%00", "no text of the database"),
+        ("after=nonsense", "after"),
+        ("q=" + "x" * 5000, "shorten it"),
+    ],
+)
+async def test_invalid_search_is_explained_beside_the_search_box(query: str, text: str, app: App) -> None:
+    answer = await request(app, f"/jobs?{query}")
+    assert answer.status == 400
+    assert text in Page(answer.text).text
+    assert (await request(app, f"/jobs?{query}", headers=JSON)).data["error"]
+
+
+async def test_job_page_explains_a_waiting_job(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, job_id="mail:1", kwargs={"to": "ada"}, metadata={"tags": ["billing"]})
+    answer = await request(app, "/job?id=mail:1")
+    page = Page(answer.text)
+    assert "It is pending: due at" in page.text
+    assert "NOT_DUE" in page.text
+    assert "NO_WORKER" in page.text
+    assert '"to": "ada"' in page.text
+    assert "billing" in page.text
+    data = (await request(app, "/job?id=mail:1", headers=JSON)).data
+    assert (data["kwargs"], data["tags"], data["verdict"]) == ({"to": "ada"}, ["billing"], "waiting")
+
+
+async def test_job_page_shows_attempts_errors_and_result(pool: asyncpg.Pool) -> None:
+    attempts = 0
+
+    async def flaky(amount: int) -> dict[str, int]:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise ValueError("no answer from the bank")
+        return {"paid": amount}
+
+    scheduler = Scheduler(pool, retry_policy=RetryPolicy(base=timedelta(milliseconds=10)))
+    scheduler.register(flaky, name="board.flaky")
+    app = dashboard(lambda: scheduler, authorize=read_all)
+    await scheduler.start()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await scheduler.run_job(flaky, args=(7,), max_retries=2, job_id="pay:1")
+    finally:
+        await scheduler.shutdown()
+    data = (await request(app, "/job?id=pay:1", headers=JSON)).data
+    assert data["sentence"].startswith("It completed after ")
+    assert data["sentence"].endswith("on attempt 2.")
+    assert '"paid": 7' in data["result"]
+    titles = [event["title"] for event in data["timeline"]]
+    assert [title.partition(" after")[0] for title in titles] == [
+        "created",
+        "due",
+        "attempt 1: error",
+        "attempt 2 started",
+        "completed",
+    ]
+    assert "no answer from the bank" in data["timeline"][2]["error"]
+    assert "Traceback" in data["timeline"][2]["traceback"]
+    assert "no answer from the bank" in Page((await request(app, "/job?id=pay:1")).text).text
+
+
+@pytest.mark.parametrize("url", ["/job?id=nothing", "/job?id=%00", "/job?id=" + "x" * 3000, "/nothing"])
+async def test_missing_pages_answer_404(url: str, app: App) -> None:
+    answer = await request(app, url)
+    assert answer.status == 404
+    Page(answer.text)
+    assert (await request(app, url, headers=JSON)).data["status"] == 404
+
+
+async def test_job_page_without_an_id_answers_400(app: App) -> None:
+    assert (await request(app, "/job")).status == 400
+
+
+async def test_names_restrict_what_is_visible(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add(scheduler, "billing.invoice", job_id="open")
+    await add(scheduler, "payroll.secret", job_id="closed")
+    await add_worker(pool, names=["billing.invoices", "payroll.secret"])
+    restricted = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for headers in ({}, JSON):
+        for url in ("/jobs", "/jobs?q=id:closed", "/jobs?q=payroll*", "/jobs?q=name:*", "/job?id=open"):
+            answer = await request(restricted, url, headers=headers)
+            assert answer.status == 200
+            shown = answer.text.replace("payroll*", "")
+            assert "payroll" not in shown, url
+            assert "/job?id=closed" not in shown, url
+    hidden = await request(restricted, "/job?id=closed", headers=JSON)
+    missing = await request(restricted, "/job?id=absent", headers=JSON)
+    assert hidden.status == missing.status == 404
+    assert hidden.text.replace("closed", "absent") == missing.text
+    nothing = build(authorize=lambda _: Access("eve", names=()))
+    assert (await request(nothing, "/jobs", headers=JSON)).data["items"] == []
+
+
+SECRET = "hunter2-secret"
+
+
+async def test_redacted_values_are_in_no_answer(scheduler: Scheduler, build: Callable[..., App]) -> None:
+    await add(
+        scheduler,
+        kwargs={
+            "user": {"name": "ada", "Password": SECRET},
+            "list": [{"token": SECRET}],
+            "plain": "shown",
+        },
+        job_id="login",
+        metadata={"token": SECRET, "tags": ["x"]},
+    )
+    app = build(redact=["password", "TOKEN"], links=lambda job: {"trace": f"/trace/{job.metadata['token']}"})
+    for headers in ({}, JSON):
+        for url in ("/jobs", "/job?id=login"):
+            answer = await request(app, url, headers=headers)
+            assert answer.status == 200
+            assert SECRET not in answer.text
+    assert "shown" in (await request(app, "/job?id=login")).text
+    for term in (
+        f"arg.user.Password:{SECRET}",
+        "arg.user.Password:h*",
+        "arg.user:*hunter*",
+        "arg.user:~hunter",
+        'arg.user:"{""}"',
+        f"metadata.token:{SECRET}",
+        f"-metadata.token:{SECRET}",
+    ):
+        assert (await request(app, f"/jobs?q={quote(term)}")).status == 400, term
+    assert (await request(app, "/jobs?q=arg.plain:shown", headers=JSON)).data["items"]
+
+
+async def test_redaction_by_a_function_receives_numbers_of_arguments(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    async def login(user: str, password: str) -> None: ...
+
+    scheduler.register(login, name="board.positional")
+    await scheduler.schedule(
+        login, execution_time=datetime.now(UTC) + timedelta(hours=1), args=("ada", SECRET), job_id="login"
+    )
+    app = build(redact=lambda key: key == "1")
+    data = (await request(app, "/job?id=login", headers=JSON)).data
+    assert data["args"] == ["ada", "[hidden]"]
+    assert SECRET not in (await request(app, "/job?id=login")).text
+
+
+async def test_arguments_are_in_no_answer_for_those_who_may_not_see_them(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add(scheduler, job_id="login", kwargs={"to": SECRET}, metadata={"tags": [SECRET], "x": SECRET})
+
+    def text(job: Job) -> str:
+        return f"{job.kwargs} {job.metadata}"
+
+    app = build(
+        authorize=lambda _: Access("bob", sees_arguments=False),
+        format_arguments=text,
+        links=lambda job: {text(job): f"/{text(job)}"},
+    )
+    for headers in ({}, JSON):
+        for url in ("/jobs", "/job?id=login"):
+            assert SECRET not in (await request(app, url, headers=headers)).text
+    for term in ("arg.to:x", "metadata.x:y", "tag:z"):
+        assert (await request(app, f"/jobs?q={term}")).status == 400
+    assert SECRET in (await request(build(format_arguments=text), "/job?id=login")).text
+
+
+async def test_links_that_are_no_pages_are_omitted(scheduler: Scheduler, build: Callable[..., App]) -> None:
+    await add(scheduler, job_id="mail:1")
+    links = {
+        "trace": "https://example.org/trace?a=1&b=2",
+        "local": "/orders/1",
+        "script": "javascript:alert(1)",
+        "other host": "//evil.example",
+        "backslash": "/\\evil.example",
+        "data": "data:text/html,x",
+    }
+    answer = await request(build(links=lambda _: links), "/job?id=mail:1")
+    assert {link for link in Page(answer.text).links() if link in links.values()} == {
+        "https://example.org/trace?a=1&b=2",
+        "/orders/1",
+    }

@@ -1,0 +1,357 @@
+"""Who may read which address by which method, and the headers of every answer."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from typing import Any, get_args
+
+import asyncpg
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import (
+    Access,
+    allow_anyone,
+    basic_auth,
+    bearer,
+    dashboard,
+    trusted_header,
+)
+from pg_scheduler.dashboard.access import Role
+from pg_scheduler.dashboard.headers import POLICY
+from pg_scheduler.dashboard.pages import PAGES
+from tests.dashboard.client import JSON, Answer, App, Page, request
+from tests.dashboard.conftest import read_all
+
+STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
+ROUTES = [*PAGES, *STATIC]
+MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
+REQUIRED = {"/job", "/schedule", "/worker"}
+"""Pages that need the parameter ``id``."""
+
+
+def check_headers(answer: Answer, *, is_data: bool = True) -> None:
+    headers = answer.headers
+    assert headers["content-security-policy"] == POLICY
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-frame-options"] == "DENY"
+    assert "set-cookie" not in headers
+    assert "no-store" in headers["cache-control"] if is_data else "private" in headers["cache-control"]
+
+
+def check_policy(html: str) -> None:
+    """Check that a page needs nothing that its policy forbids."""
+    page = Page(html)
+    for tag, attrs in page.elements:
+        assert tag not in {"style", "iframe", "object", "embed", "base"}
+        assert not any(name.startswith("on") or name == "style" for name in attrs), attrs
+        if tag == "script":
+            assert "/static/dashboard.js" in (attrs["src"] or "")
+        for name in ("src", "href", "action"):
+            assert "://" not in (attrs.get(name) or ""), attrs
+        if tag == "form":
+            assert attrs["method"] == "get"
+    assert all(attrs.get("rel") != "next" or attrs["href"] for attrs in page.all("a"))
+
+
+@pytest.mark.parametrize("role", [*get_args(Role), None])
+async def test_each_role_reads_each_route_and_changes_nothing(role: Role | None, build: Any) -> None:
+    app = build(authorize=lambda _: None if role is None else Access("ada", role))
+    for route in [*ROUTES, *MISSING]:
+        for method in METHODS:
+            answer = await request(app, route, method=method)
+            if method not in {"GET", "HEAD"}:
+                expected = 405
+                assert answer.headers["allow"] == "GET, HEAD"
+            elif role is None:
+                expected = 403
+            elif route in MISSING:
+                expected = 200 if route == "//" else 404
+            else:
+                expected = 400 if route in REQUIRED else 200
+            assert answer.status == expected, (route, method, answer.text)
+            check_headers(answer, is_data=route not in STATIC or expected != 200)
+            if method == "HEAD":
+                assert answer.body == b""
+            elif answer.headers["content-type"].startswith("text/html"):
+                check_policy(answer.text)
+
+
+async def test_nothing_is_read_before_the_decision(scheduler: Scheduler) -> None:
+    def source() -> Scheduler:
+        raise AssertionError
+
+    app = dashboard(source, authorize=lambda _: None)
+    for route in [*ROUTES, *MISSING]:
+        assert (await request(app, route)).status == 403
+
+
+async def test_response_of_the_host_is_sent_as_it_is(build: Callable[..., App]) -> None:
+    async def login(request: Request) -> Response:
+        return RedirectResponse(f"/login?next={request.url.path}", headers={"cache-control": "private"})
+
+    answer = await request(build(authorize=login), "/jobs")
+    assert (answer.status, answer.headers["location"]) == (307, "/login?next=/jobs")
+    assert answer.headers["cache-control"] == "private"
+    assert "content-security-policy" not in answer.headers
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("decision", [True, "ada", {"actor": "ada"}, 1])
+async def test_wrong_decision_answers_500_without_details(
+    decision: Any, build: Callable[..., App], caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await request(build(authorize=lambda _: decision), "/jobs")
+    assert answer.status == 500
+    check_headers(answer)
+    assert "must return an Access, a Response or None" in caplog.text
+    assert "must return" not in answer.text
+
+
+@pytest.mark.parametrize("decision", [None, False, "", 0])
+async def test_empty_decision_answers_403(decision: Any, build: Callable[..., App]) -> None:
+    assert (await request(build(authorize=lambda _: decision), "/jobs")).status == 403
+
+
+async def test_error_of_authorize_answers_500_without_details(
+    build: Callable[..., App], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_request: Request) -> Access:
+        raise LookupError("hunter2-secret")
+
+    answer = await request(build(authorize=broken), "/jobs")
+    assert answer.status == 500
+    assert "hunter2" not in answer.text
+    assert "hunter2" in caplog.text
+    check_headers(answer)
+
+
+def test_authorize_has_no_default_and_is_checked(scheduler: Scheduler) -> None:
+    with pytest.raises(TypeError, match="authorize"):
+        dashboard(scheduler)  # type: ignore[call-arg]
+    for wrong in (None, "admin", basic_auth, bearer, trusted_header):
+        with pytest.raises(TypeError, match="authorize must be"):
+            dashboard(scheduler, authorize=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"refresh": 0}, ValueError),
+        ({"refresh": float("nan")}, ValueError),
+        ({"refresh": "2"}, ValueError),
+        ({"redact": "password"}, TypeError),
+        ({"redact": [1]}, TypeError),
+    ],
+)
+def test_wrong_arguments_are_rejected(
+    arguments: dict[str, Any], error: type[Exception], build: Callable[..., App]
+) -> None:
+    with pytest.raises(error, match="must be"):
+        build(**arguments)
+
+
+def test_source_is_checked() -> None:
+    with pytest.raises(TypeError, match="source must be"):
+        dashboard("postgresql://user:secret@host", authorize=read_all)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"actor": ""}, ValueError),
+        ({"actor": 7}, TypeError),
+        ({"actor": "ada", "role": "root"}, ValueError),
+        ({"actor": "ada", "names": "billing.*"}, TypeError),
+        ({"actor": "ada", "names": [7]}, TypeError),
+        ({"actor": "ada", "names": ["\0"]}, TypeError),
+        ({"actor": "ada", "sees_arguments": "no"}, TypeError),
+    ],
+)
+def test_access_checks_its_values(arguments: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Access(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("names", "name", "expected"),
+    [
+        (None, "anything", True),
+        ((), "anything", False),
+        ((), "", False),
+        (("billing.*",), "billing.invoice", True),
+        (("billing.*",), "billingXinvoice", False),
+        (("billing.*",), "my.billing.invoice", False),
+        (("*.invoice", "mail"), "billing.invoice", True),
+        (("*.invoice", "mail"), "mail", True),
+        (("*.invoice", "mail"), "mails", False),
+        (("a%",), "ab", False),
+        (("a_",), "ab", False),
+        (("[ab]*",), "ab", False),
+        (("billing.*",), "billing.\n", True),
+    ],
+)
+async def test_names_match_in_python_as_in_the_database(
+    names: tuple[str, ...] | None, name: str, expected: bool, pool: asyncpg.Pool, build: Any
+) -> None:
+    assert Access("ada", names=names).sees_name(name) is expected
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('job', $1, now())", name
+    )
+    found = await request(build(authorize=lambda _: Access("ada", names=names)), "/jobs", headers=JSON)
+    assert bool(found.data["items"]) is expected
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    ("authorize", "headers", "status"),
+    [
+        (basic_auth("ada", "a:b"), basic("ada", "a:b"), 200),
+        (basic_auth("ada", "ä"), basic("ada", "ä"), 200),
+        (basic_auth("ada", "secret"), {}, 401),
+        (basic_auth("ada", "secret"), basic("ada", "secreT"), 401),
+        (basic_auth("ada", "secret"), basic("eve", "secret"), 401),
+        (basic_auth("ada", "secret"), {"authorization": "Basic !"}, 401),
+        (basic_auth("ada", "secret"), {"authorization": "Basic"}, 401),
+        (basic_auth("ada", "secret"), {"authorization": "Bearer secret"}, 401),
+        (bearer("token"), {"authorization": "Bearer token"}, 200),
+        (bearer("token"), {"authorization": "bearer token"}, 200),
+        (bearer("token"), {"authorization": "Bearer tokens"}, 401),
+        (bearer("token"), {"authorization": "Basic token"}, 401),
+        (bearer("token"), {}, 401),
+        (trusted_header("X-Auth-User"), {"x-auth-user": "ada"}, 200),
+        (trusted_header("X-Auth-User"), {"x-auth-user": " "}, 403),
+        (trusted_header("X-Auth-User"), {}, 403),
+    ],
+)
+async def test_ready_made_authorization(
+    authorize: Any, headers: dict[str, str], status: int, build: Callable[..., App]
+) -> None:
+    answer = await request(build(authorize=authorize), "/jobs", headers=headers)
+    assert answer.status == status
+    assert ("www-authenticate" in answer.headers) is (status == 401)
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: basic_auth("ada", ""),
+        lambda: basic_auth("", "x"),
+        lambda: basic_auth("a:b", "x"),
+        lambda: bearer(""),
+        lambda: bearer(None),  # type: ignore[arg-type]
+        lambda: trusted_header(""),
+    ],
+)
+def test_ready_made_authorization_rejects_empty_secrets(create: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        create()
+
+
+async def test_allow_anyone_logs_a_warning(
+    build: Callable[..., App], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+        app = build(authorize=allow_anyone)
+    assert "lets anyone read all jobs" in caplog.text
+    assert (await request(app, "/jobs")).status == 200
+
+
+# -- where it is mounted -------------------------------------------------------------------------------
+
+
+def mounted(framework: str, path: str, app: App) -> App:
+    host: Any = Starlette() if framework == "starlette" else FastAPI(openapi_url=None)
+    host.mount(path, app)
+    return host  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
+@pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])
+async def test_links_lead_to_pages_wherever_it_is_mounted(
+    framework: str, path: str, app: App, pool: asyncpg.Pool
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('a/b?c#d&e', 'board', now())"
+    )
+    host, base = mounted(framework, path, app), path.rstrip("/")
+    queue, seen = [f"{base}/", f"{base}/jobs?q=board"], set[str]()
+    while queue:
+        url = queue.pop()
+        if url in seen:
+            continue
+        seen.add(url)
+        answer = await request(host, url)
+        assert answer.status == 200, url
+        check_headers(answer, is_data="/static/" not in url)
+        if answer.headers["content-type"].startswith("text/html"):
+            page = Page(answer.text)
+            targets = [*page.links(), *(each["src"] or "" for each in page.all("script"))]
+            targets += [each["href"] or "" for each in page.all("link")]
+            local = {each for each in targets if each and not each.startswith(("#", "data:"))}
+            assert all(each.startswith(f"{base}/") for each in local), local
+            queue += [each for each in local if "worker?" not in each and "schedule?" not in each]
+    assert {f"{base}{each}" for each in PAGES if each not in REQUIRED | {"/"}} <= {
+        url.partition("?")[0] for url in seen
+    }
+    assert any(url.startswith(f"{base}/job?id=a%2Fb%3Fc%23d%26e") for url in seen), seen
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        ("/proxy", "/proxy/mount/jobs"),
+        ("/a/b/", "/a/b/mount/jobs"),
+        ("//evil.example", "/mount/jobs"),
+        ("https://evil.example", "/mount/jobs"),
+        ('/"><script>', "/mount/jobs"),
+        ("/a/../b c", "/mount/jobs"),
+    ],
+)
+async def test_forwarded_prefix_is_used_if_it_is_trusted_and_a_path(
+    prefix: str, expected: str, build: Callable[..., App]
+) -> None:
+    headers = {"x-forwarded-prefix": prefix}
+    for trusts, link in ((True, expected), (False, "/mount/jobs")):
+        app = build(trust_forwarded=trusts)
+        answer = await request(app, "/mount/jobs", headers=headers, root_path="/mount")
+        assert link in Page(answer.text).links()
+
+
+async def test_scheduler_may_be_made_after_the_application(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: Scheduler | None = None
+    app = dashboard(lambda: found, authorize=read_all)
+    assert (await request(app, "/jobs")).status == 503
+    found = scheduler
+    assert (await request(app, "/jobs")).status == 200
+    wrong = dashboard(lambda: "scheduler", authorize=read_all)  # type: ignore[arg-type,return-value]
+    assert (await request(wrong, "/jobs")).status == 500
+    assert "source must return a Scheduler" in caplog.text
+
+
+async def test_lifespan_and_websockets_are_answered(app: App) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> Any:
+        return {"type": "lifespan.startup"}
+
+    await app({"type": "lifespan"}, receive, send)
+    await app({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
