@@ -115,7 +115,7 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
 
 def names_term(names: Iterable[str]) -> TextTerm:
     """Return the term of jobs that have one of these names, in which ``*`` stands for any text."""
-    likes = ["%".join(part.translate(_WILDCARDS) for part in name.split("*")) for name in names]
+    likes = ["%".join(escape_like(part) for part in name.split("*")) for name in names]
     return TextTerm(TextField.NAME, tuple(Pattern(like, None) for like in likes))
 
 
