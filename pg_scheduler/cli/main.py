@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, doctor, exporter, jobs, migrate, schedules, workers
+from . import about, doctor, exporter, jobs, migrate, schedules, tasks, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -23,7 +23,7 @@ PROGRAM: Final = "pg-scheduler"
 
 app = typer.Typer(
     name=PROGRAM,
-    help="Operate pg_scheduler: jobs, schedules, workers and the tables in PostgreSQL.",
+    help="Operate pg_scheduler: jobs, schedules, tasks, workers and the tables in PostgreSQL.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,6 +51,7 @@ about.add_to(app)
 migrate.add_to(app)
 jobs.add_to(app)
 schedules.add_to(app)
+tasks.add_to(app)
 workers.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)

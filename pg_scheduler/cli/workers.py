@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from .commands import Command, add_command
-from .output import SHAPE_VERSION, Column, Shape
+from pg_scheduler import Worker
+from pg_scheduler.inspect import Inspector
 
-__all__ = ["WORKER", "add_to"]
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .times import read_duration
+
+__all__ = ["REQUEST", "WORKER", "add_to"]
 
 WORKER: Final = Shape(
     "worker",
@@ -18,6 +25,7 @@ WORKER: Final = Shape(
     (
         Column("worker_id", "ID"),
         Column("is_alive", "ALIVE"),
+        Column("state", "STATE"),
         Column("running_jobs", "RUNNING", is_number=True),
         Column("max_concurrent_jobs", "SLOTS", is_number=True),
         Column("hostname", "HOST"),
@@ -27,25 +35,131 @@ WORKER: Final = Shape(
         Column("role", "ROLE", is_wide=True),
         Column("started_at", "STARTED", is_wide=True),
         Column("lease_until", "LEASE UNTIL", is_wide=True),
-        Column("state", "STATE", is_wide=True),
     ),
 )
+REQUEST: Final = Shape(
+    "request",
+    "worker_id",
+    (
+        Column("worker_id", "ID"),
+        Column("result", "RESULT"),
+        Column("running_jobs", "RUNNING", is_number=True),
+    ),
+)
+_DETAILS: Final = (
+    "worker_id", "is_alive", "state", "wanted", "running_jobs", "max_concurrent_jobs", "hostname", "pid",
+    "version", "identity", "role", "metadata", "started_at", "last_beat", "lease_until", "is_stopping",
+    "names", "health", "settings",
+)  # fmt: skip
+
+POLL_INTERVAL_S: Final = 1.0
+
+WorkerIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of workers.")]
+All = Annotated[bool, typer.Option("--all", help="Every worker.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect workers.")
-    group.callback()(_name_commands)
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect and drain workers.")
     app.add_typer(group, name="workers")
     add_command(group, "list")(list_workers)
-
-
-def _name_commands() -> None:
-    """Keep the name of the only command."""
+    add_command(group, "show")(show)
+    add_command(group, "drain")(drain)
+    add_command(group, "resume")(resume)
 
 
 async def list_workers(command: Command) -> None:
     """Print every worker that has a row, oldest first."""
     async with command.scheduler() as scheduler:
         workers = await scheduler.workers()
-    command.output.write_list(WORKER, [{"v": SHAPE_VERSION} | asdict(worker) for worker in workers])
+    command.output.write_list(WORKER, [_row(worker) for worker in workers])
+
+
+async def show(
+    command: Command, worker_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a worker.")]
+) -> None:
+    """Print a worker: its lease, the names that it claims, its health and its settings."""
+    async with command.scheduler() as scheduler:
+        found = [each for each in await scheduler.workers() if each.worker_id == worker_id]
+    if not found:
+        raise CommandError(ExitCode.NOT_FOUND, f"worker {worker_id!r} does not exist")
+    columns = [Column(key, key) for key in _DETAILS]
+    command.output.write_one(Shape("worker", "worker_id", columns), _row(found[0]))
+
+
+async def drain(
+    command: Command,
+    worker_ids: WorkerIds = None,
+    every: All = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until none of them runs a job.")] = False,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Exit with 7 after 90s, 15m ... of waiting.")
+    ] = None,
+) -> ExitCode:
+    """Request of workers to claim no more jobs. Running ones continue."""
+    timeout_s = None if timeout is None else read_duration("--timeout", timeout)
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        asked = await _asked(inspector, worker_ids, every=every)
+        found = await inspector.drain_workers(asked)
+        if wait:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await _wait_until_idle(inspector, found)
+            except TimeoutError:
+                _write(command, asked, found, await inspector.workers(), "draining")
+                raise CommandError(
+                    ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
+                ) from None
+        return _write(command, asked, found, await inspector.workers(), "drained" if wait else "draining")
+
+
+async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
+    """Request of draining workers to claim jobs again."""
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        asked = await _asked(inspector, worker_ids, every=every)
+        found = await inspector.resume_workers(asked)
+        return _write(command, asked, found, await inspector.workers(), "resumed")
+
+
+async def _asked(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
+    if every == bool(worker_ids):
+        raise CommandError(ExitCode.USAGE, "pass the ids of workers, or --all")
+    return list(dict.fromkeys(worker_ids or [worker.worker_id for worker in await inspector.workers()]))
+
+
+async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) -> None:
+    """Wait until no live worker of these runs jobs. Each request makes them report at once."""
+    while True:
+        if not any(
+            worker.is_alive and (worker.running_jobs or worker.state == "running")
+            for worker in await inspector.workers()
+            if worker.worker_id in worker_ids
+        ):
+            return
+        await asyncio.sleep(POLL_INTERVAL_S)
+        await inspector.drain_workers(worker_ids)
+
+
+def _write(
+    command: Command, asked: Sequence[str], found: Collection[str], workers: Sequence[Worker], result: str
+) -> ExitCode:
+    running = {worker.worker_id: worker.running_jobs for worker in workers}
+    command.output.write_list(
+        REQUEST,
+        [
+            {
+                "v": SHAPE_VERSION,
+                "worker_id": each,
+                "result": result if each in found else "not found",
+                "running_jobs": running.get(each, 0),
+            }
+            for each in asked
+        ],
+    )
+    return ExitCode.DONE if set(asked) <= set(found) else ExitCode.NOT_FOUND
+
+
+def _row(worker: Worker) -> dict[str, Any]:
+    return {"v": SHAPE_VERSION} | asdict(worker)

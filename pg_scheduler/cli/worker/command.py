@@ -14,10 +14,11 @@ from pg_scheduler.cli.commands import Command, add_command
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
 from pg_scheduler.cli.settings import VARIABLES
+from pg_scheduler.cli.times import read_duration
 
 from .inside import verify_tables
 from .logs import configure_logging
-from .options import WorkerOptions, read_duration, read_names
+from .options import WorkerOptions, read_names
 from .process import open_scheduler, probes, run_worker
 from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor, program

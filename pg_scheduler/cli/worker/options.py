@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Final
 
-from pg_scheduler.cli.errors import CommandError, ExitCode
-
-__all__ = ["WorkerOptions", "read_duration", "read_names"]
-
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+__all__ = ["WorkerOptions", "read_names"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +44,3 @@ class WorkerOptions:
 def read_names(text: str | None) -> tuple[str, ...]:
     """Return the patterns of a list that commas separate."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())
-
-
-def read_duration(name: str, text: str) -> float:
-    """Return the seconds of a duration such as 90s, 15m, 12h or 2d.
-
-    Raises:
-        CommandError: It is none, or 0.
-    """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text.strip())
-    if found is None or not float(found[1]):
-        raise CommandError(
-            ExitCode.USAGE, f"{name} must be a duration such as 90s, 15m, 12h or 2d, not {text!r}"
-        )
-    return float(found[1]) * _UNITS[found[2]]

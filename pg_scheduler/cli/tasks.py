@@ -1,0 +1,136 @@
+"""The group ``tasks``."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler.inspect import Inspector, TaskState
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .times import read_time
+
+__all__ = ["TASK", "TASK_CHANGE", "add_to"]
+
+TASK: Final = Shape(
+    "task",
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("due", "DUE", is_number=True),
+        Column("running", "RUNNING", is_number=True),
+        Column("oldest_due_at", "OLDEST DUE"),
+        Column("workers", "WORKERS", is_number=True),
+        Column("paused_at", "PAUSED", is_wide=True),
+        Column("paused_until", "PAUSED UNTIL", is_wide=True),
+        Column("note", "NOTE", is_long=True),
+        Column("actor", "BY", is_wide=True),
+    ),
+)
+TASK_CHANGE: Final = Shape(
+    "task_change",
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("result", "RESULT"),
+        Column("due", "DUE", is_number=True),
+        Column("paused_until", "UNTIL"),
+        Column("note", "NOTE"),
+    ),
+)
+
+TaskName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a task.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(
+        rich_markup_mode=None, no_args_is_help=True, help="List tasks, pause and resume them."
+    )
+    app.add_typer(group, name="tasks")
+    add_command(group, "list")(list_tasks)
+    add_command(group, "pause")(pause)
+    add_command(group, "resume")(resume)
+
+
+async def list_tasks(
+    command: Command,
+    paused: Annotated[bool, typer.Option("--paused", help="Only paused tasks.")] = False,
+) -> None:
+    """Print the names that workers claim, that have due or running jobs, or that are paused."""
+    async with command.scheduler() as scheduler:
+        tasks = await Inspector(scheduler).tasks()
+    rows = [_row(task) for task in tasks if task.paused_at is not None or not paused]
+    command.output.write_list(TASK, rows)
+
+
+async def pause(
+    command: Command,
+    name: TaskName,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."
+        ),
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="Why, for people.")] = None,
+) -> None:
+    """Pause a task: no job of it starts on any node until it is resumed. Running ones continue."""
+    ends_at = None if until is None else read_time("--until", until, command.output.zone)
+    async with command.scheduler() as scheduler:
+        states = await Inspector(scheduler).tasks()
+        changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
+    state = _find(states, name)
+    if state is None:
+        near = difflib.get_close_matches(name, [each.name for each in states], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
+    elif state.due:
+        command.output.say(
+            f"{state.due:,} due jobs wait; they expire when their misfire grace time has passed"
+        )
+    _write(command, name, "paused" if changed else "unchanged", state, until=ends_at, note=note)
+
+
+async def resume(command: Command, name: TaskName) -> None:
+    """Start the jobs of a paused task again."""
+    async with command.scheduler() as scheduler:
+        states = await Inspector(scheduler).tasks()
+        if not await scheduler.tasks.resume(name):
+            paused = ", ".join(each.name for each in states if each.paused_at is not None) or "none"
+            raise CommandError(ExitCode.REFUSED, f"task {name!r} is not paused; paused tasks: {paused}")
+    _write(command, name, "resumed", _find(states, name))
+
+
+def _find(states: list[TaskState], name: str) -> TaskState | None:
+    return next((each for each in states if each.name == name), None)
+
+
+def _row(task: TaskState) -> dict[str, Any]:
+    return {"v": SHAPE_VERSION} | asdict(task)
+
+
+def _write(
+    command: Command,
+    name: str,
+    result: str,
+    state: TaskState | None,
+    *,
+    until: datetime | None = None,
+    note: str | None = None,
+) -> None:
+    row = {
+        "v": SHAPE_VERSION,
+        "name": name,
+        "result": result,
+        "due": 0 if state is None else state.due,
+        "paused_until": until,
+        "note": note,
+    }
+    command.output.write_list(TASK_CHANGE, [row])

@@ -1,0 +1,146 @@
+"""The groups tasks and workers, against real rows and real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import jsonschema
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+from tests.support.worker import PATIENCE, Gate
+
+GOLDEN = Path(__file__).with_name("golden")
+NOTE = "the mail server is down until the provider has replaced a disk in the second data centre"
+
+
+def execute(dsn: str, statement: str) -> None:
+    async def run(connection: Connection) -> None:
+        await connection.execute(statement)
+
+    run_on(dsn, run)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a database with due jobs, a paused task and a worker."""
+    execute(
+        dsn,
+        """
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)
+        SELECT 'mail:' || n, 'mail.send', '2026-01-02 03:04:05Z', 5 FROM generate_series(1, 3) AS n;
+        INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, names, state,
+            started_at, last_beat, lease_until)
+        VALUES ('w1', 'host', 7, '1.0', 25, ARRAY ['mail.send', 'report.build'], 'running',
+            '2026-01-01Z', now(), now() + interval '1 h')
+        """,
+    )
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    return call
+
+
+def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> None:
+    ran = on("tasks", "pause", "mail.send", "--note", NOTE, "--until", "2099-01-02T03:04:05")
+    (change,) = ran.checked("task_change")
+    assert (change["result"], change["due"]) == ("paused", 3)
+    assert change["paused_until"] == "2099-01-02T03:04:05Z"
+    assert "3 due jobs wait" in ran.err
+    (task,) = on("tasks", "list", "--paused").checked("task")
+    assert (task["name"], task["note"], task["paused_until"]) == ("mail.send", NOTE, "2099-01-02T03:04:05Z")
+    assert "@" in task["actor"]
+    again = on("tasks", "pause", "mail.send", "--note", NOTE, "--until", "2099-01-02T03:04:05")
+    assert again.checked("task_change")[0]["result"] == "unchanged"
+    assert on("tasks", "resume", "mail.send").checked("task_change")[0]["result"] == "resumed"
+    assert on("tasks", "list", "--paused").out == ""
+    assert [task["name"] for task in on("tasks", "list").checked("task")] == ["mail.send", "report.build"]
+
+
+def test_pause_of_an_unknown_name_suggests_the_nearest(on: Callable[..., Ran]) -> None:
+    ran = on("tasks", "pause", "mail.sned", "--until", "2h")
+    assert ran.code == 0
+    assert (
+        "no worker claims the name 'mail.sned', and no job of it is due; did you mean mail.send?" in ran.err
+    )
+
+
+def test_resume_of_a_task_that_is_not_paused_exits_with_4(on: Callable[..., Ran]) -> None:
+    on("tasks", "pause", "report.build")
+    ran = on("tasks", "resume", "mail.send")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "task 'mail.send' is not paused; paused tasks: report.build" in ran.err
+
+
+@pytest.mark.parametrize("until", ["soon", "2020-01-01", "0s", "99999999d"])
+def test_wrong_end_of_a_pause_exits_with_2(on: Callable[..., Ran], until: str) -> None:
+    ran = on("tasks", "pause", "mail.send", "--until", until)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_task_table_fits_the_width(
+    on: Callable[..., Ran], width: int, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(
+        dsn,
+        "INSERT INTO scheduler_tasks (name, paused_at, note, actor)"
+        f" VALUES ('mail.send', '2026-01-02Z', '{NOTE}', 'ada@host')",
+    )
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = on("tasks", "list", "-o", "table" if width == 80 else "wide")
+    assert ran.out == (GOLDEN / f"tasks-{width}.txt").read_text(encoding="utf-8")
+    assert max(map(len, ran.out.splitlines())) <= width
+
+
+def test_worker_is_shown_with_its_names(on: Callable[..., Ran]) -> None:
+    document = json.loads(on("workers", "show", "w1").out)
+    jsonschema.validate(document, schema("worker"))
+    assert document["names"] == ["mail.send", "report.build"]
+    assert "mail.send" in on("workers", "show", "w1", "-o", "table").out
+    assert on("workers", "show", "w2").code == ExitCode.NOT_FOUND
+
+
+def test_requests_report_every_worker_and_unknown_ones_exit_with_3(on: Callable[..., Ran]) -> None:
+    ran = on("workers", "drain", "w1", "w2")
+    assert ran.code == ExitCode.NOT_FOUND
+    assert [(row["worker_id"], row["result"]) for row in ran.checked("request")] == [
+        ("w1", "draining"),
+        ("w2", "not found"),
+    ]
+    assert [row["result"] for row in on("workers", "resume", "--all").checked("request")] == ["resumed"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("w1", "--all"), ("w1", "--wait", "--timeout", "soon")])
+def test_wrong_choice_of_workers_exits_with_2(on: Callable[..., Ran], arguments: tuple[str, ...]) -> None:
+    assert on("workers", "drain", *arguments).code == ExitCode.USAGE
+
+
+async def test_drain_waits_until_the_running_jobs_have_ended(
+    call: Run, dsn: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    scheduler, gate = Scheduler(pool), Gate()
+    scheduler.register(gate.job, name="clitasks.gate")
+    async with scheduler, asyncio.timeout(2 * PATIENCE):
+        await scheduler.enqueue("clitasks.gate")
+        await gate.wait_begun()
+        drain = ("workers", "drain", "--all", "--wait")
+        late = await asyncio.to_thread(call, *drain, "--timeout", "0.1s")
+        assert (late.code, late.checked("request")[0]["result"]) == (ExitCode.TIMEOUT, "draining")
+        assert "jobs still run after 0.1s" in late.err
+        waiting: asyncio.Task[Any] = asyncio.create_task(asyncio.to_thread(call, *drain))
+        gate.open.set()
+        ran = await waiting
+        assert ran.code == 0, ran.err
+        (row,) = ran.checked("request")
+        assert row == {"v": 1, "worker_id": scheduler.worker_id, "result": "drained", "running_jobs": 0}
+        (worker,) = await scheduler.workers()
+        assert (worker.state, worker.wanted) == ("draining", "drain")
