@@ -5,16 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import SchemaError
 from pg_scheduler.migrate import missing_indexes, verify
 from pg_scheduler.migrate.shape import shipped_tables
 from pg_scheduler.store.statements import Statements
+from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = ["DoctorRepository", "IndexRow", "SettingRow", "TableRow"]
+__all__ = [
+    "DoctorRepository",
+    "FailingRow",
+    "IndexRow",
+    "PayloadRow",
+    "QuarantinedRow",
+    "RunningRow",
+    "SettingRow",
+    "TableRow",
+]
 
 MAX_INDEXES: Final = 500
+MAX_UNSUCCESSFUL: Final = 20_000
+MAX_QUARANTINED: Final = 100
+MAX_STATISTICS: Final = 10_000
+MAX_DUE: Final = 10_000
+MAX_RUNNING: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,54 @@ class SettingRow(NamedTuple):
     source: str
 
 
+class QuarantinedRow(NamedTuple):
+    """A job that reached ``max_crashes``."""
+
+    job_id: str
+    job_name: str
+    crash_count: int
+    finished_at: datetime
+
+
+class FailingRow(NamedTuple):
+    """The attempts of a job name that failed or ended lately, and since the totals began."""
+
+    job_name: str
+    failed: int
+    ended: int
+    failed_before: int
+    ended_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRow:
+    """A job that runs.
+
+    Attributes:
+        name: The name that its worker claimed.
+        running_s: Seconds since its start; None if that is unknown.
+        expired_s: Seconds since its lease expired, negative before; None without a lease.
+        durations: How long attempts of its name took so far; None if nothing was counted.
+    """
+
+    job_id: str
+    name: str
+    worker_id: str | None
+    attempt: int
+    running_s: float | None
+    expired_s: float | None
+    durations: Histogram | None
+
+
+class PayloadRow(NamedTuple):
+    """Jobs of a name with large arguments: their number, the most bytes, and one of them."""
+
+    name: str
+    jobs: int
+    most: int
+    example: str
+
+
 class DoctorRepository:
     """The statements that only the doctor needs. Each reads a bounded number of rows.
 
@@ -114,3 +177,37 @@ class DoctorRepository:
         """Return those of the settings that the server has, as this session sees them."""
         rows = await self._statements.fetch("doctor_settings", list(names))
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
+
+    async def quarantined(self, seconds: float) -> list[QuarantinedRow]:
+        """Return 100 quarantined jobs among the newest 20,000 unsuccessful ones, the newest first."""
+        rows = await self._statements.fetch(
+            "doctor_quarantined", seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
+        )
+        return [QuarantinedRow(*row) for row in rows]
+
+    async def failing(self, seconds: float) -> list[FailingRow]:
+        """Return the 100 job names of which most attempts failed in the last seconds."""
+        rows = await self._statements.fetch("doctor_failing", seconds, MAX_STATISTICS, self._statements.now)
+        return [FailingRow(*row) for row in rows]
+
+    async def running(self) -> list[RunningRow]:
+        """Return 1,000 running jobs among the first 10,000 due ones of each priority."""
+        rows = await self._statements.fetch("doctor_running", MAX_DUE, MAX_RUNNING, self._statements.now)
+        return [_running_from(row) for row in rows]
+
+    async def payloads(self, sample: int, size: int) -> list[PayloadRow]:
+        """Return the names whose jobs have large arguments, as stored, among the first unfinished jobs.
+
+        Args:
+            sample: The number of jobs of each priority that are examined.
+            size: The number of bytes that they exceed.
+        """
+        return [PayloadRow(*row) for row in await self._statements.fetch("doctor_payloads", sample, size)]
+
+
+def _running_from(row: Any) -> RunningRow:
+    values = dict(row)
+    buckets = values.pop("run_hist")
+    is_known = buckets is not None and len(buckets) == len(Histogram().buckets)
+    durations = Histogram(tuple(number or 0 for number in buckets)) if is_known else None
+    return RunningRow(**values, durations=durations)

@@ -386,6 +386,10 @@ STORE_CALLS: dict[str, Call] = {
     "schedules": lambda it, _: it.cluster.schedules(1),
     "tables, of the cluster": lambda it, _: it.cluster.tables(),
     "server": lambda it, _: it.cluster.server(),
+    "quarantined, of a week": lambda it, _: it.doctor.quarantined(9.0),
+    "failing": lambda it, _: it.doctor.failing(9.0),
+    "running": lambda it, _: it.doctor.running(),
+    "payloads": lambda it, _: it.doctor.payloads(9, 9),
     "notify": lambda it, _: it.locks.notify(["due"]),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

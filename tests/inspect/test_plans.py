@@ -35,6 +35,9 @@ TYPES = {
     "inspect_blocked": "bigint, bigint",
     "inspect_errors": "bigint, timestamptz, text, timestamptz",
     "inspect_quarantined": "bigint",
+    "doctor_quarantined": "double precision, bigint, bigint, timestamptz",
+    "doctor_running": "bigint, bigint, timestamptz",
+    "doctor_payloads": "bigint, bigint",
 }
 VALUES = {
     "search_ids": "'{job-1,job-77,nothing}'",
@@ -47,6 +50,9 @@ VALUES = {
     "inspect_blocked": f"{ROWS}, 100",
     "inspect_errors": f"{ROWS}, {INSTANT}, '', NULL",
     "inspect_quarantined": f"{ROWS}",
+    "doctor_quarantined": f"1e9, {ROWS}, 100, {INSTANT}",
+    "doctor_running": f"{ROWS}, 1000, {INSTANT}",
+    "doctor_payloads": f"{ROWS}, 0",
 }
 EXPECTED = {
     "search_ids": {"scheduled_jobs_pkey"},
@@ -59,6 +65,9 @@ EXPECTED = {
     "inspect_blocked": {"scheduled_jobs_blocked"},
     "inspect_errors": {"scheduled_jobs_unsuccessful"},
     "inspect_quarantined": {"scheduled_jobs_unsuccessful"},
+    "doctor_quarantined": {"scheduled_jobs_unsuccessful"},
+    "doctor_running": {"scheduled_jobs_claim"},
+    "doctor_payloads": {"scheduled_jobs_claim"},
 }
 READ_AT_MOST = {**dict.fromkeys(TYPES, ROWS + 2), "search_ids": 2}
 FILL = f"""

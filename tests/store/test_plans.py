@@ -87,7 +87,8 @@ HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICAT
 TUNED = {
     name
     for name, query in QUERIES.items()
-    if query.routes == (Route.TUNED,) and not name.startswith("inspect_")  # tests/inspect/test_plans.py
+    if query.routes == (Route.TUNED,)
+    and not name.startswith(("inspect_", "doctor_"))  # tests/inspect/test_plans.py
 }
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""

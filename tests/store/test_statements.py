@@ -325,6 +325,10 @@ async def use_path(store: Store) -> object:
     assert await store.cluster.schedules(9) == []
     assert len(await store.cluster.tables()) == 10
     assert (await store.cluster.server()).oldest_transaction_s >= 0
+    assert await store.doctor.quarantined(9.0) == []
+    assert await store.doctor.failing(9.0) == []
+    assert await store.doctor.running() == []
+    assert (await store.doctor.payloads(9, 0))[0].jobs > 0
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})

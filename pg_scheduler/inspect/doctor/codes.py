@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
 
-__all__ = ["ADVICE", "Advice", "FindingCode", "Severity"]
+__all__ = ["FindingCode", "Severity"]
 
 
 class FindingCode(StrEnum):
@@ -29,6 +28,32 @@ class FindingCode(StrEnum):
     """Autovacuum is off, or a table lacks the storage settings of the migrations."""
     WRAPAROUND = "WRAPAROUND"
     """A table has not been frozen for many transactions."""
+    WORKER_NONE = "WORKER-NONE"
+    """No live worker runs jobs."""
+    WORKER_DEAD = "WORKER-DEAD"
+    """The lease of a worker expired without a shutdown."""
+    WORKER_MIXED = "WORKER-MIXED"
+    """Live workers have different versions, releases or settings."""
+    WORKER_NO_LISTEN = "WORKER-NO-LISTEN"
+    """A worker receives no notifications, so it polls."""
+    WORKER_NO_LOCK = "WORKER-NO-LOCK"
+    """A worker holds no liveness lock, so its jobs wait for its lease if it dies."""
+    WORKER_DRAINING = "WORKER-DRAINING"
+    """A worker drains and has no job left."""
+    LOOP_BLOCKED = "LOOP-BLOCKED"
+    """The event loop of a worker was blocked."""
+    LATE = "LATE"
+    """Due jobs of a name wait although workers claim it."""
+    NAME_UNKNOWN = "NAME-UNKNOWN"
+    """Due jobs have a name that no live worker claims."""
+    QUARANTINE = "QUARANTINE"
+    """Jobs reached max_crashes in the last seven days."""
+    FAILING = "FAILING"
+    """Attempts of a name fail more often than before."""
+    STUCK = "STUCK"
+    """A job runs far longer than others of its name, or beyond its lease."""
+    PAYLOAD = "PAYLOAD"
+    """Jobs have large arguments."""
 
 
 class Severity(StrEnum):
@@ -47,51 +72,3 @@ class Severity(StrEnum):
     def rank(self) -> int:
         """Its place in the order of severity: 0 for ``ok``, 3 for ``error``."""
         return list(Severity).index(self)
-
-
-class Advice(NamedTuple):
-    """What a code means, whatever the values of a finding are."""
-
-    meaning: str
-    remedy: str
-
-
-ADVICE: Final[dict[FindingCode, Advice]] = {
-    FindingCode.SCHEMA_BEHIND: Advice(
-        "tables or migrations of this release are missing, so its workers do not start",
-        "pg-scheduler migrate, before the release is deployed",
-    ),
-    FindingCode.SCHEMA_NEWER: Advice(
-        "a newer release has removed something from the tables that this one uses",
-        "deploy the newer release on this machine",
-    ),
-    FindingCode.SCHEMA_DRIFT: Advice(
-        "a table differs from the one that the migrations make, so statements fail or read whole tables",
-        "execute the statements of the finding as the owner of the table",
-    ),
-    FindingCode.INDEX_MISSING: Advice(
-        "migrations leave an index out on a large table; lists of unsuccessful jobs are slow without it",
-        "pg-scheduler migrate indexes",
-    ),
-    FindingCode.INDEX_INVALID: Advice(
-        "the build of an index failed: it costs writes, and no statement uses it",
-        "pg-scheduler migrate indexes for an index of this library, REINDEX INDEX CONCURRENTLY for yours",
-    ),
-    FindingCode.HOT_LOST: Advice(
-        "an index of yours contains a column that every claim changes, so each claim writes to every index",
-        "DROP INDEX CONCURRENTLY; search by name, status or id with pg-scheduler jobs list instead",
-    ),
-    FindingCode.BLOAT: Advice(
-        "a table has more dead rows than autovacuum should leave, so claims become slower",
-        "resolve XMIN-HELD and AUTOVACUUM findings, then VACUUM the table",
-    ),
-    FindingCode.AUTOVACUUM: Advice(
-        "autovacuum is off, or the storage settings that migrations give a table were reset",
-        "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
-    ),
-    FindingCode.WRAPAROUND: Advice(
-        "a table was not frozen for so many transactions that the server will force it, and later stop",
-        "VACUUM (FREEZE) the table, after the end of old transactions",
-    ),
-}
-"""What each code means."""

@@ -25,6 +25,18 @@ class Thresholds:
     """Dead rows of a table that are more than half of its rows: BLOAT."""
     freeze_age: int | None = None
     """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
+    loop_lag_s: float = 1.0
+    """Seconds for which the event loop of a worker was blocked at its last heartbeat: LOOP-BLOCKED."""
+    late_s: float = 60.0
+    """Seconds for which the oldest due job of a name waits: LATE."""
+    failures: int = 5
+    """Attempts of a name that failed in the last 15 minutes: FAILING."""
+    failure_ratio: float = 0.1
+    """The share of them that failed, and that is twice as high as before: FAILING."""
+    stuck_s: float = 60.0
+    """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
+    payload_bytes: int = 65_536
+    """Bytes of arguments as stored: PAYLOAD."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

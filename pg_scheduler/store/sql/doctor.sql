@@ -51,3 +51,89 @@ LIMIT $3;
 SELECT name, setting AS value, source
 FROM pg_catalog.pg_settings
 WHERE name = ANY ($1::text[]);
+
+-- name: doctor_quarantined
+-- route: tuned
+-- Return $3 quarantined jobs among the newest $2 unsuccessful ones of the last $1 seconds, the newest first.
+SELECT job_id, job_name, crash_count, finished_at
+FROM (
+    SELECT job_id, job_name, crash_count, error_message,
+        least(greatest(finished_at, {first_instant}), {last_instant}) AS finished_at
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NOT NULL
+      AND error_message IS NOT NULL
+      AND finished_at > (coalesce($4, now()) - make_interval(secs => $1::double precision))
+    ORDER BY scheduled_jobs.finished_at DESC, job_id COLLATE "C" DESC
+    LIMIT $2::bigint
+) AS examined
+WHERE starts_with(error_message, 'quarantined:')
+LIMIT $3::bigint;
+
+-- name: doctor_failing
+-- route: pool
+-- Return the attempts of the last $1 seconds and of all time by job name, and how many failed; read $2 rows.
+SELECT recent.job_name, recent.failed, recent.ended,
+    coalesce(total.counts[4], 0) AS failed_before,
+    coalesce((SELECT sum(each.number) FROM unnest(total.counts) WITH ORDINALITY AS each (number, place)
+              WHERE each.place > 2), 0)::bigint AS ended_before
+FROM (
+    SELECT examined.job_name, coalesce(sum(examined.counts[4]), 0)::bigint AS failed,
+        coalesce(sum((SELECT sum(each.number) FROM unnest(examined.counts) WITH ORDINALITY AS each (number, place)
+                      WHERE each.place > 2)), 0)::bigint AS ended
+    FROM (
+        SELECT job_name, counts
+        FROM {schema}scheduler_stats
+        WHERE span = 60 AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+        ORDER BY bucket, job_name
+        LIMIT $2::bigint
+    ) AS examined
+    GROUP BY examined.job_name
+) AS recent
+LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = recent.job_name
+WHERE recent.failed > 0
+ORDER BY recent.failed DESC, recent.job_name
+LIMIT 100;
+
+-- name: doctor_running
+-- route: tuned
+-- Return $2 running jobs among the first $1 of each priority in the claim index, and what their names took so far.
+SELECT due.job_id, due.name, due.worker_id, due.attempt,
+    extract(epoch FROM coalesce($3, now()) - due.started_at)::double precision AS running_s,
+    extract(epoch FROM coalesce($3, now()) - due.lease_until)::double precision AS expired_s,
+    total.run_hist
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT examined.*
+    FROM (
+        SELECT job_id, coalesce(function, job_name) AS name, job_name, worker_id, attempt, status,
+            greatest(started_at, {first_instant}) AS started_at,
+            least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($3, now())
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $1::bigint
+    ) AS examined
+    WHERE examined.status = 'running'
+) AS due
+LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = due.job_name
+LIMIT $2::bigint;
+
+-- name: doctor_payloads
+-- route: tuned
+-- Return by name how many of the first $1 unfinished jobs of each priority have arguments of more than $2 bytes.
+SELECT first.name, count(*) AS jobs, max(first.size)::bigint AS most, min(first.job_id) AS example
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id, coalesce(function, job_name) AS name, pg_column_size(task_data) AS size
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL AND blocked_on IS NULL AND priority = level.priority
+    ORDER BY execution_time, job_id COLLATE "C"
+    LIMIT $1::bigint
+) AS first
+WHERE first.size > $2::bigint
+GROUP BY first.name
+ORDER BY max(first.size) DESC, first.name
+LIMIT 100;

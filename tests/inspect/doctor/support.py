@@ -7,10 +7,17 @@ from typing import Any
 
 import asyncpg
 
+from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Thresholds
+from tests.support.worker import PATIENCE
 
-PATIENCE = 30.0
 POLL_S = 0.05
+
+
+async def beat(scheduler: Scheduler) -> None:
+    """Make a heartbeat now, which reports the names and the health of the worker."""
+    assert scheduler._runtime is not None
+    await scheduler._runtime.heartbeat.run_once()
 
 
 async def examine(

@@ -1,0 +1,109 @@
+"""What each code means, whatever the values of a finding are."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pg_scheduler.inspect.doctor.codes import FindingCode
+
+__all__ = ["ADVICE", "Advice"]
+
+
+class Advice(NamedTuple):
+    """What a code means, whatever the values of a finding are."""
+
+    meaning: str
+    remedy: str
+
+
+ADVICE: Final[dict[FindingCode, Advice]] = {
+    FindingCode.SCHEMA_BEHIND: Advice(
+        "tables or migrations of this release are missing, so its workers do not start",
+        "pg-scheduler migrate, before the release is deployed",
+    ),
+    FindingCode.SCHEMA_NEWER: Advice(
+        "a newer release has removed something from the tables that this one uses",
+        "deploy the newer release on this machine",
+    ),
+    FindingCode.SCHEMA_DRIFT: Advice(
+        "a table differs from the one that the migrations make, so statements fail or read whole tables",
+        "execute the statements of the finding as the owner of the table",
+    ),
+    FindingCode.INDEX_MISSING: Advice(
+        "migrations leave an index out on a large table; lists of unsuccessful jobs are slow without it",
+        "pg-scheduler migrate indexes",
+    ),
+    FindingCode.INDEX_INVALID: Advice(
+        "the build of an index failed: it costs writes, and no statement uses it",
+        "pg-scheduler migrate indexes for an index of this library, REINDEX INDEX CONCURRENTLY for yours",
+    ),
+    FindingCode.HOT_LOST: Advice(
+        "an index of yours contains a column that every claim changes, so each claim writes to every index",
+        "DROP INDEX CONCURRENTLY; search by name, status or id with pg-scheduler jobs list instead",
+    ),
+    FindingCode.BLOAT: Advice(
+        "a table has more dead rows than autovacuum should leave, so claims become slower",
+        "resolve XMIN-HELD and AUTOVACUUM findings, then VACUUM the table",
+    ),
+    FindingCode.AUTOVACUUM: Advice(
+        "autovacuum is off, or the storage settings that migrations give a table were reset",
+        "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
+    ),
+    FindingCode.WRAPAROUND: Advice(
+        "a table was not frozen for so many transactions that the server will force it, and later stop",
+        "VACUUM (FREEZE) the table, after the end of old transactions",
+    ),
+    FindingCode.WORKER_NONE: Advice(
+        "no worker with a valid lease runs jobs, so none starts",
+        "start a worker",
+    ),
+    FindingCode.WORKER_DEAD: Advice(
+        "a worker was killed, lost the database or was suspended; its row remains until it is reclaimed",
+        "wait for a live worker to reclaim its jobs, or start one; then read the log of the dead one",
+    ),
+    FindingCode.WORKER_MIXED: Advice(
+        "live workers differ in version, release or settings, as during a deployment",
+        "finish the deployment, or give the workers the same settings",
+    ),
+    FindingCode.WORKER_NO_LISTEN: Advice(
+        "a worker has no LISTEN connection, so jobs start by polling, later than by notification",
+        "a pool with max_size of 3 or more, or direct_dsn= behind a pooler",
+    ),
+    FindingCode.WORKER_NO_LOCK: Advice(
+        "a worker holds no liveness lock: if its process is killed, its jobs wait until its lease expires",
+        "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
+    ),
+    FindingCode.WORKER_DRAINING: Advice(
+        "a worker was requested to drain, has no job left and claims none",
+        "stop its process, or let it claim again",
+    ),
+    FindingCode.LOOP_BLOCKED: Advice(
+        "synchronous code in a coroutine blocked the event loop, so the worker claimed and renewed nothing",
+        "declare the function as a plain one, which runs in a thread",
+    ),
+    FindingCode.LATE: Advice(
+        "due jobs wait although live workers claim their name",
+        "more workers or slots; with free slots, pg-scheduler jobs explain for one of the jobs",
+    ),
+    FindingCode.NAME_UNKNOWN: Advice(
+        "due jobs wait for a function that no live worker has registered",
+        "import its module in a worker, or declare the former name with aliases= after a rename",
+    ),
+    FindingCode.QUARANTINE: Advice(
+        "so many workers died while they ran a job that it is not started again",
+        "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
+    ),
+    FindingCode.FAILING: Advice(
+        "attempts of a name failed in the last 15 minutes, and more often than since the statistics began",
+        "pg-scheduler jobs list status:failed, then correct the cause",
+    ),
+    FindingCode.STUCK: Advice(
+        "a job runs ten times as long as 99 % of the attempts of its name, or its lease has expired",
+        "pg-scheduler jobs explain; give the job a timeout=",
+    ),
+    FindingCode.PAYLOAD: Advice(
+        "large arguments make claims slow, since each claim transfers them",
+        "store the data elsewhere and pass its id",
+    ),
+}
+"""What each code means."""

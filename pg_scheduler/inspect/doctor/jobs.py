@@ -1,0 +1,199 @@
+"""Whether jobs start in time, complete, and have reasonable arguments."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.inspect.collect import count_claiming
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.remedies import command, term
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.texts import instant, length, listed
+from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
+from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.store.store import Store
+
+__all__ = ["CHECKS", "judge_backlog", "judge_failures", "judge_payloads", "judge_quarantine", "judge_running"]
+
+MAX_BACKLOG_ROWS: Final = 50_000
+MAX_NAMES: Final = 500
+SAMPLE: Final = 1000
+WEEK_S: Final = 7 * 86_400.0
+FAILING_S: Final = 15 * 60.0
+STUCK_FACTOR: Final = 10
+MIN_DURATIONS: Final = 20
+"""Attempts from which on their durations say what is usual."""
+
+
+async def _check_backlog(store: Store, thresholds: Thresholds) -> Found:
+    rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
+    workers = await store.inspections.workers()
+    paused = {pause.name for pause in await store.pauses.paused() if not pause.is_over}
+    now = await store.schedules.now()
+    return judge_backlog(rows, workers, paused, now, thresholds.late_s)
+
+
+async def _check_quarantine(store: Store, _: Thresholds) -> Found:
+    if missing := await store.doctor.missing_indexes():
+        reason = f"it needs the index {listed(missing)}; see INDEX-MISSING"
+        return [UnmadeCheck(FindingCode.QUARANTINE, reason)]
+    return judge_quarantine(await store.doctor.quarantined(WEEK_S))
+
+
+async def _check_failures(store: Store, thresholds: Thresholds) -> Found:
+    rows = await store.doctor.failing(FAILING_S)
+    return judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
+
+
+async def _check_running(store: Store, thresholds: Thresholds) -> Found:
+    return judge_running(await store.doctor.running(), thresholds.stuck_s)
+
+
+async def _check_payloads(store: Store, thresholds: Thresholds) -> Found:
+    return judge_payloads(await store.doctor.payloads(SAMPLE, thresholds.payload_bytes))
+
+
+def judge_backlog(
+    rows: Sequence[BacklogRow],
+    workers: Sequence[InspectedWorker],
+    paused: Collection[str],
+    now: datetime,
+    late_s: float,
+) -> Iterator[Finding]:
+    """Yield names whose due jobs wait, and names that no live worker claims."""
+    claiming = [each for each in workers if each.is_alive and each.claims_jobs and not each.is_draining]
+    if not claiming:
+        return  # WORKER-NONE, or every worker drains
+    known = sorted({name for each in claiming for name in each.names or ()})
+    for row in rows:
+        if not row.due or row.oldest_due_at is None or row.name in paused:
+            continue
+        if count_claiming(workers, row.name) == 0:
+            yield _unknown(row, known, len(claiming))
+            continue
+        late = (now - row.oldest_due_at).total_seconds()
+        if late >= late_s:
+            yield _late(
+                row, late, [each for each in claiming if each.names is None or row.name in each.names]
+            )
+
+
+def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:
+    near = difflib.get_close_matches(row.name, known, 1)
+    renamed = f"@job(name={near[0]!r}, aliases=[{row.name!r}]) if it was renamed, or " if near else ""
+    return Finding(
+        FindingCode.NAME_UNKNOWN,
+        Severity.ERROR,
+        row.name,
+        f"{row.due:,} due jobs of {row.name!r} wait, the oldest since {instant(row.oldest_due_at)}, and none "
+        f"of {workers} live workers claims that name",
+        f"{renamed}import the module of the function in a worker",
+    )
+
+
+def _late(row: BacklogRow, late: float, workers: Sequence[InspectedWorker]) -> Finding:
+    slots = sum(each.slots for each in workers)
+    free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
+    found = command("jobs", "list", "status:due", term(row.name), "--limit", "1")
+    explain = f"{found}, then pg-scheduler jobs explain its id"
+    return Finding(
+        FindingCode.LATE,
+        Severity.WARNING,
+        row.name,
+        f"{row.due:,} due jobs of {row.name!r} wait, the oldest for {length(late)}; "
+        f"{free} of {slots} slots are free",
+        explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
+    )
+
+
+def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
+    """Yield names with quarantined jobs. Jobs that ended at the same instant ran on the same worker."""
+    by_name = defaultdict[str, list[QuarantinedRow]](list)
+    together = defaultdict[datetime, list[str]](list)
+    for row in rows:
+        by_name[row.job_name].append(row)
+        together[row.finished_at].append(row.job_id)
+    for name, jobs in by_name.items():
+        ids = [job.job_id for job in jobs]
+        others = sorted({each for job in jobs for each in together[job.finished_at]} - set(ids))
+        beside = f"; {listed(others)} ran on the same worker" if others else ""
+        yield Finding(
+            FindingCode.QUARANTINE,
+            Severity.WARNING,
+            name,
+            f"{len(jobs)} quarantined jobs of {name!r}, the last one at {instant(jobs[0].finished_at)}: "
+            f"{listed(ids)}{beside}",
+            f"read the logs of the workers that died, correct the function, then "
+            f"{command('jobs', 'retry', ids[0])}",
+        )
+
+
+def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
+    """Yield names of which more attempts fail than before."""
+    for row in rows:
+        earlier_ended = row.ended_before - row.ended
+        earlier = (row.failed_before - row.failed) / earlier_ended if earlier_ended > 0 else 0.0
+        share = row.failed / row.ended if row.ended else 0.0
+        if row.failed < failures or share <= ratio or share < 2 * earlier:
+            continue
+        yield Finding(
+            FindingCode.FAILING,
+            Severity.WARNING,
+            row.job_name,
+            f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
+            f"{earlier:.1%} did before",
+            command("jobs", "list", "status:failed", term(row.job_name), "finished:>-15m"),
+        )
+
+
+def judge_running(rows: Sequence[RunningRow], stuck_s: float) -> Iterator[Finding]:
+    """Yield jobs that run far longer than others of their name, or beyond their lease."""
+    for row in rows:
+        remedy = command("jobs", "explain", row.job_id)
+        if row.expired_s is not None and row.expired_s >= stuck_s:
+            text = (
+                f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "
+                f"{length(row.expired_s)} ago"
+            )
+            yield Finding(FindingCode.STUCK, Severity.WARNING, row.job_id, text, remedy)
+            continue
+        if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
+            continue
+        usual = row.durations.quantile(0.99) or 0.0
+        if row.running_s >= max(stuck_s, usual * STUCK_FACTOR):
+            yield Finding(
+                FindingCode.STUCK,
+                Severity.WARNING,
+                row.job_id,
+                f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
+                f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
+                f"{remedy}; give such jobs a timeout=",
+            )
+
+
+def judge_payloads(rows: Sequence[PayloadRow]) -> Iterator[Finding]:
+    """Yield names whose jobs have large arguments."""
+    for row in rows:
+        yield Finding(
+            FindingCode.PAYLOAD,
+            Severity.WARNING,
+            row.name,
+            f"{row.jobs} of the first {SAMPLE:,} unfinished jobs of each priority are of {row.name!r} and "
+            f"have up to {row.most / 1000:,.0f} kB of arguments, such as {row.example!r}",
+            "store the data elsewhere and pass its id",
+        )
+
+
+CHECKS: Final = (
+    Check((FindingCode.LATE, FindingCode.NAME_UNKNOWN), _check_backlog),
+    Check((FindingCode.QUARANTINE,), _check_quarantine),
+    Check((FindingCode.FAILING,), _check_failures),
+    Check((FindingCode.STUCK,), _check_running),
+    Check((FindingCode.PAYLOAD,), _check_payloads),
+)

@@ -1,0 +1,194 @@
+"""Whether workers live, claim jobs, receive notifications and agree with each other."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding
+from pg_scheduler.inspect.doctor.remedies import command
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.texts import instant, length, listed, short
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.author import release_of
+from pg_scheduler.store.store import Store
+from pg_scheduler.store.types import DRAIN
+
+__all__ = ["CHECKS", "judge_connections", "judge_lives", "judge_loops", "judge_mixture"]
+
+MAX_VALUE_LENGTH: Final = 60
+
+
+async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
+    workers = await store.workers.list_workers()
+    now = await store.schedules.now()
+    alive = [each for each in workers if each.is_alive and not each.is_stopping]
+    return [
+        *judge_lives(workers, now),
+        *judge_mixture(alive),
+        *judge_connections(alive),
+        *judge_loops(alive, thresholds.loop_lag_s),
+    ]
+
+
+def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
+    """Yield whether workers are missing, dead, or draining with no job left."""
+    claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
+    if not claiming:
+        idle = [each for each in workers if each.is_alive and not each.is_stopping]
+        others = f": the {len(idle)} live ones have the roles {_roles(idle)}" if idle else ""
+        yield Finding(
+            FindingCode.WORKER_NONE,
+            Severity.ERROR,
+            "workers",
+            f"no live worker runs jobs{others}",
+            "start a worker",
+        )
+    for worker in workers:
+        if not worker.is_alive:
+            remedy = (
+                "wait: a live worker reclaims its jobs"
+                if claiming
+                else "start a worker, which reclaims its jobs"
+            )
+            yield Finding(
+                FindingCode.WORKER_DEAD,
+                Severity.WARNING,
+                worker.worker_id,
+                f"the lease of {_name(worker)} expired at {instant(worker.lease_until)}, "
+                f"{length(now - worker.lease_until)} ago, with {worker.running_jobs} running jobs",
+                remedy,
+            )
+        elif _is_drained(worker):
+            yield Finding(
+                FindingCode.WORKER_DRAINING,
+                Severity.WARNING,
+                worker.worker_id,
+                f"{_name(worker)} was requested to drain, runs no job and claims none",
+                f"stop its process, or {command('workers', 'resume', worker.worker_id)}",
+            )
+
+
+def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield in what live workers differ."""
+    for subject, code in (("version", _version), ("release", _release)):
+        found = defaultdict[str, list[str]](list)
+        for worker in alive:
+            found[code(worker)].append(worker.hostname)
+        if len(found) > 1:
+            shown = [f"{value} on {listed(sorted(set(hosts)))}" for value, hosts in sorted(found.items())]
+            yield Finding(
+                FindingCode.WORKER_MIXED,
+                Severity.WARNING,
+                subject,
+                f"live workers have different {subject}s: {listed(shown)}",
+                "finish the deployment",
+            )
+    reporting = [each for each in alive if each.settings]
+    names = sorted({name for each in reporting for name in each.settings})
+    for name in names:
+        values = {_shown(each.settings.get(name)) for each in reporting}
+        if len(values) > 1:
+            yield Finding(
+                FindingCode.WORKER_MIXED,
+                Severity.INFO,
+                f"setting {name}",
+                f"live workers have different values of {name}: {listed(sorted(map(_cut, values)))}",
+                "finish the deployment, or give the workers the same settings",
+            )
+
+
+def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield workers that receive no notifications or hold no liveness lock.
+
+    A worker connects after it has registered, so its first heartbeat decides.
+    """
+    for worker in alive:
+        if worker.last_beat <= worker.started_at:
+            continue
+        pool = worker.health.get("pool")
+        size = f" (max_size of its pool: {pool['max']})" if isinstance(pool, dict) and "max" in pool else ""
+        if worker.health.get("is_listening") is False:
+            yield Finding(
+                FindingCode.WORKER_NO_LISTEN,
+                Severity.WARNING,
+                worker.worker_id,
+                f"{_name(worker)} receives no notifications, so it polls{size}",
+                "a pool with max_size of 3 or more, or direct_dsn= behind a pooler",
+            )
+        if worker.health.get("has_liveness_lock") is False:
+            yield Finding(
+                FindingCode.WORKER_NO_LOCK,
+                Severity.WARNING,
+                worker.worker_id,
+                f"{_name(worker)} holds no liveness lock: if it is killed, its jobs wait for its lease{size}",
+                "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
+            )
+
+
+def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
+    """Yield workers whose event loop was blocked at their last heartbeat."""
+    for worker in alive:
+        lag = worker.health.get("loop_lag_s")
+        if isinstance(lag, int | float) and lag >= lag_s:
+            yield Finding(
+                FindingCode.LOOP_BLOCKED,
+                Severity.WARNING,
+                worker.worker_id,
+                f"the event loop of {_name(worker)} was blocked for {length(lag)} at its last heartbeat",
+                "its log names the job; declare the blocking function as a plain one, which runs in a thread",
+            )
+
+
+def _runs_jobs(worker: Worker) -> bool:
+    return worker.role in {"both", "worker"}
+
+
+def _is_drained(worker: Worker) -> bool:
+    is_requested = worker.wanted == DRAIN and worker.state == "draining"
+    return is_requested and not worker.is_stopping and not worker.running_jobs and _runs_jobs(worker)
+
+
+def _roles(workers: Sequence[Worker]) -> str:
+    return listed(sorted({worker.role for worker in workers}))
+
+
+def _name(worker: Worker) -> str:
+    return f"{worker.worker_id} on {worker.hostname}"
+
+
+def _version(worker: Worker) -> str:
+    return worker.version
+
+
+def _release(worker: Worker) -> str:
+    return release_of(worker.metadata) or "none"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{short(text)[:MAX_VALUE_LENGTH]}..."
+
+
+CHECKS: Final = (
+    Check(
+        (
+            FindingCode.WORKER_NONE,
+            FindingCode.WORKER_DEAD,
+            FindingCode.WORKER_MIXED,
+            FindingCode.WORKER_NO_LISTEN,
+            FindingCode.WORKER_NO_LOCK,
+            FindingCode.WORKER_DRAINING,
+            FindingCode.LOOP_BLOCKED,
+        ),
+        _check_workers,
+    ),
+)

@@ -1,0 +1,165 @@
+"""Findings about jobs, made for real and resolved by their remedies."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from pg_scheduler import Scheduler
+from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.inspect.doctor.jobs import judge_failures
+from pg_scheduler.jobs.settlement import QUARANTINED
+from pg_scheduler.store.doctor import FailingRow
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from tests.inspect.doctor.conftest import Make
+from tests.inspect.doctor.support import beat, examine, find, subjects, until
+from tests.inspect.workers import add_worker
+from tests.support.worker import Gate
+
+
+async def work() -> None: ...
+
+
+async def test_late_jobs_are_found_until_a_slot_is_free(pool: asyncpg.Pool, make: Make) -> None:
+    scheduler = await make(max_concurrent_jobs=1)
+    gate = Gate()
+    scheduler.register(gate.job, name="doctor.late")
+    await scheduler.enqueue("doctor.late")
+    await gate.wait_begun()
+    await scheduler.enqueue("doctor.late", job_id="second")
+    await beat(scheduler)
+    finding = await find(pool, FindingCode.LATE, late_s=0)
+    assert (finding.subject, finding.severity) == ("doctor.late", Severity.WARNING)
+    assert finding.evidence.startswith("1 due jobs of 'doctor.late' wait, the oldest for ")
+    assert await subjects(pool, FindingCode.LATE) == [], "it is not late yet"
+    gate.open.set()
+    await until(pool, FindingCode.LATE, [], late_s=0)
+
+
+async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, names=["doctor.free"])
+    due = datetime.now(UTC) - timedelta(minutes=5)
+    scheduler = Scheduler(pool)
+    await scheduler.schedule_job("doctor.free", due, {}, misfire_grace_time=None)
+    finding = await find(pool, FindingCode.LATE)
+    assert finding.evidence.endswith("the oldest for 5 min; 1 of 2 slots are free")
+    assert finding.remedy is not None
+    assert "pg-scheduler jobs explain" in finding.remedy
+    await pool.execute("UPDATE scheduler_workers SET running_jobs = 2")
+    finding = await find(pool, FindingCode.LATE)
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("add workers")
+    await scheduler.tasks.pause("doctor.free")
+    assert await subjects(pool, FindingCode.LATE) == []
+
+
+async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    scheduler = await make()
+    scheduler.register(work, name="doctor.send_mail")
+    await scheduler.schedule_job("doctor.sendmail", datetime.now(UTC), {}, misfire_grace_time=None)
+    await scheduler.shutdown()
+    assert await subjects(pool, FindingCode.NAME_UNKNOWN) == [], "no worker at all is WORKER-NONE"
+    await scheduler.start()
+    finding = await find(pool, FindingCode.NAME_UNKNOWN)
+    assert (finding.subject, finding.severity) == ("doctor.sendmail", Severity.ERROR)
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("@job(name='doctor.send_mail', aliases=['doctor.sendmail'])")
+    scheduler.register(work, name="doctor.send_mail", aliases=["doctor.sendmail"])
+    await beat(scheduler)
+    await until(pool, FindingCode.NAME_UNKNOWN, [])
+
+
+async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    for job_id, name in (("a", "doctor.crash"), ("b", "doctor.crash"), ("c", "doctor.victim")):
+        await scheduler.schedule_job(name, datetime.now(UTC), {}, job_id=job_id)
+    await pool.execute(
+        "UPDATE scheduled_jobs "
+        "SET status = 'failed', finished_at = now(), crash_count = 3, error_message = $1",
+        QUARANTINED.format(3),
+    )
+    crashed, victim = (await examine(pool, FindingCode.QUARANTINE)).findings
+    assert (crashed.subject, victim.subject) == ("doctor.crash", "doctor.victim")
+    assert crashed.evidence.endswith(": b, a; c ran on the same worker")
+    assert victim.evidence.endswith(": c; a, b ran on the same worker")
+    for job_id in "abc":
+        assert await scheduler.retry_job(job_id)
+    assert await subjects(pool, FindingCode.QUARANTINE) == []
+
+
+async def test_quarantine_is_not_searched_without_its_index(pool: asyncpg.Pool) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    diagnosis = await examine(pool, FindingCode.QUARANTINE)
+    assert (diagnosis.made, len(diagnosis.not_made)) == ((), 1)
+    assert "scheduled_jobs_unsuccessful" in diagnosis.not_made[0].reason
+
+
+def figures(**outcomes: int) -> JobFigures:
+    ended = tuple(outcomes.get(outcome, 0) for outcome in OUTCOMES)
+    return JobFigures(started=sum(ended), ended=ended)
+
+
+async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.Pool, make: Make) -> None:
+    scheduler = await make()
+    statistics = scheduler._store.statistics
+    assert await statistics.add(scheduler.worker_id, 1, {"doctor.fails": figures(completed=2, failed=8)})
+    finding = await find(pool, FindingCode.FAILING)
+    assert finding.subject == "doctor.fails"
+    assert finding.evidence.startswith(
+        "8 of 10 attempts of 'doctor.fails' failed in the last 15 minutes; 0.0 %"[:-4]
+    )
+    assert await subjects(pool, FindingCode.FAILING, failures=9) == []
+    assert await statistics.add(scheduler.worker_id, 2, {"doctor.fails": figures(completed=90)})
+    assert await subjects(pool, FindingCode.FAILING) == []
+
+
+def test_name_that_always_failed_as_often_is_no_finding() -> None:
+    assert list(judge_failures([FailingRow("x", 5, 10, 505, 1010)], 5, 0.1)) == []
+    assert len(list(judge_failures([FailingRow("x", 5, 10, 105, 1010)], 5, 0.1))) == 1
+
+
+async def test_job_that_runs_unusually_long_is_found_until_it_ends(pool: asyncpg.Pool, make: Make) -> None:
+    scheduler = await make()
+    gate = Gate()
+    scheduler.register(gate.job, name="doctor.stuck")
+    buckets = tuple(100 if bound == 0.0001 else 0 for bound in (*BOUNDS, None))
+    fast = JobFigures(started=100, durations=Histogram(buckets, 0.005))
+    assert await scheduler._store.statistics.add(scheduler.worker_id, 1, {"doctor.stuck": fast})
+    await scheduler.enqueue("doctor.stuck", job_id="long")
+    await gate.wait_begun()
+    await until(pool, FindingCode.STUCK, ["long"], stuck_s=0.01)
+    assert await subjects(pool, FindingCode.STUCK) == []
+    finding = await find(pool, FindingCode.STUCK, stuck_s=0.01)
+    assert finding.remedy == "pg-scheduler jobs explain long; give such jobs a timeout="
+    gate.open.set()
+    await until(pool, FindingCode.STUCK, [], stuck_s=0.01)
+
+
+async def test_job_beyond_its_lease_is_found_until_it_is_reclaimed(pool: asyncpg.Pool, make: Make) -> None:
+    await Scheduler(pool).schedule_job("doctor.nobody", datetime.now(UTC), {}, job_id="lost")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'gone', attempt = 1, started_at = now(), "
+        "lease_until = now() - interval '5 minutes', last_heartbeat = now() - interval '6 minutes'"
+    )
+    finding = await find(pool, FindingCode.STUCK)
+    assert finding.evidence == "the lease of 'lost' ('doctor.nobody') on worker gone expired 5 min ago"
+    await (await make()).recover_orphaned_jobs()
+    await until(pool, FindingCode.STUCK, [])
+
+
+async def test_large_arguments_are_found_until_the_job_is_gone(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    later = datetime.now(UTC) + timedelta(days=1)
+    data = {"args": [secrets.token_hex(100_000)]}
+    await scheduler.schedule_job("doctor.large", later, data, job_id="large")
+    await scheduler.schedule_job("doctor.small", later, {"args": ["x" * 1000]})
+    finding = await find(pool, FindingCode.PAYLOAD)
+    assert (finding.subject, finding.severity) == ("doctor.large", Severity.WARNING)
+    assert finding.evidence.endswith("kB of arguments, such as 'large'")
+    assert await subjects(pool, FindingCode.PAYLOAD, payload_bytes=10**7) == []
+    await scheduler.cancel_job("large")
+    assert await subjects(pool, FindingCode.PAYLOAD) == []

@@ -1,0 +1,116 @@
+"""Findings about workers, made for real and resolved by their remedies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import asyncpg
+
+from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.inspect.doctor.workers import judge_connections
+from pg_scheduler.store.types import DRAIN
+from tests.inspect.doctor.conftest import Make
+from tests.inspect.doctor.support import beat, examine, find, subjects, until
+from tests.inspect.workers import add_worker
+
+KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
+
+
+async def test_missing_workers_are_found_until_one_starts(pool: asyncpg.Pool, make: Make) -> None:
+    finding = await find(pool, FindingCode.WORKER_NONE)
+    assert (finding.severity, finding.remedy) == (Severity.ERROR, "start a worker")
+    await add_worker(pool, role="scheduler")
+    assert "the roles scheduler" in (await find(pool, FindingCode.WORKER_NONE)).evidence
+    await make()
+    assert await subjects(pool, FindingCode.WORKER_NONE) == []
+
+
+async def test_dead_worker_is_found_until_a_live_one_reclaims_it(pool: asyncpg.Pool, make: Make) -> None:
+    await add_worker(pool, running_jobs=3)
+    assert await subjects(pool, FindingCode.WORKER_DEAD) == []
+    await pool.execute(KILLED)
+    finding = await find(pool, FindingCode.WORKER_DEAD)
+    assert finding.subject == "w1"
+    assert "60 min ago, with 3 running jobs" in finding.evidence
+    assert finding.remedy == "start a worker, which reclaims its jobs"
+    scheduler = await make()
+    await scheduler.recover_orphaned_jobs()
+    await until(pool, FindingCode.WORKER_DEAD, [])
+
+
+async def test_workers_of_different_versions_releases_and_settings_are_found(pool: asyncpg.Pool) -> None:
+    old = {"metadata": '{"release": "1"}', "settings": '{"lease_seconds": 60, "same": 1}'}
+    await add_worker(pool, "w1", version="1.0", hostname="a", **old)
+    await add_worker(
+        pool,
+        "w2",
+        version="1.1",
+        hostname="b",
+        metadata='{"release": "2"}',
+        settings='{"lease_seconds": 45, "same": 1}',
+    )
+    diagnosis = await examine(pool, FindingCode.WORKER_MIXED)
+    assert [
+        (each.subject, each.severity, each.evidence.partition(": ")[2]) for each in diagnosis.findings
+    ] == [
+        ("release", Severity.WARNING, "1 on a, 2 on b"),
+        ("version", Severity.WARNING, "1.0 on a, 1.1 on b"),
+        ("setting lease_seconds", Severity.INFO, "45, 60"),
+    ]
+    await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w1'")
+    assert await subjects(pool, FindingCode.WORKER_MIXED) == []
+
+
+async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
+    pool: asyncpg.Pool, dsn: str, make: Make
+) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as small:
+        scheduler = await make(small)
+        await beat(scheduler)
+        found = (await examine(pool, FindingCode.WORKER_NO_LISTEN, FindingCode.WORKER_NO_LOCK)).findings
+        assert [each.code for each in found] == [FindingCode.WORKER_NO_LISTEN, FindingCode.WORKER_NO_LOCK]
+        assert {each.subject for each in found} == {scheduler.worker_id}
+        assert "max_size of its pool: 2" in found[0].evidence
+        (worker,) = await scheduler.workers()
+        assert list(judge_connections([replace(worker, started_at=worker.last_beat)])) == [], (
+            "it has just registered"
+        )
+        await scheduler.shutdown()
+    scheduler = await make()
+    await beat(scheduler)
+    await until(pool, FindingCode.WORKER_NO_LISTEN, [])
+    await beat(scheduler)
+    await until(pool, FindingCode.WORKER_NO_LOCK, [])
+
+
+async def test_drained_worker_is_found_until_it_resumes(pool: asyncpg.Pool, make: Make) -> None:
+    scheduler = await make()
+    await scheduler._store.workers.request_state([scheduler.worker_id], DRAIN)
+    await until(pool, FindingCode.WORKER_DRAINING, [scheduler.worker_id])
+    finding = await find(pool, FindingCode.WORKER_DRAINING)
+    assert finding.remedy == f"stop its process, or pg-scheduler workers resume {scheduler.worker_id}"
+    await scheduler._store.workers.request_state([scheduler.worker_id], None)
+    await until(pool, FindingCode.WORKER_DRAINING, [])
+
+
+async def test_worker_that_drains_with_running_jobs_is_no_finding(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, wanted="drain", state="draining", running_jobs=1)
+    assert await subjects(pool, FindingCode.WORKER_DRAINING) == []
+    await pool.execute("UPDATE scheduler_workers SET running_jobs = 0")
+    assert await subjects(pool, FindingCode.WORKER_DRAINING) == ["w1"]
+
+
+async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, health='{"loop_lag_s": 12.5}')
+    finding = await find(pool, FindingCode.LOOP_BLOCKED)
+    assert "w1 on host was blocked for 12 s" in finding.evidence
+    assert await subjects(pool, FindingCode.LOOP_BLOCKED, loop_lag_s=13) == []
+    await pool.execute("""UPDATE scheduler_workers SET health = '{"loop_lag_s": 0.001}'""")
+    assert await subjects(pool, FindingCode.LOOP_BLOCKED) == []
+
+
+async def test_unusual_rows_of_workers_are_tolerated(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, "w1", health="[1]", settings="3", metadata="7")
+    await add_worker(pool, "w2", health='{"loop_lag_s": "x", "pool": 3, "is_listening": 7}', settings="{}")
+    diagnosis = await examine(pool)
+    assert not [each for each in diagnosis.findings if each.code.startswith("WORKER")]
