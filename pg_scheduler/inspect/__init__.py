@@ -21,6 +21,7 @@ from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdic
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
+from pg_scheduler.inspect.statistics import Statistics, StatisticsRow
 from pg_scheduler.store.connections.reading import ReadSettings
 
 __all__ = [
@@ -43,6 +44,8 @@ __all__ = [
     "SearchError",
     "SearchPage",
     "Severity",
+    "Statistics",
+    "StatisticsRow",
     "TaskState",
     "Thresholds",
     "Totals",

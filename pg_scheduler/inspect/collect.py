@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from typing import Final
 
 from pg_scheduler.inspect.facts import (
     Facts,
@@ -12,6 +14,7 @@ from pg_scheduler.inspect.facts import (
     ParentJob,
     QueuePosition,
     ScheduleState,
+    TaskStatistics,
     WorkerState,
 )
 from pg_scheduler.inspect.model import TaskState
@@ -20,8 +23,15 @@ from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import Histogram
 
 __all__ = ["collect_facts", "count_claiming", "task_state"]
+
+RECENT_S: Final = 900.0
+"""How far back statistics count as those of now."""
+
+MAX_RECENT_ROWS: Final = 5000
+"""Rows of statistics that are read: those of 200 names in this time, and a margin."""
 
 
 async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts | None:
@@ -53,6 +63,7 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         parents=await _parents(store, job) if is_pending else (),
         schedule=await _schedule(store, job),
         queue=QueuePosition(**(await store.inspections.queue(job))._asdict()) if is_due else None,
+        statistics=await _statistics(store, job, is_due=is_due),
         row_lock=_holder(locks, "row"),
         advisory_lock=_holder(locks, "advisory"),
         standby_lag_s=found.standby_lag_s,
@@ -131,6 +142,16 @@ async def _schedule(store: Store, job: Job) -> ScheduleState | None:
     if row is None:
         return ScheduleState(schedule_id=job.schedule_id, exists=False)
     return ScheduleState(schedule_id=job.schedule_id, paused_at=row.paused_at, note=row.note)
+
+
+async def _statistics(store: Store, job: Job, *, is_due: bool) -> TaskStatistics | None:
+    if is_due:
+        return TaskStatistics(starts_per_s=await store.statistics.starts_per_s(RECENT_S))
+    if job.status is not JobStatus.RUNNING:
+        return None
+    rows = (await store.statistics.read(RECENT_S, [job.job_name], MAX_RECENT_ROWS)).rows
+    durations = reduce(Histogram.plus, (row.figures.durations for row in rows), Histogram())
+    return TaskStatistics(run_p95_s=durations.quantile(0.95))
 
 
 def _holder(locks: list[LockRow], kind: str) -> LockHolder | None:

@@ -1,14 +1,46 @@
-"""Add to the statistics of jobs, and merge those of the past."""
+"""Add to the statistics of jobs, merge those of the past, and read them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from pg_scheduler.store.statements import Statements
-from pg_scheduler.telemetry.figures import JobFigures
+from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 
-__all__ = ["StatisticsRepository"]
+__all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow"]
+
+
+class StatisticsRow(NamedTuple):
+    """What happened to the jobs of one name within a span of time.
+
+    Attributes:
+        at: The start of the span.
+        span: Its duration.
+        job_name: The name.
+        figures: The figures.
+    """
+
+    at: datetime
+    span: timedelta
+    job_name: str
+    figures: JobFigures
+
+
+class StatisticsPage(NamedTuple):
+    """Rows of statistics.
+
+    Attributes:
+        now: The time of the database.
+        rows: The rows.
+        is_complete: Whether no row was left out.
+    """
+
+    now: datetime
+    rows: list[StatisticsRow]
+    is_complete: bool
 
 
 class StatisticsRepository:
@@ -52,6 +84,45 @@ class StatisticsRepository:
         return int(
             await self._statements.value("fold_statistics", span_s, longer_s, days * 86_400, limit, now)
         )
+
+    async def read(self, seconds: float, names: Sequence[str] | None, limit: int) -> StatisticsPage:
+        """Return the newest statistics, also of the span in which the period begins.
+
+        Args:
+            seconds: How far to look back.
+            names: Only these job names; None for all.
+            limit: The maximum number of rows that are read of each span.
+        """
+        found = await self._statements.fetch("read_statistics", seconds, names, limit, self._statements.now)
+        rows = [
+            StatisticsRow(row["bucket"], timedelta(seconds=row["span"]), row["job_name"], _figures(row))
+            for row in found
+            if row["bucket"] is not None
+        ]
+        return StatisticsPage(found[0]["now"], rows, is_complete=len(rows) < limit)
+
+    async def starts_per_s(self, seconds: float) -> float | None:
+        """Return how many attempts started per second of late; None if no worker counted any.
+
+        Args:
+            seconds: How far to look back.
+        """
+        (row,) = await self._statements.fetch("read_starts", seconds, self._statements.now)
+        return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
+
+
+def _figures(row: Mapping[str, Any]) -> JobFigures:
+    """Return the figures of a row, without elements that a later release has appended."""
+    scheduled, started, *ended = row["counts"]
+    durations, lateness, *_ = row["sums"]
+    size = len(BOUNDS) + 1
+    return JobFigures(
+        scheduled,
+        started,
+        tuple(ended[: len(OUTCOMES)]),
+        Histogram(tuple(row["run_hist"][:size]), durations),
+        Histogram(tuple(row["late_hist"][:size]), lateness),
+    )
 
 
 def _row(name: str, figures: JobFigures) -> dict[str, object]:

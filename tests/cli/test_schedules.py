@@ -83,4 +83,5 @@ def test_unknown_schedule_exits_with_3(on: Callable[..., Ran], command: str) -> 
 def test_workers_are_listed(on: Callable[..., Ran]) -> None:
     (worker,) = on("workers", "list").checked("worker")
     assert (worker["worker_id"], worker["is_alive"]) == ("w1", True)
-    assert on("workers", "list", "-o", "table").out.splitlines()[1].split()[:5] == ["w1", "yes", "-", "0", "25"]
+    shown = on("workers", "list", "-o", "table").out.splitlines()[1].split()
+    assert shown[:5] == ["w1", "yes", "-", "0", "25"]

@@ -356,6 +356,8 @@ STORE_CALLS: dict[str, Call] = {
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),
+    "read, statistics": lambda it, _: it.statistics.read(60.0, None, 9),
+    "starts_per_s": lambda it, _: it.statistics.starts_per_s(60.0),
     "fold": lambda it, _: it.statistics.fold(60, 600, 1.0, 9),
     "fold, without a longer span": lambda it, _: it.statistics.fold(3600, None, 1.0, 9),
     "transaction": lambda it, _: enter(it.searches.transaction()),

@@ -34,6 +34,8 @@ TYPES = {
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
     "delete_statistics": "integer, double precision, integer, timestamptz",
+    "read_statistics": "double precision, text[], bigint, timestamptz",
+    "read_starts": "double precision, timestamptz",
 }
 VALUES = {
     "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', 500",
@@ -49,6 +51,8 @@ VALUES = {
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
     "delete_statistics": f"60, 21600, 500, {INSTANT}",
+    "read_statistics": f"86400, '{{work1}}', 500, {INSTANT}",
+    "read_starts": f"900, {INSTANT}",
 }
 EXPECTED = {
     "due_schedules": {("Index Scan", "scheduler_schedules_due")},
@@ -75,6 +79,8 @@ EXPECTED = {
     "get_results": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_results_pkey")},
     "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
     "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
+    "read_statistics": {("Index Scan", "scheduler_stats_pkey")},
+    "read_starts": {("Index Scan", "scheduler_stats_pkey")},
 }
 READ_AT_MOST = {
     "due_schedules": 500,
@@ -90,6 +96,8 @@ READ_AT_MOST = {
     "get_results": 1000,
     "fold_statistics": 1000,
     "delete_statistics": 1000,
+    "read_statistics": 501,  # the average of three spans is rounded
+    "read_starts": 800,
 }
 FILL = f"""
     INSERT INTO scheduler_schedules (

@@ -332,6 +332,9 @@ async def use_path(store: Store) -> object:
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})
+    assert [row.figures for row in (await store.statistics.read(60.0, ["mail.send"], 9)).rows] == [figures]
+    assert (await store.statistics.read(60.0, ["other"], 9)).rows == []
+    assert await store.statistics.starts_per_s(600.0) is not None
     assert await store.statistics.fold(60, 600, -1, 9) == 1
     assert await store.statistics.fold(600, None, -1, 9) == 1
     assert await due_in(store, [NAME]) == 0

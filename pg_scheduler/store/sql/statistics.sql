@@ -118,3 +118,31 @@ WITH gone AS (
     RETURNING 1
 )
 SELECT count(*) FROM gone;
+
+-- name: read_statistics
+-- route: pool
+-- Return the statistics of the last $1 seconds and the names $2 (NULL for all); read $3 rows of each span at most.
+--
+-- The time of the database comes with each row, and alone where there are none.
+SELECT coalesce($4, now()) AS now, kept.*
+FROM (SELECT) AS one
+LEFT JOIN LATERAL (
+    SELECT figures.*
+    FROM unnest(ARRAY [60, 600, 3600]) AS spans (span)
+    CROSS JOIN LATERAL (
+        SELECT bucket, span, job_name, counts, sums, run_hist, late_hist
+        FROM {schema}scheduler_stats AS stats
+        WHERE stats.span = spans.span AND stats.bucket > (coalesce($4, now()) - make_interval(secs => $1::double precision + spans.span))
+        ORDER BY stats.bucket DESC
+        LIMIT $3
+    ) AS figures
+    WHERE $2::text[] IS NULL OR figures.job_name = ANY ($2)
+) AS kept ON true;
+
+-- name: read_starts
+-- route: pool
+-- Return how many attempts started in the minutes since $1 seconds ago, and the seconds since the first of them.
+SELECT sum(counts[2])::bigint AS started,
+    extract(epoch FROM coalesce($2, now()) - min(bucket))::double precision AS seconds
+FROM {schema}scheduler_stats
+WHERE span = 60 AND bucket > (coalesce($2, now()) - make_interval(secs => $1::double precision));

@@ -1,0 +1,75 @@
+"""What workers counted and measured, by job name and time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from pg_scheduler.store.statistics import StatisticsRow
+from pg_scheduler.telemetry.figures import JobFigures
+
+__all__ = ["Statistics", "StatisticsRow"]
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The statistics of a period, with figures that can be added.
+
+    Attributes:
+        since: The start of the period.
+        until: The time of the database.
+        rows: The figures of each job name and minute; of ten minutes or an hour further back.
+        is_complete: Whether no row was left out; else the oldest ones are missing.
+    """
+
+    since: datetime
+    until: datetime
+    rows: tuple[StatisticsRow, ...]
+    is_complete: bool
+
+    @property
+    def duration(self) -> timedelta:
+        """The length of the period."""
+        return self.until - self.since
+
+    def by_name(self) -> dict[str, JobFigures]:
+        """Return the figures of each job name, sorted by name."""
+        return self._added(lambda row: row.job_name)
+
+    def by_time(self, width: timedelta = timedelta(minutes=1)) -> dict[datetime, JobFigures]:
+        """Return the figures of each interval in which anything happened, sorted by its start.
+
+        A row that is longer than an interval is counted in that of its start.
+
+        Args:
+            width: The length of the intervals, which divide the Unix epoch.
+
+        Raises:
+            ValueError: ``width`` is shorter than a minute.
+
+        Example::
+
+            for start, figures in (await inspector.statistics()).by_time().items():
+                print(start, figures.started, figures.lateness.quantile(0.95))
+        """
+        if width < timedelta(minutes=1):
+            raise ValueError(f"width must be at least a minute, not {width}")
+        seconds = width.total_seconds()
+        return self._added(
+            lambda row: datetime.fromtimestamp(row.at.timestamp() // seconds * seconds, row.at.tzinfo)
+        )
+
+    def total(self) -> JobFigures:
+        """Return the figures of all rows together."""
+        return self._added(lambda _: None).get(None, JobFigures())
+
+    def _added(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
+        found: dict[K, JobFigures] = {}
+        for row in self.rows:
+            place = key(row)
+            found[place] = found[place].plus(row.figures) if place in found else row.figures
+        return dict(sorted(found.items(), key=lambda item: (item[0] is not None, item[0])))

@@ -1,0 +1,131 @@
+"""Inspector.statistics(): what workers counted and measured, by name and time, and in explanations."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.inspect import Inspector, ReasonCode
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import BOUNDS, Histogram, JobFigures
+from tests.inspect.workers import add_worker
+
+MINUTE = timedelta(minutes=1)
+SIZE = len(BOUNDS) + 1
+
+
+def lasting(bound: float, number: int) -> Histogram:
+    """Durations of so many attempts, all in the bucket of this bound."""
+    buckets = [0] * SIZE
+    buckets[BOUNDS.index(bound)] = number
+    return Histogram(tuple(buckets), bound * number)
+
+
+def figures(started: int) -> JobFigures:
+    return JobFigures(0, started, (started, *[0] * 8), lasting(60.0, started), lasting(0.1, started))
+
+
+async def add(pool: asyncpg.Pool, at: datetime, **jobs: JobFigures) -> None:
+    """Write figures as a worker does at an instant."""
+    store = Store(Connections(pool), clock=FakeClock(at))
+    worker_id = f"at {at}"
+    await add_worker(pool, worker_id)
+    assert await store.statistics.add(worker_id, 1, jobs)
+
+
+async def now_of(pool: asyncpg.Pool) -> datetime:
+    now: datetime = await pool.fetchval("SELECT now()")
+    return now
+
+
+async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg.Pool) -> None:
+    now = await now_of(pool)
+    await add(pool, now, mail=figures(3), report=figures(1))
+    await add(pool, now - 30 * MINUTE, mail=figures(4))
+    await add(pool, now - 90 * MINUTE, mail=figures(5))
+    inspector = Inspector(pool)
+    found = await inspector.statistics()
+    assert found.is_complete
+    assert found.duration == timedelta(hours=1)
+    assert found.by_name() == {"mail": figures(3).plus(figures(4)), "report": figures(1)}
+    assert [each.started for each in found.by_time().values()] == [4, 4]
+    assert [each.started for each in found.by_time(timedelta(days=10_000)).values()] == [8]
+    assert found.total().started == 8
+    assert (await inspector.statistics(2 * timedelta(hours=1), names=["mail"])).total().started == 12
+    assert (await inspector.statistics(names=["other"])).total() == JobFigures()
+
+
+async def test_merged_rows_belong_to_the_period_in_which_they_end(pool: asyncpg.Pool) -> None:
+    now = await now_of(pool)
+    await add(pool, now - 3 * timedelta(hours=1), mail=figures(2))
+    await Store(Connections(pool)).statistics.fold(60, 600, 0.0, 9)
+    (row,) = (await Inspector(pool).statistics(timedelta(hours=4))).rows
+    assert (row.span, row.job_name, row.figures) == (10 * MINUTE, "mail", figures(2))
+
+
+async def test_oldest_rows_are_left_out_at_the_bound(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = await now_of(pool)
+    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_STATISTICS_ROWS", 2)
+    for minutes in range(3):
+        await add(pool, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
+    found = await Inspector(pool).statistics()
+    assert (found.is_complete, found.total().started) == (False, 1 + 2)
+
+
+async def test_elements_of_a_later_release_are_left_out(pool: asyncpg.Pool) -> None:
+    await add(pool, await now_of(pool), mail=figures(2))
+    await pool.execute(
+        "UPDATE scheduler_stats SET counts = counts || 7::bigint, sums = sums || 1.5::float8,"
+        " run_hist = run_hist || 9, late_hist = late_hist || 9"
+    )
+    assert (await Inspector(pool).statistics()).total() == figures(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"since": 60}, TypeError),
+        ({"since": timedelta(seconds=-1)}, ValueError),
+        ({"since": timedelta(days=91)}, ValueError),
+        ({"names": [5]}, TypeError),
+    ],
+)
+async def test_wrong_periods_and_names_are_rejected(
+    pool: asyncpg.Pool, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="must be"):
+        await Inspector(pool).statistics(**arguments)
+
+
+async def test_explanation_of_a_running_job_compares_it_with_others_of_its_name(pool: asyncpg.Pool) -> None:
+    await add(pool, await now_of(pool), mail=figures(20))
+    await add_worker(pool, "w1")
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
+        " started_at, lease_until)"
+        " VALUES ('a', 'mail', now(), 'running', 'w1', 1, now(), now() + interval '1 minute')"
+    )
+    explanation = await Inspector(pool).explain_job("a")
+    assert explanation.reasons[0].code is ReasonCode.RUNNING
+    assert "95 % of the attempts take at most 59 s" in explanation.reasons[0].text
+
+
+async def test_estimate_of_a_waiting_job_follows_from_the_rate_of_starts(pool: asyncpg.Pool) -> None:
+    now = await now_of(pool)
+    await add(pool, now - 2 * MINUTE, mail=figures(120))
+    await add_worker(pool, "w1", running_jobs=2, names=["mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " SELECT 'job-' || n, 'mail', now() - interval '1 s' * (50 - n) FROM generate_series(1, 30) AS n"
+    )
+    explanation = await Inspector(pool).explain_job("job-30")
+    assert explanation.reasons[0].code is ReasonCode.SLOTS_FULL
+    assert explanation.eta is not None
+    assert timedelta(seconds=20) < explanation.eta - now < timedelta(minutes=5)
