@@ -11,7 +11,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, doctor, exporter, jobs, migrate, schedules, tasks, workers
+from . import about, doctor, exporter, jobs, migrate, schedules, shipped, tasks, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import escape
@@ -56,6 +56,7 @@ workers.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)
 exporter.add_to(app)
+shipped.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

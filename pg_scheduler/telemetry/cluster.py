@@ -120,8 +120,9 @@ class ClusterCollector(Collector):
         return families
 
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
-        totals = self._merge(figures.jobs, JobFigures.plus)
         claimed = sorted(figures.claimed)
+        empty = [(name, JobFigures()) for name in claimed]  # increase() finds no first value of a series
+        totals = self._merge([*figures.jobs, *empty], JobFigures.plus)
         numbers = [(row.name, row.due) for row in figures.backlog]
         due = self._merge([*numbers, *((name, 0) for name in claimed)], add)
         families.gauge("jobs_due", "Due jobs that wait for a slot.", _by_name(due), "job_name")

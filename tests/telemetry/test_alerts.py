@@ -1,0 +1,173 @@
+"""The alerting rules: each fires when it should, stays quiet otherwise, and has a runbook entry."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import ROOT
+from tests.support.prometheus import promtool
+
+RULES = files("pg_scheduler") / "ops" / "alerts" / "pg_scheduler.rules.yaml"
+NAMES = re.findall(r"^      - alert: (\w+)$", RULES.read_text(), re.MULTILINE)
+C, P = "pg_scheduler_cluster_", "pg_scheduler_"
+ENDED = C + 'jobs_ended_total{job_name="mail",outcome="%s"}'
+LATE = C + 'job_lateness_seconds_bucket{job_name="mail",le="%s"}'
+
+Series = dict[str, str]
+
+CASES: dict[str, tuple[str, Series, Series]] = {
+    "NoWorker": (
+        "3m",
+        {C + 'workers{state="alive"}': "0x9", C + 'workers{state="dead"}': "2x9"},
+        {C + 'workers{state="alive"}': "1x9", C + 'workers{state="dead"}': "0x9"},
+    ),
+    "JobsLate": (
+        "8m",
+        {C + 'oldest_due_seconds{job_name="mail"}': "61x9"},
+        {C + "oldest_due_seconds": "59x9"},
+    ),
+    "NameUnknown": (
+        "12m",
+        {C + 'jobs_unknown_name{job_name="mail"}': "1x20"},
+        {C + 'jobs_unknown_name{job_name="mail"}': "0x20"},
+    ),
+    "Quarantined": ("70m", {C + "jobs_quarantined": "3x60 4x20"}, {C + "jobs_quarantined": "4x60 3x20"}),
+    "FailureRatio": (
+        "40m",
+        {ENDED % "completed": "0+8x60", ENDED % "failed": "0+1x60"},
+        {ENDED % "completed": "0+20x60", ENDED % "failed": "0+1x60"},
+    ),
+    "Expiring": (
+        "20m",
+        {ENDED % "expired": "0x15 1x10", ENDED % "failed": "0x30"},
+        {ENDED % "expired": "7x30", ENDED % "failed": "0+1x30"},
+    ),
+    "ScheduleOverdue": (
+        "5m",
+        {C + 'schedule_overdue_seconds{schedule="a"}': "61x9", C + 'schedule_enabled{schedule="a"}': "1x9"},
+        {C + 'schedule_overdue_seconds{schedule="a"}': "61x9", C + 'schedule_enabled{schedule="a"}': "0x9"},
+    ),
+    "LatenessP99": (
+        "30m",
+        {LATE % "5.0": "0+90x60", LATE % "10.0": "0+100x60", LATE % "+Inf": "0+100x60"},
+        {LATE % "5.0": "0+100x60", LATE % "10.0": "0+100x60", LATE % "+Inf": "0+100x60"},
+    ),
+    "SlotsFull": (
+        "20m",
+        {C + "slots_busy": "49x30", C + "slots": "50x30"},
+        {C + "slots_busy": "47x30", C + "slots": "50x30"},
+    ),
+    "WorkerDied": (
+        "5m",
+        {P + "workers_declared_dead_total": "0 0 1x9"},
+        {P + "workers_declared_dead_total": "1x9"},
+    ),
+    "LeaseLost": ("5m", {P + "leases_lost_total": "0 0 1x9"}, {P + "leases_lost_total": "1x9"}),
+    "LoopBlocked": (
+        "15m",
+        {P + 'loop_blocked_seconds_total{job_name="new"}': "_x13 12x9"},
+        {
+            P + 'loop_blocked_seconds_total{job_name="old"}': "12x30",
+            P + 'loop_blocked_seconds_total{job_name=""}': "0x30",
+        },
+    ),
+    "WorkerNoListen": (
+        "8m",
+        {P + "listener_connected": "0x9", P + "slots": "25x9"},
+        {P + "listener_connected": "0x9", P + "slots": "0x9"},
+    ),
+    "DatabaseErrors": (
+        "10m",
+        {P + 'service_errors_total{kind="transient",service="claimer"}': "0+9x20"},
+        {P + 'service_errors_total{kind="transient",service="claimer"}': "0+3x20"},
+    ),
+    "SnapshotHeld": (
+        "1m",
+        {C + "oldest_transaction_seconds": "1801x9"},
+        {C + "oldest_transaction_seconds": "1799x9"},
+    ),
+    "HotLost": ("40m", {C + "hot_update_ratio": "0.1x60"}, {C + "hot_update_ratio": "0.49x60"}),
+    "TableGrows": (
+        "8h",
+        {C + 'table_bytes{table="scheduled_jobs"}': "0+10000000x600"},
+        {C + 'table_bytes{table="scheduled_jobs"}': "9000000000x600"},
+    ),
+    "ExporterDown": (
+        "5m",
+        {'up{job="pg-scheduler"}': "0x9"},
+        {'up{job="pg-scheduler"}': "1x9", 'up{job="other"}': "0x9", C + "collect_errors_total": "3x9"},
+    ),
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert ["PgScheduler" + name for name in CASES] == NAMES
+
+
+def test_rules_are_accepted_by_promtool() -> None:
+    promtool("check", "rules", str(RULES))
+
+
+def test_every_rule_fires_in_its_case_only(tmp_path: Path) -> None:
+    tests = [
+        {
+            "name": f"{name} {'fires' if fires else 'is quiet'}",
+            "interval": "1m",
+            "input_series": [{"series": key, "values": value} for key, value in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="PgScheduler{name}",alertstate="firing"}})',
+                    "eval_time": time,
+                    "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
+                }
+            ],
+        }
+        for name, (time, firing, quiet) in CASES.items()
+        for fires, series in ((True, firing), (False, quiet))
+    ]
+    file = tmp_path / "tests.yaml"  # JSON is YAML
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", str(file))
+
+
+def test_expired_jobs_of_a_failed_exporter_raise_no_alert_when_it_returns(tmp_path: Path) -> None:
+    """Totals of the database are large at the first scrape."""
+    firing = {"alertname": "PgSchedulerExpiring", "alertstate": "firing"}
+    labels = ",".join(f'{key}="{value}"' for key, value in firing.items())
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": ENDED % "expired", "values": "_x5 700x20"}],
+        "promql_expr_test": [{"expr": f"ALERTS{{{labels}}}", "eval_time": "15m", "exp_samples": []}],
+    }
+    file = tmp_path / "tests.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
+    promtool("test", "rules", str(file))
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_a_link_to_it() -> None:
+    page = (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8")
+    part = page.partition("\n## Alerts of Prometheus\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^### (\w+)$", part, re.MULTILINE) == NAMES
+    links = re.findall(r"^          runbook_url: (\S+)$", RULES.read_text(), re.MULTILINE)
+    base = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
+    assert links == [base + name.lower() for name in NAMES]
+
+
+def test_page_lists_every_alert_and_states_their_number() -> None:
+    page = (ROOT / "docs" / "operations" / "metrics.md").read_text(encoding="utf-8")
+    table = page.partition("| Alert | Fires |\n")[2].partition("\n\n")[0]
+    assert ["PgScheduler" + name for name in re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)] == NAMES
+    assert re.findall(r"(\d+) rules", page) == [str(len(NAMES))] * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_alert_has_a_severity_and_texts(name: str) -> None:
+    rule = RULES.read_text().partition(f"- alert: {name}\n")[2].partition("- alert:")[0]
+    assert re.search(r"severity: (critical|warning)\n", rule)
+    for key in ("summary", "description"):
+        assert re.search(rf'^          {key}: "[^"]+"$', rule, re.MULTILINE), key
