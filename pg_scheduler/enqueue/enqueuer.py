@@ -116,7 +116,7 @@ class Enqueuer:
             due = job.due_at(now + timedelta(seconds=delay_s))
             return await self.insert(due, conflict_resolution, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
-        now = await self._store.jobs.clock() if publishes else None  # before: a failure leaves no job behind
+        called_at = await self._store.jobs.clock() if publishes else None  # a failure leaves no job behind
         delayed = DelayedJob(job.job_id, job.task_data, delay_s, *job[3:])
         if connection is None:
             inserted = await self._delayed.insert(delayed)
@@ -125,9 +125,9 @@ class Enqueuer:
             inserted = bool(await self._store.jobs.enqueue([delayed], message=message, connection=connection))
         if not inserted and conflict_resolution is ConflictResolution.RAISE:
             raise await self._writer.id_conflict(job.job_id, connection)
-        if inserted and now is not None:
-            due = now + timedelta(seconds=delay_s)
-            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due))
+        if inserted and called_at is not None:
+            due_at = called_at + timedelta(seconds=delay_s)
+            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_at))
         if inserted and connection is None and self._meter is not None:
             self._meter.record_scheduled(job.job_name)
         return job.job_id

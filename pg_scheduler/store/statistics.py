@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import asyncpg
 
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
@@ -111,7 +113,7 @@ class StatisticsRepository:
         return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
 
 
-def _figures(row: Mapping[str, Any]) -> JobFigures:
+def _figures(row: asyncpg.Record) -> JobFigures:
     """Return the figures of a row, without elements that a later release has appended."""
     scheduled, started, *ended = row["counts"]
     durations, lateness, *_ = row["sums"]

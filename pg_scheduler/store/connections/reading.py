@@ -79,11 +79,13 @@ class ReadingConnections(Connections):
         """Yield a connection in a read-only transaction."""
         return self.acquire(reserved=reserved)
 
-    def transaction(
+    @asynccontextmanager
+    async def transaction(
         self,
         *,
         hot: bool = False,  # noqa: ARG002 - every transaction is alike
         reserved: bool = False,
-    ) -> AbstractAsyncContextManager[Connection]:
+    ) -> AsyncIterator[Connection]:
         """Yield a connection in a read-only transaction."""
-        return self.acquire(reserved=reserved)
+        async with self.acquire(reserved=reserved) as connection:
+            yield connection
