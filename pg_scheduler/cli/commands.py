@@ -21,11 +21,12 @@ from pg_scheduler import Scheduler
 from pg_scheduler.errors import SchemaMissingError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
+from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.connections.standalone import open_connection, open_pool
 
 from .dsn import remove_secrets
 from .errors import CommandError, ExitCode, exit_code_of
-from .output import FORMATS, Output, read_format, read_zone
+from .output import FORMATS, Output, discard_stdout, read_format, read_zone
 from .settings import NAMES, Settings, find_project, resolve
 
 if TYPE_CHECKING:
@@ -69,16 +70,15 @@ class Command:
     async def scheduler(self, *, verified: bool = True) -> AsyncIterator[Scheduler]:
         """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
         async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
+            actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
             scheduler = CommandScheduler(
-                pool,
-                schema=self.schema,
-                direct_dsn=self.settings["direct-dsn"],
-                identity=Inspector(pool).actor[:MAX_IDENTITY_LENGTH],
+                pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"], identity=actor
             )
             if verified:
                 async with pool.acquire() as connection:
                     await verify(connection, schema=self.schema)
-            yield scheduler
+            with acting_as(Author(actor, "cli")):
+                yield scheduler
             await scheduler.flush()
 
 
@@ -185,6 +185,9 @@ def _execute(
     try:
         result = function(Command(settings, output), **values)
         return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
+    except BrokenPipeError:  # the reader, such as head, has read enough; Typer would exit with 1
+        discard_stdout()
+        return ExitCode.DONE
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
     except Exception as error:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import Job, Scheduler
-from pg_scheduler.errors import JobConflictError, JobNotFoundError
+from pg_scheduler import Job
+from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 
+from . import bulk
 from .commands import Command, add_command
-from .errors import ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["CHANGE", "EXPLANATION", "JOB", "add_to"]
+__all__ = ["EXPLANATION", "JOB", "add_to"]
 
 JOB: Final = Shape(
     "job",
@@ -44,14 +43,7 @@ EXPLANATION: Final = Shape("explanation", "job_id", ())
 _REASON: Final = Shape(
     "reason", "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
 )
-CHANGE: Final = Shape(
-    "change",
-    "job_id",
-    (Column("job_id", "ID"), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
-)
-
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="The ids of jobs.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,8 +53,10 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "list")(list_jobs)
     add_command(group, "show")(show)
     add_command(group, "explain")(explain)
-    add_command(group, "cancel")(cancel)
-    add_command(group, "retry")(retry)
+    add_command(group, "cancel")(bulk.cancel)
+    add_command(group, "retry")(bulk.retry)
+    add_command(group, "delete")(bulk.delete)
+    add_command(group, "move")(bulk.move)
 
 
 async def list_jobs(
@@ -128,47 +122,6 @@ async def explain(command: Command, job_id: JobId) -> None:
     expected = "" if found.eta is None else f", expected {command.output.when(found.eta)}"
     command.output.write_line(f"{job_id}: {found.verdict.value}{expected}")
     command.output.write_list(_REASON, row["reasons"])  # type: ignore[arg-type]
-
-
-async def cancel(command: Command, job_ids: JobIds) -> ExitCode:
-    """Cancel pending or running jobs."""
-    async with command.scheduler() as scheduler:
-        return await _change(command, scheduler, job_ids, scheduler.cancel_job, "cancelled")
-
-
-async def retry(command: Command, job_ids: JobIds) -> ExitCode:
-    """Run finished jobs again now."""
-    async with command.scheduler() as scheduler:
-        return await _change(command, scheduler, job_ids, scheduler.retry_job, "retried")
-
-
-async def _change(
-    command: Command,
-    scheduler: Scheduler,
-    job_ids: Sequence[str],
-    change: Callable[[str], Awaitable[bool]],
-    result: str,
-) -> ExitCode:
-    """Change the jobs one after the other, and return the worst outcome."""
-    rows, code = [], ExitCode.DONE
-    for job_id in dict.fromkeys(job_ids):
-        job = await scheduler.get_job(job_id)
-        outcome, status = "not found", None
-        if job is not None:
-            outcome, status = result, job.status.value
-            try:
-                if not await change(job_id):
-                    outcome = "refused"
-            except JobConflictError as error:
-                command.output.say(str(error))
-                outcome = "refused"
-        rows.append({"v": SHAPE_VERSION, "job_id": job_id, "result": outcome, "status": status})
-        if outcome == "not found":
-            code = ExitCode.NOT_FOUND
-        elif outcome == "refused" and code is ExitCode.DONE:
-            code = ExitCode.REFUSED
-    command.output.write_list(CHANGE, rows)
-    return code
 
 
 def _row(job: Job) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -14,7 +13,7 @@ from pg_scheduler.version import __version__
 from . import about, doctor, exporter, jobs, migrate, schedules, shipped, tasks, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
-from .output import escape
+from .output import discard_stdout, escape
 from .worker import command as worker
 
 __all__ = ["app", "run"]
@@ -75,6 +74,6 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{PROGRAM}: interrupted\n")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return ExitCode.DONE
     return int(code or 0)

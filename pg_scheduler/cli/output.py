@@ -27,6 +27,7 @@ __all__ = [
     "Format",
     "Output",
     "Shape",
+    "discard_stdout",
     "escape",
     "read_format",
     "read_zone",
@@ -242,6 +243,11 @@ class Output:
         if isinstance(value, str):
             return Text(escape(value, kept=""))
         return Text(escape(json.dumps(_plain(value), ensure_ascii=False)))
+
+
+def discard_stdout() -> None:
+    """Write nothing more to stdout, of which the reader has closed its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def escape(text: str, *, kept: str = "\n") -> str:

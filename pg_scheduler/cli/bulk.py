@@ -1,0 +1,326 @@
+"""Change the jobs of ids or of a search: ``jobs cancel``, ``retry``, ``delete`` and ``move``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
+
+from .commands import Command, confirm
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Output, Shape
+from .progress import Reporter, read_style
+from .values import read_move, read_rate
+
+__all__ = ["BULK", "CHANGE", "cancel", "delete", "move", "retry"]
+
+CHANGE: Final = Shape(
+    "change",
+    "job_id",
+    (Column("job_id", "ID"), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
+)
+BULK: Final = Shape(
+    "bulk",
+    "after",
+    (
+        Column("action", "action"),
+        Column("done", "done"),
+        Column("refused", "refused"),
+        Column("skipped", "skipped"),
+        Column("searched", "jobs searched"),
+        Column("after", "continue with --after"),
+    ),
+)
+_FOUND: Final = Shape(
+    "found", "job_id", (Column("job_id", "ID"), Column("job_name", "NAME"), Column("status", "STATUS"))
+)
+MAX_SHOWN: Final = 10
+MAX_GROUPS: Final = 1000
+
+_PAST: Final = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "move": "moved"}
+
+JobIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")]
+Where = Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")]
+Group = Annotated[
+    str | None, typer.Option(metavar="F", help="Every job of a group that jobs errors prints instead.")
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="Change at most so many jobs.")]
+Rate = Annotated[str | None, typer.Option(metavar="50/s", help="Spread the changes: jobs per s, m or h.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the jobs and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+After = Annotated[str | None, typer.Option(help="Continue where an interrupted command stopped.")]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="TIME|+1h", help="When they are due, or by how much later or earlier (-1h)."
+    ),
+]
+ProgressStyle = Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")]
+
+Start = Callable[..., AsyncGenerator[Progress, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the four commands have in common."""
+
+    job_ids: Sequence[str]
+    where: str | None
+    limit: int | None
+    rate: float | None
+    dry_run: bool
+    yes: bool
+    after: str | None
+    progress: str | None
+    group: str | None = None
+
+    def jobs(self, command: Command) -> dict[str, Any]:
+        """Return the parameters that name the jobs."""
+        names = [self.job_ids, self.where is not None or self.group is not None]
+        if sum(map(bool, names)) != 1:
+            raise CommandError(ExitCode.USAGE, "name jobs either by their ids or by a search")
+        return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
+
+
+async def cancel(
+    command: Command,
+    job_ids: JobIds = None,
+    *,
+    where: Where = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    after: After = None,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Cancel pending or running jobs."""
+    options = _Options(
+        job_ids=job_ids or (),
+        where=where,
+        limit=limit,
+        rate=read_rate(rate),
+        dry_run=dry_run,
+        yes=yes,
+        after=after,
+        progress=progress,
+    )
+    async with command.scheduler() as scheduler:
+        return await _change(command, "cancel", options, Inspector(scheduler).cancel_jobs)
+
+
+async def retry(
+    command: Command,
+    job_ids: JobIds = None,
+    *,
+    where: Where = None,
+    group: Group = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    after: After = None,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
+    options = _Options(
+        job_ids=job_ids or (),
+        where=where,
+        group=group,
+        limit=limit,
+        rate=read_rate(rate),
+        dry_run=dry_run,
+        yes=yes,
+        after=after,
+        progress=progress,
+    )
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        start = inspector.retry_jobs
+        if group is not None:
+            start = partial(start, group=await _find_group(inspector, group))
+        return await _change(command, "retry", options, start)
+
+
+async def delete(
+    command: Command,
+    job_ids: JobIds = None,
+    *,
+    where: Where = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    after: After = None,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Delete jobs that do not run and for whose end nothing waits."""
+    options = _Options(
+        job_ids=job_ids or (),
+        where=where,
+        limit=limit,
+        rate=read_rate(rate),
+        dry_run=dry_run,
+        yes=yes,
+        after=after,
+        progress=progress,
+    )
+    async with command.scheduler() as scheduler:
+        return await _change(command, "delete", options, Inspector(scheduler).delete_jobs)
+
+
+async def move(
+    command: Command,
+    job_ids: JobIds = None,
+    *,
+    to: To,
+    where: Where = None,
+    limit: Limit = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    after: After = None,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Change when pending jobs are due."""
+    options = _Options(
+        job_ids=job_ids or (),
+        where=where,
+        limit=limit,
+        rate=read_rate(rate),
+        dry_run=dry_run,
+        yes=yes,
+        after=after,
+        progress=progress,
+    )
+    target = read_move(to, command.output.zone)
+    time = {"to": target} if isinstance(target, datetime) else {"by": target}
+    async with command.scheduler() as scheduler:
+        return await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
+
+
+async def _find_group(inspector: Inspector, fingerprint: str) -> ErrorGroup:
+    groups = await inspector.error_groups(limit=MAX_GROUPS)
+    for group in groups.items:
+        if group.fingerprint == fingerprint:
+            return group
+    raise CommandError(
+        ExitCode.NOT_FOUND,
+        f"no group of errors {fingerprint!r} in the newest {groups.searched:,} unsuccessful jobs; "
+        "pg-scheduler jobs errors lists them",
+    )
+
+
+async def _change(command: Command, action: str, options: _Options, start: Start) -> ExitCode:
+    """Change the jobs, after a question if a search names them, and write what was done."""
+    jobs = {**options.jobs(command), "limit": options.limit, "after": options.after}
+    if not options.job_ids and (options.dry_run or not options.yes):
+        step = await anext(found := start(**jobs, dry_run=True))
+        await found.aclose()
+        _show_found(command, action, step)
+        if not options.dry_run and (step.done or step.cursor):
+            confirm(f"{action.capitalize()} every job of this search?", yes=False)
+    run = _Run(command, action, options)
+    try:
+        await run.follow(start(**jobs, rate=options.rate, dry_run=options.dry_run))
+    finally:  # also what an interrupted command has done
+        code = run.write()
+    return code
+
+
+def _show_found(command: Command, action: str, step: Progress) -> None:
+    """Show the first jobs that were found, and the number found so far."""
+    table = Output("table", command.output.zone, out=sys.stderr)
+    found = [each for each in step.changes if each.outcome is ChangeOutcome.DONE]
+    table.write_list(
+        _FOUND,
+        [
+            {"job_id": each.job_id, "job_name": each.job_name, "status": each.status}
+            for each in found[:MAX_SHOWN]
+        ],
+    )
+    shown = f", {MAX_SHOWN} of them above" if step.done > MAX_SHOWN else ""
+    more = "" if step.cursor is None else "; the search continues"
+    command.output.say(f"{step.done:,} jobs to {action} found{shown}{more}")
+
+
+class _Run:
+    """An action that is followed to its end, and what was done until then."""
+
+    def __init__(self, command: Command, action: str, options: _Options) -> None:
+        self._output = command.output
+        self._action = action
+        self._options = options
+        self._last: Progress | None = None
+        self._changes: list[JobChange] = []
+
+    async def follow(self, steps: AsyncGenerator[Progress, None]) -> None:
+        """Show the progress."""
+        with Reporter(read_style(self._options.progress), self._output) as reporter:
+            async for step in steps:
+                self._last = step
+                if self._options.job_ids:
+                    self._changes += step.changes
+                reporter.show(step.summary, step.searched, step.total_estimate)
+
+    def write(self) -> ExitCode:
+        """Write what was done, and how to continue; return the worst outcome of jobs that ids name."""
+        if self._last is None:
+            return ExitCode.DONE
+        code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)
+        if not self._options.job_ids or self._last.cursor is not None:
+            self._output.say(self._last.summary)
+        if self._last.cursor is not None:
+            self._output.say(f"continue with --after '{self._last.cursor}'")
+        return code
+
+    def _write_changes(self) -> ExitCode:
+        outcomes = [(each, self._result(each)) for each in self._changes]
+        self._output.write_list(
+            CHANGE,
+            [
+                {
+                    "v": SHAPE_VERSION,
+                    "job_id": each.job_id,
+                    "result": result,
+                    "status": None if each.status is None else each.status.value,
+                }
+                for each, result in outcomes
+            ],
+        )
+        results = {result for _, result in outcomes}
+        if "not found" in results:
+            return ExitCode.NOT_FOUND
+        return ExitCode.REFUSED if "refused" in results else ExitCode.DONE
+
+    def _write_summary(self, last: Progress) -> ExitCode:
+        row = {
+            "v": SHAPE_VERSION,
+            "action": self._action,
+            "dry_run": self._options.dry_run,
+            "done": last.done,
+            "refused": last.refused,
+            "skipped": last.skipped,
+            "searched": last.searched,
+            "total_estimate": last.total_estimate,
+            "after": last.cursor,
+        }
+        self._output.write_one(BULK, row)
+        return ExitCode.DONE
+
+    def _result(self, change: JobChange) -> str:
+        match change.outcome:
+            case ChangeOutcome.DONE:
+                past = _PAST[self._action]
+                return f"would be {past}" if self._options.dry_run else past
+            case ChangeOutcome.REFUSED:
+                return "refused"
+            case ChangeOutcome.SKIPPED:
+                return "not found"

@@ -1,0 +1,87 @@
+"""Show on stderr how far a command got: a bar on a terminal, else a line every 10 seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from types import TracebackType
+from typing import Final, Literal, get_args
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from .errors import CommandError, ExitCode
+from .output import Output, escape
+
+__all__ = ["Reporter", "Style", "read_style"]
+
+Style = Literal["bar", "lines", "off"]
+
+LINE_INTERVAL_S: Final = 10.0
+
+
+def read_style(text: str | None) -> Style:
+    """Return how progress is shown.
+
+    Raises:
+        CommandError: The style is unknown.
+    """
+    if text is None:
+        return "bar" if sys.stderr.isatty() else "lines"
+    found: Style | None = next((each for each in get_args(Style) if each == text), None)
+    if found is None:
+        raise CommandError(
+            ExitCode.USAGE, f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}"
+        )
+    return found
+
+
+@dataclass(slots=True)
+class Reporter:
+    """A context in which progress is shown.
+
+    Args:
+        style: How.
+        output: Where lines are written.
+        clock: Returns seconds; tests replace it.
+    """
+
+    style: Style
+    output: Output
+    clock: Callable[[], float] = field(default=monotonic)
+    _bar: Progress | None = None
+    _shown_at: float = 0.0
+
+    def __enter__(self) -> Reporter:
+        """Start to show progress."""
+        self._shown_at = self.clock()
+        if self.style == "bar":
+            columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, text: str, completed: int, total: int | None) -> None:
+        """Show how far the command got.
+
+        Args:
+            text: What was done.
+            completed: How much of the total.
+            total: The total; None if that is unknown.
+        """
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            self._bar.update(task, description=escape(text, kept=""), completed=completed, total=total)
+        elif self.style == "lines" and self.clock() - self._shown_at >= LINE_INTERVAL_S:
+            self._shown_at = self.clock()
+            self.output.say(text)

@@ -1,0 +1,287 @@
+"""jobs cancel, retry, delete and move: searches, questions, interrupts and what can be continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
+
+GOLDEN = Path(__file__).with_name("golden")
+FILL = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
+    SELECT $2 || lpad(n::text, 5, '0'), 'mail.send', '2099-01-01Z'::timestamptz + n * interval '1 second', $3,
+        CASE WHEN $3 <> 'pending' THEN '2026-01-01Z'::timestamptz - n * interval '1 second' END,
+        CASE WHEN $3 = 'failed' THEN 'SMTPError: no answer after ' || n || ' s' END
+    FROM generate_series(1, $1::integer) AS n
+"""
+
+Fill = Callable[..., None]
+Query = Callable[[str], Any]
+
+
+@pytest.fixture
+def fill(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Fill:
+    """Insert jobs into the database of the commands."""
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+
+    def insert(count: int, status: str = "pending", prefix: str = "mail:") -> None:
+        async def run(connection: Connection) -> None:
+            await connection.execute(FILL, count, prefix, status)
+            await connection.execute("VACUUM ANALYZE scheduled_jobs")
+
+        run_on(dsn, run)
+
+    return insert
+
+
+@pytest.fixture
+def query(dsn: str) -> Query:
+    """Return the first value of a statement."""
+
+    def fetch(statement: str) -> Any:
+        found: list[Any] = []
+
+        async def run(connection: Connection) -> None:
+            found.append(await connection.fetchval(statement))
+
+        run_on(dsn, run)
+        return found[0]
+
+    return fetch
+
+
+def summary(ran: Ran) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ran.out)
+    jsonschema.validate(document, schema("bulk"))
+    return document
+
+
+def test_search_changes_every_job_with_records_in_the_name_of_the_user(
+    call: Run, fill: Fill, query: Query
+) -> None:
+    fill(700)
+    ran = call("jobs", "cancel", "--where", "name:mail.*", "--yes")
+    assert ran.code == 0, ran.err
+    document = summary(ran)
+    assert (document["action"], document["done"], document["after"]) == ("cancel", 700, None)
+    assert "700 done, 0 refused, 0 skipped; searched all of 700 jobs" in ran.err
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'cancelled'") == 700
+    assert (
+        query("SELECT array_agg((via, actor ~~ '%@%', action)::text) FROM scheduler_audit")
+        == ["(cli,t,cancel_jobs)"] * 2
+    )
+
+
+def test_without_yes_the_jobs_are_shown_and_nothing_is_changed(call: Run, fill: Fill, query: Query) -> None:
+    fill(700)
+    ran = call("jobs", "delete", "--where", "status:pending")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert re.findall(r"^mail:\d+", ran.err, re.MULTILINE) == [f"mail:{n:05}" for n in range(1, 11)]
+    assert "500 jobs to delete found, 10 of them above; the search continues" in ran.err
+    assert "Delete every job of this search? Nothing was changed; pass --yes to confirm" in ran.err
+    assert query("SELECT count(*) FROM scheduled_jobs") == 700
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", ExitCode.REFUSED)])
+def test_question_on_a_terminal_is_obeyed(
+    call: Run, fill: Fill, query: Query, monkeypatch: pytest.MonkeyPatch, *, answer: str, code: int
+) -> None:
+    fill(3)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    ran = call("jobs", "cancel", "--where", "status:pending", "--progress", "off")
+    assert ran.code == code, ran.err
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == (0 if code == 0 else 3)
+
+
+class Terminal:
+    """A terminal at which someone types."""
+
+    def __init__(self, typed: str) -> None:
+        self._typed = typed
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *_: object) -> str:
+        return self._typed
+
+
+def test_search_without_jobs_asks_nothing(call: Run, fill: Fill) -> None:
+    fill(1)
+    ran = call("jobs", "cancel", "--where", "name:nothing")
+    assert (ran.code, summary(ran)["done"]) == (0, 0)
+    assert "0 jobs to cancel found" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "done"),
+    [
+        (("cancel", "--where", "name:mail.*"), 600),
+        (("retry", "--where", "name:mail.*"), 40),
+        (("delete", "--where", "name:mail.*"), 640),
+        (("move", "--where", "name:mail.*", "--to", "+1h"), 600),
+        (("cancel", "--where", "name:mail.*", "--limit", "7", "--rate", "1/h"), 7),
+    ],
+)
+def test_dry_run_counts_and_changes_nothing(
+    call: Run, fill: Fill, query: Query, arguments: tuple[str, ...], done: int
+) -> None:
+    fill(600)
+    fill(40, "failed", "f")
+    state = "SELECT md5(string_agg(job::text, '' ORDER BY job_id)) FROM scheduled_jobs AS job"
+    before = query(state)
+    ran = call("jobs", *arguments, "--dry-run")
+    assert ran.code == 0, ran.err
+    document = summary(ran)
+    assert (document["done"], document["dry_run"]) == (done, True)
+    assert f"jobs to {arguments[0]} found" in ran.err
+    assert query(state) == before
+    assert query("SELECT count(*) FROM scheduler_audit") == 0
+
+
+def test_ids_have_an_outcome_each(call: Run, fill: Fill) -> None:
+    fill(2)
+    fill(1, "completed", "done")
+    ids = ("mail:00001", "done00001", "nothing")
+    dry = call("jobs", "move", *ids, "--to", "-90m", "--dry-run")
+    assert [line["result"] for line in dry.checked("change")] == ["would be moved", "refused", "not found"]
+    assert dry.code == ExitCode.NOT_FOUND
+    ran = call("jobs", "move", "--to", "2030-01-01T12:00", *ids[:2])
+    assert (ran.code, [line["result"] for line in ran.checked("change")]) == (
+        ExitCode.REFUSED,
+        ["moved", "refused"],
+    )
+    assert json.loads(call("jobs", "show", "mail:00001").out)["execution_time"] == "2030-01-01T12:00:00Z"
+    ran = call("jobs", "delete", "mail:00001", "done00001")
+    assert (ran.code, [line["result"] for line in ran.checked("change")]) == (0, ["deleted", "deleted"])
+
+
+def test_limit_leaves_a_position_that_continues(call: Run, fill: Fill, query: Query) -> None:
+    fill(9)
+    first = call("jobs", "cancel", "--where", "status:pending", "--limit", "4", "--yes")
+    after = summary(first)["after"]
+    assert f"continue with --after '{after}'" in first.err
+    rest = summary(call("jobs", "cancel", "--where", "status:pending", "--after", after, "--yes"))
+    assert (rest["done"], rest["after"]) == (5, None)
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'cancelled'") == 9
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_table_of_a_search_fits_the_width(
+    call: Run, fill: Fill, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(12, "failed")
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = call("jobs", "retry", "--where", "status:failed", "--limit", "11", "--dry-run", "-o", "table")
+    shown = re.sub(r"(--after +'?)[^\s']+", r"\1...", ran.err + ran.out)
+    assert shown == (GOLDEN / f"bulk-{width}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cancel",), "either by their ids or by a search"),
+        (("cancel", "a", "--where", "status:pending"), "either by their ids or by a search"),
+        (("cancel", "--where", " ", "--yes"), "status:pending,running"),
+        (("cancel", "--where", "stats:x", "--yes"), "did you mean"),
+        (("cancel", "--where", "status:pending", "--rate", "fast", "--yes"), "50/s"),
+        (("cancel", "--where", "status:pending", "--rate", "0/s", "--yes"), "50/s"),
+        (("cancel", "--where", "status:pending", "--limit", "0", "--yes"), "limit"),
+        (("cancel", "--where", "status:pending", "--after", "x", "--yes"), "after"),
+        (("cancel", "--where", "status:pending", "--progress", "x", "--yes"), "bar, lines, off"),
+        (("move", "a", "--to", "soon"), "--to must be a time"),
+        (("move", "a", "--to", "+soon"), "--to must be a duration"),
+        (("move", "a"), "--to"),
+    ],
+)
+def test_wrong_option_is_a_usage_error(
+    call: Run, fill: Fill, query: Query, arguments: tuple[str, ...], message: str
+) -> None:
+    fill(1)
+    ran = call("jobs", *arguments)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, ""), ran.err
+    assert message in ran.err
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
+
+
+def test_hostile_ids_are_data_and_do_not_reach_the_terminal(call: Run, fill: Fill) -> None:
+    fill(1)
+    for hostile in ("\x1b[31m", "'; DROP TABLE scheduled_jobs; --", "\u202e", "%"):
+        ran = call("jobs", "delete", "-o", "table", "--", hostile)
+        assert ran.code == ExitCode.NOT_FOUND
+        assert not {"\x1b", "\u202e"} & set(ran.out + ran.err)
+    assert call("jobs", "cancel", "mail:00001").code == 0
+
+
+def test_interrupt_ends_after_a_batch_and_the_rest_can_be_continued(
+    call: Run, fill: Fill, query: Query
+) -> None:
+    fill(30)
+    arguments = ("jobs", "move", "--where", "status:pending", "--to", "+1h", "--yes")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pg_scheduler", *arguments, "--rate", "10/h"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until_moved(query)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert err.endswith("pg-scheduler: interrupted\n")
+    assert "1 done, 0 refused, 0 skipped" in err
+    after = json.loads(out)["after"]
+    assert f"continue with --after '{after}'" in err
+    assert summary(call(*arguments, "--after", after))["done"] == 29
+    moved = query("SELECT count(*) FROM scheduled_jobs WHERE execution_time > '2099-01-01 01:00Z'")
+    assert moved == 30
+    assert query("SELECT max(execution_time) < '2099-01-01 02:00Z' FROM scheduled_jobs"), "none moved twice"
+
+
+def wait_until_moved(query: Query) -> None:
+    """Wait for the first batch of another process."""
+    ends_at = time.monotonic() + PATIENCE
+    while not query("SELECT count(*) FROM scheduler_audit"):
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)  # no event comes from the process
+
+
+def test_closed_pipe_is_no_error(fill: Fill, query: Query) -> None:
+    fill(600)
+    command = (
+        f"'{sys.executable}' -m pg_scheduler jobs cancel --where status:pending --yes | true; "
+        "echo ${PIPESTATUS[0]}"
+    )
+    piped = subprocess.run(
+        ["bash", "-c", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    assert piped.stdout == "0\n"
+    assert "Traceback" not in piped.stderr
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'cancelled'") == 600
