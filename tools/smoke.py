@@ -43,7 +43,8 @@ def main(expected: str) -> None:
     assert pg_scheduler.__version__ == version("pg-scheduler") == expected
     assert files(pg_scheduler).joinpath("py.typed").is_file(), "py.typed is missing"
     assert files(pg_scheduler).joinpath("migrations").is_dir(), "the migrations are missing"
-    assert files(pg_scheduler).joinpath("ops", "alerts").is_dir(), "the alerting rules are missing"
+    for name in ("alerts", "grafana"):
+        assert files(pg_scheduler).joinpath("ops", name).is_dir(), f"{name} are missing"
     with EmbeddedPostgres() as postgres:
         asyncio.run(run_one_job(postgres.dsn()))
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
-from collections.abc import Mapping
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,6 +40,43 @@ def promtool(*arguments: str, text: str = "", cwd: Path | None = None) -> None:
     command = [*program("promtool"), *arguments]
     ran = subprocess.run(command, input=text, cwd=cwd, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
+
+
+@contextmanager
+def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[str]:
+    """Run a Prometheus that scrapes the ports of these jobs every second, and yield its URL."""
+    jobs = [
+        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+        for job, port in targets.items()
+    ]
+    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    options = {
+        "config.file": folder / "prometheus.yml",
+        "storage.tsdb.path": folder / "data",
+        "web.listen-address": "127.0.0.1:0",
+    }
+    command = [*program("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines = iter(process.stderr.readline, "")
+            found = (re.search(r'"Listening on" address=(\S+)', line) for line in lines)
+            address = next(match[1] for match in found if match)
+            drain = threading.Thread(target=process.stderr.read, daemon=True)
+            drain.start()
+            yield f"http://{address}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def query(url: str, expression: str) -> list[dict[str, Any]]:
+    """Return the samples of an instant query."""
+    words = urllib.parse.urlencode({"query": expression})
+    with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=20) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    return found
 
 
 class Exposition:
