@@ -10,7 +10,7 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, doctor, exporter, jobs, migrate, schedules, shipped, tasks, workers
+from . import about, deployment, doctor, exporter, health, jobs, migrate, schedules, shipped, tasks, workers
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import discard_stdout, escape
@@ -54,6 +54,8 @@ tasks.add_to(app)
 workers.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)
+health.add_to(app)
+deployment.add_to(app)
 exporter.add_to(app)
 shipped.add_to(app)
 

@@ -1,0 +1,72 @@
+"""``systemd``, ``compose`` and ``k8s``: files for a deployment, which the package contains."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+
+__all__ = ["FILES", "add_to"]
+
+_OPS: Final = files("pg_scheduler") / "ops"
+
+FILES: Final[dict[str, tuple[str, ...]]] = {
+    "systemd": ("pg-scheduler-worker.service",),
+    "compose": ("compose.yaml", "Dockerfile", "prometheus.yml", "alertmanager.yml", "grafana-datasource.yml"),
+    "k8s": ("migrate.yaml", "worker.yaml", "exporter.yaml", "keda.yaml"),
+}
+"""The files of each command; ``compose`` prints the first one, the others print all."""
+
+Into = Annotated[
+    Path | None,
+    typer.Option("--into", metavar="FOLDER", help="Write the files there instead, if they are new."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "systemd")(systemd)
+    add_command(app, "compose")(compose)
+    add_command(app, "k8s")(k8s)
+
+
+def systemd(command: Command, into: Into = None) -> None:
+    """Print the unit file of a worker for systemd."""
+    _give(command, "systemd", into, FILES["systemd"])
+
+
+def compose(command: Command, into: Into = None) -> None:
+    """Print a Compose file: database, workers, metrics. --into writes the files that it mounts too."""
+    _give(command, "compose", into, FILES["compose"][:1])
+
+
+def k8s(command: Command, into: Into = None) -> None:
+    """Print manifests for Kubernetes: migration, workers, exporter, KEDA."""
+    _give(command, "k8s", into, FILES["k8s"])
+
+
+def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ...]) -> None:
+    if into is None:
+        command.output.write_text("---\n".join(_read(kind, name) for name in printed))
+        return
+    names = FILES[kind]
+    if existing := [name for name in names if (into / name).exists()]:
+        raise CommandError(ExitCode.REFUSED, f"{into} has {', '.join(existing)} already; nothing was written")
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (into / name).write_text(_read(kind, name), encoding="utf-8")
+            command.output.say(f"wrote {into / name}")
+    except OSError as error:
+        raise CommandError(
+            ExitCode.REFUSED, f"{into} cannot be written: {error.strerror or error}"
+        ) from error
+
+
+def _read(kind: str, name: str) -> str:
+    return (_OPS / kind / name).read_text(encoding="utf-8")

@@ -1,0 +1,91 @@
+"""``health``: whether a worker is live, for supervisors that run a command."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import platform
+import urllib.error
+import urllib.request
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+
+__all__ = ["HEALTH", "add_to"]
+
+HEALTH: Final = Shape(
+    "health",
+    "source",
+    (Column("source", "source"), Column("is_ok", "ok"), Column("text", "text")),
+)
+PORT: Final = "PG_SCHEDULER_WORKER_HEALTH_PORT"
+MAX_BYTES: Final = 100_000
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "health")(health)
+
+
+async def health(
+    command: Command,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask a probe, such as http://127.0.0.1:8080/readyz.")
+    ] = None,
+    own: Annotated[
+        bool, typer.Option("--self", help="Read the rows of the workers of this machine instead.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=600, metavar="SECONDS", help="How long to wait for an answer.")
+    ] = 5.0,
+) -> ExitCode:
+    """Print whether a worker is healthy, and exit with 1 if it is not.
+
+    Without options: the probe /livez at PG_SCHEDULER_WORKER_HEALTH_PORT, else --self.
+    """
+    if url is not None and own:
+        raise CommandError(ExitCode.USAGE, "pass --url or --self, not both")
+    if url is None and not own and (port := os.environ.get(PORT)):
+        url = f"http://127.0.0.1:{port}/livez"
+    is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
+    command.output.write_one(
+        HEALTH,
+        {"v": SHAPE_VERSION, "source": url or platform.node(), "is_ok": is_ok, "text": text},
+    )
+    return ExitCode.DONE if is_ok else ExitCode.NEGATIVE
+
+
+def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
+    if urlsplit(url).scheme not in {"http", "https"}:
+        raise CommandError(ExitCode.USAGE, f"--url must begin with http:// or https://, not {url!r}")
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(url, timeout=timeout_s) as answer:
+            return True, _text(answer.read(MAX_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            return False, _text(error.read(MAX_BYTES)) or f"HTTP {error.code}"
+    except urllib.error.URLError as error:
+        return False, f"no answer: {error.reason}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return False, f"no answer: {error}"
+
+
+def _text(body: bytes) -> str:
+    return body.decode("utf-8", "replace").strip()
+
+
+async def _ask_table(command: Command) -> tuple[bool, str]:
+    """Return whether the lease of a worker of this machine is valid."""
+    async with command.scheduler() as scheduler:
+        workers = [worker for worker in await scheduler.workers() if worker.hostname == platform.node()]
+    alive = [worker for worker in workers if worker.is_alive]
+    if not workers:
+        return False, f"no worker runs on {platform.node()}"
+    text = f"{len(alive)} of {len(workers)} workers on {platform.node()} have a valid lease"
+    return bool(alive), text

@@ -1,0 +1,169 @@
+"""The files for deployments: what they contain, and that other programs accept them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.cli.deployment import FILES
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Run
+from tests.docs.snippets import ROOT
+
+yaml = pytest.importorskip("yaml")
+
+OPS = ROOT / "pg_scheduler" / "ops"
+STOP_S = 75
+
+
+def text(kind: str, name: str) -> str:
+    return (OPS / kind / name).read_text(encoding="utf-8")
+
+
+def documents(kind: str, name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(text(kind, name)))
+
+
+def manifests() -> list[dict[str, Any]]:
+    return [each for name in FILES["k8s"] for each in documents("k8s", name)]
+
+
+def commands(node: object) -> list[list[str]]:
+    """Return every command of the program in a document."""
+    if isinstance(node, list):
+        own = [node] if node and node[0] == "pg-scheduler" else []
+        return own + [each for child in node for each in commands(child)]
+    return [each for child in node.values() for each in commands(child)] if isinstance(node, dict) else []
+
+
+def test_every_file_is_shipped_and_printed_or_written() -> None:
+    assert {kind: set(names) for kind, names in FILES.items()} == {
+        kind: {path.name for path in (OPS / kind).iterdir()} for kind in FILES
+    }
+
+
+def test_commands_print_the_files(call: Run) -> None:
+    assert call("systemd").out == text("systemd", "pg-scheduler-worker.service")
+    assert call("compose").out == text("compose", "compose.yaml")
+    assert list(yaml.safe_load_all(call("k8s").out)) == manifests()
+
+
+@pytest.mark.parametrize("kind", list(FILES))
+def test_files_are_written_once(call: Run, kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / kind
+    assert call(kind, "--into", str(folder)).code == 0
+    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
+        name: text(kind, name) for name in FILES[kind]
+    }
+    again = call(kind, "--into", str(folder))
+    assert again.code == ExitCode.REFUSED
+    assert f"has {', '.join(FILES[kind])} already; nothing was written" in again.err
+    (tmp_path / "file").touch()
+    assert call(kind, "--into", str(tmp_path / "file" / "x")).code == ExitCode.REFUSED
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_accepts_the_unit_and_rates_its_exposure(tmp_path: Path) -> None:
+    unit = tmp_path / "pg-scheduler-worker.service"
+    content = text("systemd", unit.name)
+    unit.write_text(re.sub(r"ExecStart=\S+", f"ExecStart={shutil.which('true')}", content), encoding="utf-8")
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
+    )
+    own = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert own == []
+    secure = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", str(unit)]
+    rated = subprocess.run(secure, capture_output=True, text=True, check=False)
+    assert rated.returncode == 0, rated.stdout + rated.stderr
+
+
+def test_unit_stops_the_main_process_first_and_in_time() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text("systemd", "pg-scheduler-worker.service"))
+    service = unit["Service"]
+    assert (service["Type"], service["KillMode"]) == ("notify", "mixed")
+    assert int(service["TimeoutStopSec"]) == STOP_S
+    assert service["RestartPreventExitStatus"] == str(int(ExitCode.USAGE))
+
+
+def test_compose_mounts_the_files_that_are_written_beside_it() -> None:
+    (compose,) = documents("compose", "compose.yaml")
+    mounted = {
+        source.removeprefix("./")
+        for service in compose["services"].values()
+        for volume in service.get("volumes", ())
+        if (source := volume.partition(":")[0]).startswith("./")
+    }
+    assert mounted - {"rules"} == set(FILES["compose"]) - {"compose.yaml", "Dockerfile"}
+    worker = compose["services"]["worker"]
+    assert worker["stop_grace_period"] == f"{STOP_S}s"
+    assert worker["environment"]["PG_SCHEDULER_WORKER_HEALTH_PORT"] == "8080"
+    assert worker["environment"]["PG_SCHEDULER_DSN"].startswith("postgresql://")
+    for name in ("prometheus.yml", "alertmanager.yml", "grafana-datasource.yml"):
+        assert documents("compose", name)
+
+
+def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> None:
+    found = {(each["kind"], each["metadata"]["name"]): each for each in manifests()}
+    for (kind, _), each in found.items():
+        if kind in {"Deployment", "Job"}:
+            pod = each["spec"]["template"]["spec"]
+            assert pod["securityContext"]["runAsNonRoot"]
+            assert not pod["automountServiceAccountToken"]
+            for container in pod["containers"]:
+                assert container["securityContext"]["readOnlyRootFilesystem"]
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+                assert "memory" in container["resources"]["limits"]
+    deployment = found["Deployment", "pg-scheduler-worker"]["spec"]
+    pod = deployment["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == STOP_S
+    (worker,) = pod["containers"]
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert [worker[probe]["httpGet"]["path"] for probe in probes] == ["/startupz", "/livez", "/readyz"]
+    environment = {each["name"]: each.get("value") for each in worker["env"]}
+    assert int(environment["PG_SCHEDULER_WORKER_HEALTH_PORT"] or 0) == worker["ports"][0]["containerPort"]
+    assert environment["PG_SCHEDULER_WORKER_HEALTH_HOST"] == "0.0.0.0"
+    budget = found["PodDisruptionBudget", "pg-scheduler-worker"]["spec"]
+    assert budget["selector"] == deployment["selector"]
+    scaled = found["ScaledObject", "pg-scheduler-worker"]["spec"]
+    assert scaled["scaleTargetRef"]["name"] == "pg-scheduler-worker"
+
+
+def test_commands_of_the_files_have_known_options(call: Run) -> None:
+    (compose,) = documents("compose", "compose.yaml")
+    found = commands(compose) + commands(manifests())
+    assert len(found) >= 6
+    for _, name, *options in found:
+        shown = call(name, "--help").out
+        for option in options:
+            assert not option.startswith("--") or f"{option} " in shown, (name, option)
+
+
+def test_variables_of_the_files_are_read_by_the_worker(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = call("worker", "--help").out
+    texts = "".join(text(kind, name) for kind, names in FILES.items() for name in names)
+    for variable in set(re.findall(r"PG_SCHEDULER_WORKER_\w+", texts)):
+        assert variable in shown
+
+
+async def test_sql_of_the_scaler_returns_the_age_of_the_oldest_due_job(pool: asyncpg.Pool) -> None:
+    (scaled,) = documents("k8s", "keda.yaml")
+    (query,) = (
+        each["metadata"]["query"] for each in scaled["spec"]["triggers"] if each["type"] == "postgresql"
+    )
+    assert await pool.fetchval(query) == 0
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)"
+        " VALUES ('a', 'x', now() - interval '1 minute', 8), ('b', 'x', now() + interval '1 hour', 1),"
+        " ('c', 'x', now() - interval '1 second', 3)"
+    )
+    assert 60 <= await pool.fetchval(query) < 120

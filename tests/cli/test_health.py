@@ -1,0 +1,78 @@
+"""The command health, against a real server and real rows."""
+
+from __future__ import annotations
+
+import json
+import platform
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.telemetry.health import Health, HealthCheck
+from pg_scheduler.telemetry.probes import serve_health
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+
+ALIVE = """
+INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat,
+    lease_until)
+VALUES ($1, $2, 7, '1.0', 25, now(), now(), now() + $3::float8 * interval '1 h')
+"""
+
+
+class Source:
+    is_ok = True
+
+    def health(self) -> Health:
+        check = HealthCheck(
+            "lease", self.is_ok, "trusted" if self.is_ok else "not trusted", ("ready", "live")
+        )
+        return Health("running", 25, 3, (check,))
+
+
+def document(ran: Ran) -> dict[str, object]:
+    found: dict[str, object] = json.loads(ran.out)
+    jsonschema.validate(found, schema("health"))
+    return found
+
+
+def test_probe_is_asked_without_a_proxy(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    source = Source()
+    with serve_health(source, port=0) as server:
+        url = f"http://127.0.0.1:{server.port}/readyz"
+        ran = call("health", "--url", url)
+        assert (ran.code, document(ran)["text"]) == (0, "ok")
+        source.is_ok = False
+        ran = call("health", "--url", url)
+        assert ran.code == ExitCode.NEGATIVE
+        assert "[-]lease failed: not trusted" in str(document(ran)["text"])
+        monkeypatch.setenv("PG_SCHEDULER_WORKER_HEALTH_PORT", str(server.port))
+        assert document(call("health"))["source"] == f"http://127.0.0.1:{server.port}/livez"
+    ran = call("health", "--url", url)
+    assert ran.code == ExitCode.NEGATIVE
+    assert "no answer" in str(document(ran)["text"])
+
+
+@pytest.mark.parametrize("options", [("--url", "file:///etc/passwd"), ("--url", "http://x/", "--self")])
+def test_wrong_options_exit_with_2(call: Run, options: tuple[str, ...]) -> None:
+    assert call("health", *options).code == ExitCode.USAGE
+
+
+def test_rows_of_this_machine_decide(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def add(connection: Connection) -> None:
+        await connection.execute(ALIVE, "w2", platform.node(), 1.0)
+
+    async def add_others(connection: Connection) -> None:
+        await connection.execute(ALIVE, "w0", "another", 1.0)
+        await connection.execute(ALIVE, "w1", platform.node(), -1.0)
+
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    assert document(call("health"))["text"] == f"no worker runs on {platform.node()}"
+    run_on(dsn, add_others)
+    assert call("health", "--self").code == ExitCode.NEGATIVE
+    run_on(dsn, add)
+    ran = call("health")
+    assert (ran.code, document(ran)["is_ok"]) == (0, True)
+    assert "1 of 2 workers" in str(document(ran)["text"])
