@@ -16,7 +16,16 @@ from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["NotFoundError", "PageRequest", "RejectedError", "Settings", "base_of", "path_of", "quoted"]
+__all__ = [
+    "NotFoundError",
+    "PageRequest",
+    "RejectedError",
+    "Settings",
+    "base_of",
+    "path_of",
+    "quoted",
+    "term",
+]
 
 JobTexts: TypeAlias = Callable[[Job], str]
 JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
@@ -86,7 +95,7 @@ class PageRequest:
 
     def search_url(self, **terms: str) -> str:
         """Return the address of a search for jobs with these values."""
-        return self.url("/jobs", q=" ".join(f"{field}:{quoted(value)}" for field, value in terms.items()))
+        return self.url("/jobs", q=" ".join(term(field, value) for field, value in terms.items()))
 
     def required(self, name: str) -> str:
         """Return a parameter.
@@ -98,6 +107,11 @@ class PageRequest:
         if not value:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
         return value
+
+
+def term(field: str, value: str) -> str:
+    """Return a term of a search."""
+    return f"{field}:{quoted(value)}"
 
 
 def quoted(value: str) -> str:

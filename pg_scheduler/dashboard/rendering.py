@@ -12,7 +12,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, term
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import ago, json_text, plain, short, utc, visible
 from pg_scheduler.inspect.model import rounded
@@ -90,6 +90,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "settings": request.settings,
         "url": request.url,
         "search_url": request.search_url,
+        "term": term,
         "now": request.now,
         "path": path,
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},

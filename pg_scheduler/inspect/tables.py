@@ -1,13 +1,19 @@
-"""Read what belongs to jobs in other tables: results."""
+"""Read what belongs to jobs in other tables: results, schedules."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.result import JobResult
-from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.jobs.validation import check_count, check_job_id, check_text
+from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.store import Store
 
 __all__ = ["TableReads"]
+
+MAX_ROWS: Final = 500
+"""Rows that a call returns."""
 
 
 class TableReads:
@@ -25,3 +31,30 @@ class TableReads:
         if job_id not in found:
             raise JobNotFoundError(job_id)
         return found[job_id]
+
+    async def get_schedule(self, schedule_id: str) -> Schedule | None:
+        """Return the schedule, or None if it does not exist."""
+        row = await self._reads.schedules.get(check_text("schedule_id", schedule_id))
+        return None if row is None else schedule_from_row(row)
+
+    async def schedules(self, *, limit: int = 100, after: str | None = None) -> list[Schedule]:
+        """Return schedules in the order of their ids.
+
+        Args:
+            limit: Their number at most, 1 to 500.
+            after: The id after which the list starts; None for the beginning.
+
+        Raises:
+            ValueError: ``limit`` is out of range.
+        """
+        check_count("limit", limit, least=1, most=MAX_ROWS)
+        rows = await self._reads.schedules.list_page(
+            after=None if after is None else check_text("after", after),
+            owner=None,
+            paused=None,
+            task=None,
+            metadata=None,
+            due_before=None,
+            limit=limit,
+        )
+        return [schedule_from_row(row) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import job, jobs
+from pg_scheduler.dashboard.pages import errors, job, jobs, schedules, tasks, workers
 
 __all__ = ["PAGES", "Page"]
 
@@ -29,4 +29,10 @@ PAGES: Final[dict[str, Page]] = {
     "/": Page(jobs.build, "jobs"),
     "/jobs": Page(jobs.build, "jobs", "Jobs"),
     "/job": Page(job.build, "job"),
+    "/errors": Page(errors.build, "errors", "Errors"),
+    "/schedules": Page(schedules.build, "schedules", "Schedules"),
+    "/schedule": Page(schedules.build_one, "schedule"),
+    "/tasks": Page(tasks.build, "tasks", "Tasks"),
+    "/workers": Page(workers.build, "workers", "Workers"),
+    "/worker": Page(workers.build_one, "worker"),
 }

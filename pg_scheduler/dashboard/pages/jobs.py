@@ -13,7 +13,7 @@ from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "tags_of"]
+__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "row_of", "share_done", "tags_of"]
 
 PAGE_LENGTH: Final = 50
 
@@ -94,7 +94,7 @@ async def build(request: PageRequest) -> JobsPage:
     return JobsPage(
         q,
         None,
-        [_row(job, request) for job in page.items],
+        [row_of(job, request) for job in page.items],
         page.summary,
         page.is_complete,
         page.next,
@@ -118,7 +118,8 @@ def share_done(job: Job) -> float | None:
     return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
 
 
-def _row(job: Job, request: PageRequest) -> JobRow:
+def row_of(job: Job, request: PageRequest) -> JobRow:
+    """Return a job as lists show it."""
     return JobRow(
         job_id=job.job_id,
         name=job.job_name,

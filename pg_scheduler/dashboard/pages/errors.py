@@ -1,0 +1,63 @@
+"""The page of errors: the newest unsuccessful jobs, grouped by name and text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.inspect import ErrorGroup
+
+__all__ = ["SPANS", "ErrorsPage", "build"]
+
+MAX_GROUPS: Final = 1000
+SHOWN_GROUPS: Final = 100
+
+SPANS: Final[Mapping[str, timedelta | None]] = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "all": None,
+}
+"""How far back errors are read, by the parameter ``since``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorsPage:
+    """Groups of errors, that of the newest error first."""
+
+    since: str
+    items: Sequence[ErrorGroup]
+    summary: str
+    is_complete: bool
+    problem: str | None = None
+    """Why there are no groups; None if they were read."""
+
+    @property
+    def spans(self) -> Sequence[str]:
+        """The values of ``since`` to choose from."""
+        return list(SPANS)
+
+
+async def build(request: PageRequest) -> ErrorsPage:
+    """Group the newest errors."""
+    since = request.parameters.get("since") or "1d"
+    if since not in SPANS:
+        raise RejectedError(f"since must be one of {', '.join(SPANS)}, not {since[:50]!r}")
+    span = SPANS[since]
+    try:
+        found = await request.inspector.error_groups(
+            since=None if span is None else request.now - span, limit=MAX_GROUPS
+        )
+    except ConfigurationError as error:  # the index is missing
+        return ErrorsPage(since, [], "", is_complete=False, problem=str(error))
+    items = [group for group in found.items if request.access.sees_name(group.job_name)]
+    summary = found.summary
+    if request.access.visible_names is not None:
+        summary = f"searched {found.searched:,} unsuccessful jobs, {len(items):,} groups that you may see"
+    if len(items) > SHOWN_GROUPS:
+        summary = f"{summary}; the newest {SHOWN_GROUPS} are shown"
+    return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete)

@@ -1,0 +1,168 @@
+"""The pages of schedules, and of one schedule with its next fire times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.texts import json_text
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.zones import named_zone
+
+__all__ = ["FireTime", "SchedulePage", "ScheduleRow", "SchedulesPage", "build", "build_one"]
+
+PAGE_LENGTH: Final = 100
+MAX_READ: Final = 500
+"""Schedules that are read for a page if only some of them are visible."""
+
+FIRE_TIMES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule in a list."""
+
+    schedule_id: str
+    owner: str
+    task: str
+    described: str
+    next_fire_at: datetime | None
+    last_fire_at: datetime | None
+    last_job_id: str | None
+    paused_at: datetime | None
+    finished_at: datetime | None
+    note: str | None
+    runs: int
+    skipped: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulesPage:
+    """A page of schedules, by their ids."""
+
+    items: Sequence[ScheduleRow]
+    next: str | None
+    """The id after which the following page starts; None for the last page."""
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class FireTime:
+    """A fire time, as an instant, and as a text in the zone of the trigger."""
+
+    at: datetime
+    local: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulePage:
+    """A schedule. What the request may not see is None."""
+
+    schedule: ScheduleRow
+    is_declared: bool
+    fire_times: Sequence[FireTime]
+    problem: str | None
+    """Why there are no fire times; None if they were computed."""
+    start: datetime | None
+    end: datetime | None
+    max_runs: int | None
+    jitter: timedelta
+    overlap: str
+    catch_up: str
+    failures: int | None
+    pause_after_failures: int | None
+    version: int
+    updated_at: datetime
+    sees_arguments: bool
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as a text."""
+        return json_text({"args": self.args, "kwargs": self.kwargs})
+
+
+async def build(request: PageRequest) -> SchedulesPage:
+    """Read a page of schedules."""
+    after = request.parameters.get("after") or None
+    is_open = request.access.visible_names is None
+    limit = PAGE_LENGTH if is_open else MAX_READ
+    try:
+        found = await request.inspector.schedules(limit=limit, after=after)
+    except ValueError as error:  # no id that a row can have
+        raise NotFoundError(str(error)) from error
+    items = [_row(each) for each in found if request.access.sees_name(each.task)]
+    following = found[-1].schedule_id if len(found) == limit else None
+    summary = f"{len(items)} schedules" + ("; others follow" if following else "")
+    return SchedulesPage(items, following, summary)
+
+
+async def build_one(request: PageRequest) -> SchedulePage:
+    """Read a schedule and compute its next fire times."""
+    schedule_id = request.required("id")
+    missing = NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
+    try:
+        schedule = await request.inspector.get_schedule(schedule_id)
+    except ValueError as error:  # no id that a row can have
+        raise missing from error
+    if schedule is None or not request.access.sees_name(schedule.task):
+        raise missing
+    fire_times: Sequence[FireTime] = ()
+    problem = None
+    try:
+        # A search for fire times takes up to seconds, so other requests continue meanwhile.
+        fire_times = await asyncio.to_thread(_fire_times, schedule)
+    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+        problem = str(error) or type(error).__name__
+    sees, redaction = request.access.sees_arguments, request.settings.redaction
+    return SchedulePage(
+        schedule=_row(schedule),
+        is_declared=schedule.owner == "code",
+        fire_times=fire_times,
+        problem=problem,
+        start=schedule.start,
+        end=schedule.end,
+        max_runs=schedule.max_runs,
+        jitter=schedule.jitter,
+        overlap=schedule.overlap.value,
+        catch_up=str(schedule.catch_up),
+        failures=schedule.failures,
+        pause_after_failures=schedule.pause_after_failures,
+        version=schedule.version,
+        updated_at=schedule.updated_at,
+        sees_arguments=sees,
+        args=redaction.values(schedule.args) if sees else None,
+        kwargs=redaction.values(schedule.kwargs) if sees else None,
+        metadata=redaction.values(schedule.metadata) if sees else None,
+    )
+
+
+def _fire_times(schedule: Schedule) -> list[FireTime]:
+    _, zone = named_zone(getattr(schedule.trigger, "timezone", "UTC"))  # a trigger of triggers has none
+    found = schedule.upcoming(FIRE_TIMES)
+    return [FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]
+
+
+def _row(schedule: Schedule) -> ScheduleRow:
+    return ScheduleRow(
+        schedule_id=schedule.schedule_id,
+        owner=schedule.owner,
+        task=schedule.task,
+        described=schedule.described,
+        next_fire_at=schedule.next_fire_at,
+        last_fire_at=schedule.last_fire_at,
+        last_job_id=schedule.last_job_id,
+        paused_at=schedule.paused_at,
+        finished_at=schedule.finished_at,
+        note=schedule.note,
+        runs=schedule.runs,
+        skipped=schedule.skipped,
+        missed=schedule.missed,
+    )

@@ -1,0 +1,148 @@
+"""The pages of workers, and of one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, quoted
+from pg_scheduler.dashboard.pages.jobs import JobRow, row_of
+from pg_scheduler.jobs.model import Worker
+
+__all__ = ["WorkerPage", "WorkerRow", "WorkersPage", "build", "build_one"]
+
+MAX_WORKERS: Final = 500
+MAX_JOBS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker in a list."""
+
+    worker_id: str
+    state: str
+    """``running``, ``draining``, ``stopping`` or ``dead``."""
+    running_jobs: int
+    slots: int
+    hostname: str
+    pid: int
+    release: str
+    identity: str | None
+    role: str
+    started_at: datetime
+    last_beat: datetime
+    lease_until: datetime
+    problems: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersPage:
+    """All workers."""
+
+    items: Sequence[WorkerRow]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPage:
+    """A worker. What the request may not see is None or empty."""
+
+    worker: WorkerRow
+    wanted: str | None
+    names: Sequence[str] | None
+    """The visible names that it claims; None if it does not report them."""
+    health: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    jobs: Sequence[JobRow]
+    summary: str
+    """What was searched for its jobs."""
+
+
+async def build(request: PageRequest) -> WorkersPage:
+    """Read the workers."""
+    workers = await request.inspector.workers()
+    rows = [_row(worker) for worker in workers[:MAX_WORKERS]]
+    alive = [row for row in rows if row.state != "dead"]
+    busy, slots = sum(row.running_jobs for row in alive), sum(row.slots for row in alive)
+    dead = f", {len(rows) - len(alive)} dead" if len(rows) > len(alive) else ""
+    more = f"; the first {MAX_WORKERS} are shown" if len(workers) > MAX_WORKERS else ""
+    return WorkersPage(rows, f"{len(alive)} live workers{dead}, {busy} of {slots} slots busy{more}")
+
+
+async def build_one(request: PageRequest) -> WorkerPage:
+    """Read a worker and the jobs that it runs."""
+    worker_id = request.required("id")
+    worker = next((each for each in await request.inspector.workers() if each.worker_id == worker_id), None)
+    if worker is None:
+        raise NotFoundError(f"there is no worker {worker_id[:200]!r}; it may have ended")
+    try:
+        page = await request.inspector.search_jobs(
+            f"status:running worker:{quoted(worker_id)}", limit=MAX_JOBS, names=request.access.visible_names
+        )
+    except ValueError as error:  # a row written by hand, whose id no search can contain
+        raise NotFoundError(str(error)) from error
+    is_open = request.access.visible_names is None  # settings and health may mention any job
+    return WorkerPage(
+        worker=_row(worker),
+        wanted=worker.wanted,
+        names=_visible_names(worker, request),
+        health=worker.health if is_open else {},
+        settings=worker.settings if is_open else {},
+        metadata=request.settings.redaction.values(worker.metadata) if is_open else {},
+        jobs=[row_of(job, request) for job in page.items],
+        summary=page.summary,
+    )
+
+
+def _visible_names(worker: Worker, request: PageRequest) -> list[str] | None:
+    if worker.names is None:
+        return None
+    return sorted(name for name in worker.names if request.access.sees_name(name))
+
+
+def _row(worker: Worker) -> WorkerRow:
+    return WorkerRow(
+        worker_id=worker.worker_id,
+        state=_state(worker),
+        running_jobs=worker.running_jobs,
+        slots=worker.max_concurrent_jobs,
+        hostname=worker.hostname,
+        pid=worker.pid,
+        release=worker.version,
+        identity=worker.identity,
+        role=worker.role,
+        started_at=worker.started_at,
+        last_beat=worker.last_beat,
+        lease_until=worker.lease_until,
+        problems=list(_problems(worker)),
+    )
+
+
+def _state(worker: Worker) -> str:
+    if not worker.is_alive:
+        return "dead"
+    if worker.is_stopping:
+        return "stopping"
+    if worker.wanted == "drain":
+        return "draining"
+    return worker.state if worker.state in {"draining", "stopping"} else "running"
+
+
+def _problems(worker: Worker) -> list[str]:
+    """Return what is wrong with a live worker, as it reports it."""
+    if not worker.is_alive:
+        return []
+    health, found = worker.health, []
+    blocked_s, lag_s = health.get("loop_blocked_s"), health.get("loop_lag_s")
+    if isinstance(blocked_s, int | float):
+        found.append(f"its event loop is blocked for {timedelta(seconds=round(min(blocked_s, 1e9)))}")
+    elif isinstance(lag_s, int | float) and lag_s > 1:
+        found.append(f"its event loop lags by {lag_s:.1f} s")
+    if health.get("is_listening") is False:
+        found.append("it receives no notifications, so it polls")
+    if health.get("has_liveness_lock") is False:
+        found.append("it has no liveness lock, so its death is noticed by its lease")
+    return found

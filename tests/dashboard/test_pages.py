@@ -1,0 +1,265 @@
+"""The pages of workers, tasks, schedules and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.triggers import Cron
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+from tests.inspect.workers import add_worker
+
+SECRET = "hunter2-secret"
+
+
+def restricted(_request: object) -> Access:
+    return Access("bob", names=("billing.*",), sees_arguments=False)
+
+
+async def fill(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
+    """Add workers, running and failed jobs, schedules and a pause, of two teams."""
+    health = json.dumps({"loop_lag_s": 7.5, "is_listening": False, "blocking_job_id": "payroll-run"})
+    await add_worker(
+        pool,
+        names=["billing.invoice", "payroll.run"],
+        health=health,
+        settings=json.dumps({"limits": ["payroll.limit"]}),
+        identity="payroll-host",
+    )
+    await pool.execute("UPDATE scheduler_workers SET identity = 'host-1'")
+    await add_worker(pool, "w2", names=None)
+    await pool.execute(
+        "UPDATE scheduler_workers SET lease_until = now() - interval '1 h' WHERE worker_id = 'w2'"
+    )
+    for name in ("billing.invoice", "payroll.run"):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+            " VALUES ($1 || '-run', $1, now() - interval '1 h', 'running', 'w1', 1),"
+            " ($1 || '-due', $1, now() - interval '2 h', 'pending', NULL, 0)",
+            name,
+        )
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
+            " finished_at) SELECT $1 || n, $1, now(), 'failed', 'TimeoutError: ' || $1 || ' after '"
+            " || n || ' s', now() - n * interval '1 min' FROM generate_series(1, 3) AS n",
+            name,
+        )
+        await scheduler.tasks.pause(name, note=f"{name} is broken")
+        await scheduler.schedules.add(
+            name,
+            Cron("30 2 * * *", "Europe/Berlin"),
+            schedule_id=f"{name}-nightly",
+            kwargs={"token": SECRET, "plain": "shown"},
+            metadata={"token": SECRET},
+        )
+
+
+async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
+    await fill(pool, scheduler)
+    data = (await request(app, "/workers", headers=JSON)).data
+    assert data["summary"] == "1 live workers, 1 dead, 1 of 2 slots busy"
+    assert {each["worker_id"]: each["state"] for each in data["items"]} == {"w1": "running", "w2": "dead"}
+    text = Page((await request(app, "/workers")).text).text
+    assert "its event loop lags by 7.5 s; it receives no notifications" in text
+    one = (await request(app, "/worker?id=w1", headers=JSON)).data
+    assert one["names"] == ["billing.invoice", "payroll.run"]
+    assert {each["job_id"] for each in one["jobs"]} == {"billing.invoice-run", "payroll.run-run"}
+    assert one["settings"] == {"limits": ["payroll.limit"]}
+    assert "does not report" in (await request(app, "/worker?id=w2")).text
+    assert (await request(app, "/worker?id=w3")).status == 404
+
+
+async def test_worker_states_that_it_drains(pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(pool, wanted="drain")
+    await add_worker(pool, "w2", state="draining")
+    await add_worker(pool, "w3", stopping=True)
+    data = (await request(app, "/workers", headers=JSON)).data
+    assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping"]
+
+
+async def test_tasks_page_shows_backlog_and_pauses(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await fill(pool, scheduler)
+    data = (await request(app, "/tasks", headers=JSON)).data
+    assert data["summary"] == "2 tasks, 2 paused, 2 due jobs, 2 running"
+    text = Page((await request(app, "/tasks")).text).text
+    assert "payroll.run is broken" in text
+    assert "2 h ago" in text
+
+
+async def test_errors_page_groups_by_name_and_text(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await fill(pool, scheduler)
+    answer = await request(app, "/errors")
+    assert "TimeoutError: billing.invoice after # s" in Page(answer.text).text
+    for since in ("1h", "7d", "all"):
+        data = (await request(app, f"/errors?since={since}", headers=JSON)).data
+        assert [group["count"] for group in data["items"]] == [3, 3]
+        assert data["summary"] == "searched all of 6 unsuccessful jobs, 2 groups found"
+    link = next(each for each in Page(answer.text).links() if "/jobs?q=status" in each)
+    assert len((await request(app, link, headers=JSON)).data["items"]) == 3
+    assert (await request(app, "/errors?since=2h")).status == 400
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    assert "scheduled_jobs_unsuccessful is missing" in Page((await request(app, "/errors")).text).text
+
+
+async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await fill(pool, scheduler)
+    listed = (await request(app, "/schedules", headers=JSON)).data
+    assert [each["schedule_id"] for each in listed["items"]] == [
+        "billing.invoice-nightly",
+        "payroll.run-nightly",
+    ]
+    data = (await request(app, "/schedule?id=payroll.run-nightly", headers=JSON)).data
+    assert len(data["fire_times"]) == 20
+    times = {fire["local"].split(" ", 2)[2] for fire in data["fire_times"]}
+    assert times <= {"02:30:00 CET", "02:30:00 CEST", "03:00:00 CEST", "03:30:00 CEST"}
+    assert data["kwargs"] == {"token": SECRET, "plain": "shown"}
+    page = await request(app, "/schedule?id=payroll.run-nightly")
+    assert "Europe/Berlin" in Page(page.text).text
+    for missing in ("nothing", "%00"):
+        assert (await request(app, f"/schedule?id={missing}")).status == 404
+
+
+async def test_schedule_of_an_unknown_trigger_is_shown_without_fire_times(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await fill(pool, scheduler)
+    await pool.execute(
+        """UPDATE scheduler_schedules SET trigger = '{"kind": "moon"}', described = 'full moon'"""
+    )
+    page = Page((await request(app, "/schedule?id=payroll.run-nightly")).text)
+    assert "cannot interpret" in page.text
+    assert "full moon" in page.text
+    assert (await request(app, "/schedules")).status == 200
+
+
+async def test_schedules_are_continued(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pool, scheduler)
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.PAGE_LENGTH", 1)
+    first = (await request(app, "/schedules", headers=JSON)).data
+    second = (await request(app, f"/schedules?after={first['next']}", headers=JSON)).data
+    assert first["items"] != second["items"]
+    assert (
+        second["next"] is None
+        or (await request(app, f"/schedules?after={second['next']}", headers=JSON)).data["items"] == []
+    )
+
+
+URLS = [
+    "/workers",
+    "/worker?id=w1",
+    "/tasks",
+    "/errors",
+    "/schedules",
+    "/schedule?id=billing.invoice-nightly",
+]
+
+
+async def test_restricted_requests_see_no_other_names_and_no_arguments(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(pool, scheduler)
+    app = build(authorize=restricted)
+    for url in URLS:
+        for headers in ({}, JSON):
+            answer = await request(app, url, headers=headers)
+            assert answer.status == 200, url
+            assert "payroll" not in answer.text, url
+            assert SECRET not in answer.text, url
+            assert "billing" in answer.text or url == "/workers", url
+    assert (await request(app, "/schedule?id=payroll.run-nightly")).status == 404
+
+
+async def test_values_of_schedules_are_redacted(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(pool, scheduler)
+    app = build(redact=["token"])
+    for headers in ({}, JSON):
+        answer = await request(app, "/schedule?id=payroll.run-nightly", headers=headers)
+        assert SECRET not in answer.text
+        assert "shown" in answer.text
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_rows_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(
+        pool,
+        text,
+        hostname=text,
+        version=text,
+        identity=text,
+        role=text[:20],
+        names=[text],
+        health=json.dumps({text: text, "loop_lag_s": 1e308, "loop_blocked_s": 1e308}),
+        settings=json.dumps({text: text}),
+        metadata=json.dumps({text: text}),
+        wanted=text,
+        state=text,
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_tasks (name, paused_at, note, actor) VALUES ($1, now(), $1, $1)", text[:500]
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " VALUES ($1, $2, now(), 'failed', $1, now())",
+        text[:200],
+        text[:500],
+    )
+    await insert_schedule(pool, text)
+    for url in ("/workers", "/tasks", "/errors", "/schedules"):
+        answer = await request(app, url)
+        assert answer.status == 200
+        check(answer.text)
+        links = [link for link in Page(answer.text).links() if "id=" in link]
+        assert links or url == "/tasks"
+        for link in links:
+            one = await request(app, link)
+            assert one.status == 200, link
+            check(one.text)
+            json.loads((await request(app, link, headers=JSON)).body)
+    assert (await request(app, f"/worker?id={quote(text)}", headers=JSON)).data["worker"]["hostname"] == text
+
+
+async def insert_schedule(pool: asyncpg.Pool, text: str) -> None:
+    now, text = datetime.now(UTC), text[:200]
+    values: dict[str, Any] = {
+        "schedule_id": text[:250],
+        "owner": "api",
+        "task": text[:500],
+        "trigger": '{"kind": "every", "every": "PT1H"}',
+        "described": text,
+        "kinds": ["every"],
+        "options": "{}",
+        "created_at": now,
+        "updated_at": now,
+        "overlap": "allow",
+        "catch_up": "latest",
+        "anchor": now,
+        "next_fire_at": now + timedelta(hours=1),
+        "paused_at": now,
+        "note": text,
+        "last_job_id": text[:250],
+        "task_data": json.dumps({"args": [text], "kwargs": {text: text}}),
+        "metadata": json.dumps({text: text}),
+    }
+    places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+    await pool.execute(
+        f"INSERT INTO scheduler_schedules ({', '.join(values)}) VALUES ({places})", *values.values()
+    )
