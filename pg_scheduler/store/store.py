@@ -31,6 +31,7 @@ from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.retention import RetentionRepository
 from pg_scheduler.store.schedules import ScheduleRepository
 from pg_scheduler.store.searches import SearchRepository
+from pg_scheduler.store.server import ServerRepository
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.statistics import StatisticsRepository
 from pg_scheduler.store.unique_keys import UniqueKeyRepository
@@ -78,6 +79,7 @@ class Store:
         self.progress: Final = ProgressRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
+        self.server: Final = ServerRepository(self.statements)
         self.cluster: Final = ClusterRepository(self.statements)
         self.searches: Final = SearchRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)

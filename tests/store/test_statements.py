@@ -329,6 +329,14 @@ async def use_path(store: Store) -> object:
     assert await store.doctor.failing(9.0) == []
     assert await store.doctor.running() == []
     assert (await store.doctor.payloads(9, 0))[0].jobs > 0
+    assert (await store.server.ping()).seconds > 0
+    assert (await store.server.role()).sees_all
+    assert await store.server.missing_rights(["scheduled_jobs", "scheduler_migrations"]) == {}
+    assert all(holder.kind == "transaction" for holder in await store.server.holders())
+    assert sum(group.connections for group in await store.server.connections()) > 0
+    assert await store.server.locking_schedules() == 0
+    assert await store.server.changes_session() in {False, None}
+    assert await store.server.receives_notification(20) in {True, None}
     await store.workers.register(worker(), LEASE)
     figures = JobFigures(started=2)
     assert await store.statistics.add("w1", 1, {"mail.send": figures})

@@ -105,5 +105,46 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "large arguments make claims slow, since each claim transfers them",
         "store the data elsewhere and pass its id",
     ),
+    FindingCode.DB_VERSION: Advice("the server is older than PostgreSQL 14", "upgrade it"),
+    FindingCode.DB_RTT: Advice(
+        "a round trip to the server takes more than 5 ms, which limits how fast a worker claims jobs",
+        "run the workers closer to the server",
+    ),
+    FindingCode.CLOCK: Advice(
+        "the clocks of this machine and of the server differ, or the server's was set back since a heartbeat",
+        "synchronize both by NTP",
+    ),
+    FindingCode.XMIN_HELD: Advice(
+        "a transaction, prepared transaction, slot or standby keeps dead rows, so no vacuum removes them",
+        "SELECT pg_terminate_backend(pid), or the statement of the finding",
+    ),
+    FindingCode.RIGHTS: Advice(
+        "the role of this connection lacks privileges that a worker needs",
+        "execute the GRANT statements of the finding as the owner of the tables",
+    ),
+    FindingCode.TIMEOUTS: Advice(
+        "statement_timeout or transaction_timeout of the role is shorter than the longest statement",
+        "ALTER ROLE ... SET statement_timeout = '60s', or 0",
+    ),
+    FindingCode.ISOLATION: Advice(
+        "transactions are not READ COMMITTED by default, so concurrent claims fail and are repeated",
+        "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
+    ),
+    FindingCode.LISTEN_NO_DELIVERY: Advice(
+        "a notification to ourselves did not arrive, so workers with these connections poll",
+        "direct_dsn= to the server itself",
+    ),
+    FindingCode.POOLER: Advice(
+        "the pool leads to a pooler in transaction mode, which shares sessions",
+        "statement_cache_size=0 or PgBouncer 1.21 with prepared statements, and direct_dsn=",
+    ),
+    FindingCode.POOL_SMALL: Advice(
+        "a worker needs 4 connections, and one for each running job that holds an advisory lock",
+        "a larger max_size of its pool",
+    ),
+    FindingCode.CONNECTIONS: Advice(
+        "the pools of the workers may open more connections than the server has, or few are left",
+        "smaller pools, a pooler, or a larger max_connections",
+    ),
 }
 """What each code means."""

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError, SchemaError
-from pg_scheduler.inspect.doctor import jobs, schema, table, workers
+from pg_scheduler.inspect.doctor import connections, database, jobs, schema, table, workers
 from pg_scheduler.inspect.doctor.check import Check
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
@@ -18,7 +18,14 @@ from pg_scheduler.store.store import Store
 
 __all__ = ["CHECKS", "examine", "read_codes"]
 
-CHECKS: Final[tuple[Check, ...]] = (*schema.CHECKS, *table.CHECKS, *workers.CHECKS, *jobs.CHECKS)
+CHECKS: Final[tuple[Check, ...]] = (
+    *schema.CHECKS,
+    *table.CHECKS,
+    *workers.CHECKS,
+    *jobs.CHECKS,
+    *database.CHECKS,
+    *connections.CHECKS,
+)
 """Every check; each code belongs to one."""
 
 

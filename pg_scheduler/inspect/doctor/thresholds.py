@@ -37,6 +37,16 @@ class Thresholds:
     """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
     payload_bytes: int = 65_536
     """Bytes of arguments as stored: PAYLOAD."""
+    round_trip_s: float = 0.005
+    """Seconds of a round trip to the server: DB-RTT."""
+    clock_s: float = 1.0
+    """Seconds by which clocks differ: CLOCK."""
+    held_s: float = 600.0
+    """Seconds for which a transaction keeps dead rows: XMIN-HELD."""
+    held_transactions: int = 1_000_000
+    """Transactions for which a slot or a standby keeps dead rows: XMIN-HELD."""
+    notification_s: float = 1.0
+    """Seconds within which a notification arrives: LISTEN-NO-DELIVERY."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

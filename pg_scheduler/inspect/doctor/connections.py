@@ -1,0 +1,139 @@
+"""Whether pools are large enough, and notifications arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.texts import listed
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.doctor import SettingRow
+from pg_scheduler.store.server import ConnectionRow
+from pg_scheduler.store.store import Store
+
+__all__ = ["CHECKS", "judge_pools", "judge_server"]
+
+MIN_POOL_SIZE: Final = 4
+MIN_LEFT: Final = 3
+OUTSIDE: Final = 1
+"""Connections of a worker outside of its pool: that of the lease keeper."""
+
+RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
+SETTINGS: Final = ("max_connections", *RESERVED)
+SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
+
+
+async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
+    arrives = await store.server.receives_notification(thresholds.notification_s)
+    if arrives is None:
+        return [UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)]
+    if arrives:
+        return []
+    return [
+        Finding(
+            FindingCode.LISTEN_NO_DELIVERY,
+            Severity.WARNING,
+            "notifications",
+            f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s, so workers "
+            "with these connections poll",
+            "the DSN probably leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
+        )
+    ]
+
+
+async def _check_pooler(store: Store, _: Thresholds) -> Found:
+    changes = await store.server.changes_session()
+    if changes is None:
+        return [UnmadeCheck(FindingCode.POOLER, SINGLE)]
+    if not changes:
+        return []
+    return [
+        Finding(
+            FindingCode.POOLER,
+            Severity.INFO,
+            "pool",
+            "a connection of the pool gets another session of the server for each transaction: it leads to a "
+            "pooler in transaction mode",
+            "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements; and direct_dsn=",
+        )
+    ]
+
+
+async def _check_pools(store: Store, _: Thresholds) -> Found:
+    workers = [each for each in await store.workers.list_workers() if each.is_alive]
+    settings = await store.doctor.settings(SETTINGS)
+    return [
+        *judge_pools(workers, await store.server.locking_schedules()),
+        *judge_server(workers, settings, await store.server.connections()),
+    ]
+
+
+def judge_pools(workers: Sequence[Worker], locking: int) -> Iterator[Finding]:
+    """Yield workers whose pool is too small.
+
+    Args:
+        workers: The live workers.
+        locking: Schedules whose jobs hold an advisory lock, each of which takes a connection.
+    """
+    for worker in workers:
+        size = _pool_size(worker)
+        locks = min(locking, worker.max_concurrent_jobs) if worker.role in {"both", "worker"} else 0
+        if size is None or size >= MIN_POOL_SIZE + locks:
+            continue
+        is_too_small = size < MIN_POOL_SIZE
+        held = f", and up to {locks} jobs hold an advisory lock" if locks else ""
+        yield Finding(
+            FindingCode.POOL_SMALL,
+            Severity.WARNING if is_too_small else Severity.INFO,
+            worker.worker_id,
+            f"the pool of {worker.worker_id} on {worker.hostname} has a max_size of {size}; a worker needs "
+            f"{MIN_POOL_SIZE}{held}",
+            f"max_size={MIN_POOL_SIZE + locks}, and more if jobs use the same pool",
+        )
+
+
+def judge_server(
+    workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
+) -> Iterator[Finding]:
+    """Yield whether the pools of the workers can exceed the connections of the server, or few are left."""
+    most = int(settings["max_connections"].value)
+    usable = most - sum(int(settings[name].value) for name in RESERVED if name in settings)
+    sizes = [size for each in workers if (size := _pool_size(each)) is not None]
+    wanted = sum(sizes) + OUTSIDE * len(sizes)
+    used = sum(group.connections for group in groups)
+    holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
+    if wanted > usable:
+        yield Finding(
+            FindingCode.CONNECTIONS,
+            Severity.WARNING,
+            "pools",
+            f"the pools of {len(sizes)} live workers may open {wanted} connections; the server has {usable} "
+            f"for ordinary roles, of which {used} are in use: {holders}",
+            f"max_size={max(usable // max(len(sizes), 1) - OUTSIDE, 1)} for each pool at most, a pooler, or "
+            f"max_connections = {wanted + most - usable}",
+        )
+    elif usable - used < MIN_LEFT:
+        yield Finding(
+            FindingCode.CONNECTIONS,
+            Severity.WARNING,
+            "server",
+            f"{max(usable - used, 0)} of {usable} connections for ordinary roles are left; in use: {holders}",
+            "close connections of the largest group, use a pooler, or raise max_connections",
+        )
+
+
+def _pool_size(worker: Worker) -> int | None:
+    pool = worker.health.get("pool")
+    size = pool.get("max") if isinstance(pool, dict) else None
+    return size if isinstance(size, int) else None
+
+
+CHECKS: Final = (
+    Check((FindingCode.LISTEN_NO_DELIVERY,), _check_notifications),
+    Check((FindingCode.POOLER,), _check_pooler),
+    Check((FindingCode.POOL_SMALL, FindingCode.CONNECTIONS), _check_pools),
+)

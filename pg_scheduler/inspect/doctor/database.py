@@ -1,0 +1,211 @@
+"""Whether the server, its clock, the role and old transactions suit the Scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.inspect.doctor.check import Check, Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.texts import length, short
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.migrate.shape import shipped_tables
+from pg_scheduler.sqltext import quote_identifier
+from pg_scheduler.store.doctor import SettingRow
+from pg_scheduler.store.server import HolderRow, Ping, RoleRow
+from pg_scheduler.store.store import Store
+
+__all__ = [
+    "CHECKS",
+    "judge_clocks",
+    "judge_holders",
+    "judge_rights",
+    "judge_round_trip",
+    "judge_settings",
+    "judge_version",
+]
+
+MIN_VERSION: Final = 140_000
+MIN_TIMEOUT_MS: Final = 60_000
+TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")
+ISOLATION: Final = "default_transaction_isolation"
+SETTINGS: Final = (*TIMEOUTS, ISOLATION)
+
+
+async def _check_version(store: Store, _: Thresholds) -> Found:
+    settings = await store.doctor.settings(["server_version_num", "server_version"])
+    return judge_version(settings["server_version_num"].value, settings["server_version"].value)
+
+
+async def _check_clocks(store: Store, thresholds: Thresholds) -> Found:
+    ping = await store.server.ping()
+    found = [
+        *judge_round_trip(ping, thresholds.round_trip_s),
+        *judge_clocks(ping, [], None, thresholds.clock_s),
+    ]
+    workers = await store.workers.list_workers()
+    return [*found, *judge_clocks(None, workers, await store.schedules.now(), thresholds.clock_s)]
+
+
+async def _check_holders(store: Store, thresholds: Thresholds) -> Found:
+    holders = await store.server.holders()
+    found: list[Finding | UnmadeCheck] = [
+        *judge_holders(holders, thresholds.held_s, thresholds.held_transactions)
+    ]
+    role = await store.server.role()
+    if not role.sees_all:
+        reason = (
+            f"the role {role.name!r} may not see the transactions of other roles; as a superuser: "
+            f"GRANT pg_read_all_stats TO {quote_identifier(role.name)}"
+        )
+        found.append(UnmadeCheck(FindingCode.XMIN_HELD, reason))
+    return found
+
+
+async def _check_rights(store: Store, _: Thresholds) -> Found:
+    missing = await store.server.missing_rights(shipped_tables())
+    return judge_rights(await store.schema(), await store.server.role(), missing)
+
+
+async def _check_settings(store: Store, _: Thresholds) -> Found:
+    return judge_settings(await store.server.role(), await store.doctor.settings(SETTINGS))
+
+
+def judge_version(number: str, version: str) -> Iterator[Finding]:
+    """Yield whether PostgreSQL is too old."""
+    if int(number) < MIN_VERSION:
+        evidence = f"the server is PostgreSQL {version}; the library needs 14"
+        yield Finding(
+            FindingCode.DB_VERSION, Severity.ERROR, "server", evidence, "upgrade PostgreSQL to 14 or newer"
+        )
+
+
+def judge_round_trip(ping: Ping, most_s: float) -> Iterator[Finding]:
+    """Yield whether the server is far away."""
+    if ping.seconds >= most_s:
+        yield Finding(
+            FindingCode.DB_RTT,
+            Severity.WARNING,
+            "server",
+            f"a statement takes {ping.seconds * 1000:.1f} ms at least, and each claim takes one",
+            "run the workers closer to the server, in its region and zone",
+        )
+
+
+def judge_clocks(
+    ping: Ping | None, workers: Sequence[Worker], now: datetime | None, most_s: float
+) -> Iterator[Finding]:
+    """Yield clocks that differ: of this machine, or of the server since a heartbeat."""
+    if ping is not None and abs(ping.ahead_s) >= most_s + ping.seconds / 2:
+        direction = "ahead of" if ping.ahead_s > 0 else "behind"
+        yield Finding(
+            FindingCode.CLOCK,
+            Severity.WARNING,
+            "this machine",
+            f"the clock of this machine is {length(abs(ping.ahead_s))} {direction} that of the server",
+            "synchronize both clocks by NTP",
+        )
+    for worker in workers:
+        if now is not None and (ahead := (worker.last_beat - now).total_seconds()) > most_s:
+            yield Finding(
+                FindingCode.CLOCK,
+                Severity.WARNING,
+                worker.worker_id,
+                f"the last heartbeat of {worker.worker_id} on {worker.hostname} lies {length(ahead)} in the "
+                "future: the clock of the server was set back",
+                "synchronize the server's clock by NTP; the worker corrects its lease by itself",
+            )
+
+
+def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: int) -> Iterator[Finding]:
+    """Yield what keeps dead rows for long. Slots and standbys have an age in transactions only."""
+    for holder in holders:
+        is_old = holder.transactions >= transactions if holder.seconds is None else holder.seconds >= seconds
+        if not is_old:
+            continue
+        age = f"{holder.transactions:,} transactions" if holder.seconds is None else length(holder.seconds)
+        application = f" ({holder.application})" if holder.application else ""
+        statement = f", last statement: {short(holder.statement)}" if holder.statement else ""
+        yield Finding(
+            FindingCode.XMIN_HELD,
+            Severity.WARNING,
+            f"{holder.kind} {holder.subject}",
+            f"{holder.kind} {holder.subject}{application} has kept dead rows for {age}{statement}",
+            _release(holder),
+        )
+
+
+def _release(holder: HolderRow) -> str:
+    literal = "'" + holder.subject.replace("'", "''") + "'"
+    if holder.kind == "transaction":
+        return f"SELECT pg_terminate_backend({holder.subject})"
+    if holder.kind == "prepared":
+        return f"COMMIT PREPARED {literal} or ROLLBACK PREPARED {literal}"
+    if holder.kind == "inactive slot":
+        return f"SELECT pg_drop_replication_slot({literal}), if its consumer does not return"
+    return "end the long query on the standby, or set hot_standby_feedback = off there"
+
+
+def judge_rights(schema: str, role: RoleRow, missing: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Yield which privileges of a worker the role lacks, and the statements that grant them."""
+    if not missing:
+        return
+    home, grantee = quote_identifier(schema), quote_identifier(role.name)
+    by_privileges: dict[tuple[str, ...], list[str]] = {}
+    for table, privileges in missing.items():
+        by_privileges.setdefault(tuple(privileges), []).append(f"{home}.{table}")
+    grants = [
+        f"GRANT {', '.join(privileges)} ON {', '.join(tables)} TO {grantee}"
+        for privileges, tables in by_privileges.items()
+    ]
+    yield Finding(
+        FindingCode.RIGHTS,
+        Severity.WARNING,
+        role.name,
+        f"the role {role.name!r} lacks privileges of a worker on {len(missing)} tables of schema {schema!r}",
+        "; ".join([f"GRANT USAGE ON SCHEMA {home} TO {grantee}", *grants]),
+    )
+
+
+def judge_settings(role: RoleRow, settings: Mapping[str, SettingRow]) -> Iterator[Finding]:
+    """Yield settings of the session that end statements early or change their isolation."""
+    for name in TIMEOUTS:
+        setting = settings.get(name)
+        if setting is not None and 0 < int(setting.value) < MIN_TIMEOUT_MS:
+            yield Finding(
+                FindingCode.TIMEOUTS,
+                Severity.WARNING,
+                name,
+                f"{name} is {int(setting.value) / 1000:g} s for the role {role.name!r} (from: "
+                f"{setting.source}); the vacuum and migrations have longer statements",
+                _set(role, setting, name, "60s"),
+            )
+    isolation = settings.get(ISOLATION)
+    if isolation is not None and isolation.value != "read committed":
+        yield Finding(
+            FindingCode.ISOLATION,
+            Severity.WARNING,
+            ISOLATION,
+            f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
+            "claims of several workers would conflict",
+            _set(role, isolation, ISOLATION, "read committed"),
+        )
+
+
+def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str:
+    if setting.source == "client":
+        return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
+    names = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
+    return f"ALTER ROLE {names} SET {name} = '{value}'"
+
+
+CHECKS: Final = (
+    Check((FindingCode.DB_VERSION,), _check_version),
+    Check((FindingCode.DB_RTT, FindingCode.CLOCK), _check_clocks),
+    Check((FindingCode.XMIN_HELD,), _check_holders),
+    Check((FindingCode.RIGHTS,), _check_rights),
+    Check((FindingCode.TIMEOUTS, FindingCode.ISOLATION), _check_settings),
+)

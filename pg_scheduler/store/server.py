@@ -1,0 +1,175 @@
+"""Read facts about the server and the connections to it, for the doctor."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.store.faults import translated
+from pg_scheduler.store.statements import Statements
+
+__all__ = ["ConnectionRow", "HolderRow", "Ping", "RoleRow", "ServerRepository"]
+
+PINGS: Final = 5
+MAX_HOLDERS: Final = 100
+MAX_GROUPS: Final = 100
+MAX_LOCKING: Final = 500
+
+PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+READ_ONLY: Final = frozenset({"scheduler_migrations"})
+"""Tables that a worker only reads."""
+
+_PROCESS_ID: Final = "SELECT pg_catalog.pg_backend_pid()"
+_NOTIFY: Final = "SELECT pg_catalog.pg_notify($1, 'doctor')"
+
+
+class Ping(NamedTuple):
+    """A round trip: its seconds, and how many seconds the clock of this machine is ahead of the server's."""
+
+    seconds: float
+    ahead_s: float
+
+
+class RoleRow(NamedTuple):
+    """The role of the session, its database, and whether it may see what other roles do."""
+
+    name: str
+    database: str
+    sees_all: bool
+
+
+class HolderRow(NamedTuple):
+    """Something that keeps dead rows: a transaction, a prepared one, a slot or a standby.
+
+    Attributes:
+        kind: ``transaction``, ``prepared``, ``slot``, ``inactive slot`` or ``standby``.
+        subject: A process id, a name of a prepared transaction or of a slot.
+        application: The application name of a session, the owner of a prepared transaction.
+        seconds: Its age; None if that is unknown.
+        transactions: How many transactions have begun since.
+        statement: The start of its statement, or of its last one.
+    """
+
+    kind: str
+    subject: str
+    application: str
+    seconds: float | None
+    transactions: int
+    statement: str | None
+
+
+class ConnectionRow(NamedTuple):
+    """The number of connections of a role and an application."""
+
+    role: str
+    application: str
+    connections: int
+
+
+class ServerRepository:
+    """The statements about the server, and probes of the connections.
+
+    Args:
+        statements: Runs the statements.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def ping(self) -> Ping:
+        """Return the fastest of five round trips, which measures the clocks best."""
+        pings = []
+        async with self._statements.connections.acquire() as connection:
+            for _ in range(PINGS):
+                sent, start = datetime.now(UTC), perf_counter()
+                now: datetime = await self._statements.value("server_clock", on=connection)
+                seconds = perf_counter() - start
+                pings.append(Ping(seconds, (sent - now).total_seconds() + seconds / 2))
+        return min(pings)
+
+    async def role(self) -> RoleRow:
+        """Return the role of the pool's connections."""
+        (row,) = await self._statements.fetch("server_role")
+        return RoleRow(*row)
+
+    async def missing_rights(self, tables: Sequence[str]) -> dict[str, list[str]]:
+        """Return which privileges of a worker this role lacks, by table."""
+        pairs = [
+            (table, privilege)
+            for table in tables
+            for privilege in (PRIVILEGES[:1] if table in READ_ONLY else PRIVILEGES)
+        ]
+        schema = await self._statements.schema()
+        arrays = [list(each) for each in zip(*pairs, strict=True)]
+        rows = {tuple(row) for row in await self._statements.fetch("server_rights", schema, *arrays)}
+        missing: dict[str, list[str]] = {}
+        for table, privilege in pairs:
+            if (table, privilege) in rows:
+                missing.setdefault(table, []).append(privilege)
+        return missing
+
+    async def holders(self) -> list[HolderRow]:
+        """Return 100 transactions, slots and standbys that keep dead rows of this database."""
+        return [HolderRow(*row) for row in await self._statements.fetch("server_holders", MAX_HOLDERS)]
+
+    async def connections(self) -> list[ConnectionRow]:
+        """Return the number of connections by role and application, the 100 largest groups."""
+        return [ConnectionRow(*row) for row in await self._statements.fetch("server_connections", MAX_GROUPS)]
+
+    async def locking_schedules(self) -> int:
+        """Count the schedules whose jobs hold an advisory lock, up to 500."""
+        count: int = await self._statements.value("server_locking_schedules", MAX_LOCKING)
+        return count
+
+    async def changes_session(self) -> bool | None:
+        """Return whether the pool leads to a pooler in transaction mode; None if it has a single connection.
+
+        While a second connection is in a transaction, the first one gets another session from such a pooler.
+        """
+        connections = self._statements.connections
+        if connections.pool_use()[2] < 2:
+            return None
+        timeout_s = self._statements.call_timeout_s
+        async with connections.acquire() as first, connections.acquire() as second:
+            before = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
+            async with second.transaction():
+                await second.fetchval(_PROCESS_ID, timeout=timeout_s)
+                after = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
+        return bool(before != after)
+
+    async def receives_notification(self, timeout_s: float) -> bool | None:
+        """Send a notification on a channel of its own; return whether it arrives within the time.
+
+        The connection that listens is the one that a worker would use: to the direct DSN, or of the pool.
+        None if the pool has a single connection and there is no direct DSN.
+        """
+        connections = self._statements.connections
+        if not connections.can_hold_a_lock:
+            return None
+        channel, received = f"pg_scheduler_doctor_{secrets.token_hex(8)}", asyncio.Event()
+
+        def receive(*_: Any) -> None:
+            received.set()
+
+        async with AsyncExitStack() as stack:
+            stack.enter_context(translated())
+            listener = await stack.enter_async_context(connections.checkout())
+            sender = await stack.enter_async_context(connections.acquire())
+            await listener.add_listener(channel, receive)
+            try:
+                await sender.execute(
+                    _NOTIFY.replace("$1", f"'{channel}'"), timeout=self._statements.call_timeout_s
+                )
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await received.wait()
+                except TimeoutError:
+                    return False
+                return True
+            finally:
+                await listener.remove_listener(channel, receive)

@@ -1,0 +1,90 @@
+"""Findings about pools, poolers and notifications, made for real and resolved by their remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.inspect import FindingCode, Inspector, Severity
+from pg_scheduler.inspect.doctor.connections import judge_server
+from pg_scheduler.store.doctor import SettingRow
+from pg_scheduler.store.server import ConnectionRow
+from pg_scheduler.triggers import Every
+from tests.cluster.bouncer import bouncer, find_program
+from tests.inspect.doctor.support import examine, find, subjects
+from tests.inspect.workers import add_worker
+
+PROBES = (FindingCode.LISTEN_NO_DELIVERY, FindingCode.POOLER)
+
+
+@pytest.fixture
+def pooler_dsn(dsn: str) -> Iterator[str]:
+    """The DSN of the test's database through a PgBouncer in transaction mode."""
+    program = find_program("trixie")
+    if program is None:
+        pytest.skip("PgBouncer is missing; dev.py test fetches it if apt can read Debian's archive")
+    with bouncer(program, dsn) as through:
+        yield through
+
+
+async def test_direct_connections_receive_notifications_and_keep_their_session(
+    pool: asyncpg.Pool, dsn: str
+) -> None:
+    diagnosis = await examine(pool, *PROBES)
+    assert (diagnosis.findings, diagnosis.not_made) == ((), ())
+
+
+async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_dsn: str, dsn: str) -> None:
+    async with asyncpg.create_pool(pooler_dsn, min_size=1, max_size=3, statement_cache_size=0) as pooled:
+        found = (await examine(pooled, *PROBES, notification_s=0.3)).findings
+        assert [each.code for each in found] == list(PROBES)
+        assert "direct_dsn=" in (found[0].remedy or "")
+        scheduler = Scheduler(pooled, direct_dsn=dsn)
+        (finding,) = (await Inspector(scheduler).doctor(only=PROBES)).findings
+        assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
+
+
+async def test_pool_of_one_connection_cannot_be_probed(dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as single:
+        diagnosis = await examine(single, *PROBES)
+    assert [each.code for each in diagnosis.not_made] == list(PROBES)
+    assert "single connection" in diagnosis.not_made[0].reason
+
+
+async def test_small_pool_is_found_until_it_has_room_for_locks(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, health='{"pool": {"size": 1, "idle": 1, "max": 3}}')
+    finding = await find(pool, FindingCode.POOL_SMALL)
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "w1")
+    assert finding.remedy == "max_size=4, and more if jobs use the same pool"
+    await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 4}}'""")
+    assert await subjects(pool, FindingCode.POOL_SMALL) == []
+    await Scheduler(pool).schedules.add("doctor.lock", Every(hours=1), schedule_id="locking")
+    await pool.execute("UPDATE scheduler_schedules SET use_advisory_lock = true")
+    finding = await find(pool, FindingCode.POOL_SMALL)
+    assert finding.severity is Severity.INFO
+    assert (finding.remedy or "").startswith("max_size=5")
+    await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 5}}'""")
+    assert await subjects(pool, FindingCode.POOL_SMALL) == []
+
+
+async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, health='{"pool": {"max": 5}}')
+    assert await subjects(pool, FindingCode.CONNECTIONS) == []
+    await add_worker(pool, "w2", health='{"pool": {"max": 100000}}')
+    finding = await find(pool, FindingCode.CONNECTIONS)
+    assert "2 live workers may open 100007 connections" in finding.evidence
+    await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 10}}'""")
+    assert await subjects(pool, FindingCode.CONNECTIONS) == []
+
+
+def test_server_without_free_connections_names_who_holds_them() -> None:
+    settings = {
+        "max_connections": SettingRow("10", "default"),
+        "superuser_reserved_connections": SettingRow("3", "default"),
+    }
+    (finding,) = judge_server([], settings, [ConnectionRow("app", "web", 6)])
+    assert finding.evidence == "1 of 7 connections for ordinary roles are left; in use: 6 of app web"
+    assert list(judge_server([], settings, [ConnectionRow("app", "web", 4)])) == []
