@@ -6,10 +6,12 @@ import json
 import re
 import subprocess
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +74,16 @@ def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[str]:
 
 
 def query(url: str, expression: str) -> list[dict[str, Any]]:
-    """Return the samples of an instant query."""
+    """Return the samples of an instant query; none before Prometheus is ready."""
     words = urllib.parse.urlencode({"query": expression})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=20) as answer:
-        found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    try:
+        with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=20) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise AssertionError(f"{expression}: {error.read().decode()}") from error
+        return []
     return found
 
 

@@ -87,7 +87,7 @@ def test_dashboard_has_variables_and_panels_that_do_not_overlap(name: str) -> No
     found = read(name)
     variables = [each["name"] for each in found["templating"]["list"]]
     assert variables == ["datasource", "schema", "name"]
-    used = set()
+    used: set[tuple[int, int]] = set()
     for panel in found["panels"]:
         assert panel["title"]
         place = panel["gridPos"]
