@@ -10,7 +10,20 @@ import typer
 
 from pg_scheduler.version import __version__
 
-from . import about, deployment, doctor, exporter, health, jobs, migrate, schedules, shipped, tasks, workers
+from . import (
+    about,
+    audit,
+    deployment,
+    doctor,
+    exporter,
+    health,
+    jobs,
+    migrate,
+    schedules,
+    shipped,
+    tasks,
+    workers,
+)
 from .commands import Command, with_common_options
 from .errors import CommandError, ExitCode
 from .output import discard_stdout, escape
@@ -52,6 +65,7 @@ jobs.add_to(app)
 schedules.add_to(app)
 tasks.add_to(app)
 workers.add_to(app)
+audit.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)
 health.add_to(app)

@@ -3,6 +3,7 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.inspect.audit import AuditPage, AuditRecord
 from pg_scheduler.inspect.bulk import ChangeOutcome, JobChange, Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
@@ -25,6 +26,8 @@ from pg_scheduler.inspect.statistics import Statistics, StatisticsRow
 from pg_scheduler.store.connections.reading import ReadSettings
 
 __all__ = [
+    "AuditPage",
+    "AuditRecord",
     "Backlog",
     "ChangeOutcome",
     "Diagnosis",

@@ -13,6 +13,7 @@ import asyncpg
 
 from pg_scheduler.errors import ConfigurationError, JobNotFoundError
 from pg_scheduler.inspect.actions import WorkerActions
+from pg_scheduler.inspect.audit import AuditReader
 from pg_scheduler.inspect.collect import collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
@@ -66,7 +67,7 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector(WorkerActions, JobActions, TableReads):
+class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
     """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
     It works without a started Scheduler, in the event loop of the pool.

@@ -28,6 +28,7 @@ from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim, DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.jobs.settlement import release_change
 from pg_scheduler.schedules.catalogue import periodic_catalogue
+from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
@@ -302,6 +303,8 @@ STORE_CALLS: dict[str, Call] = {
     "next_instants": lambda it, _: it.workers.next_instants("w1"),
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
+    "read, of the audit": lambda it, _: it.audit.read(None, 1, 1, AuditFilters()),
+    "read, of a subject": lambda it, _: it.audit.read(None, 1, 1, AuditFilters(), "a"),
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),

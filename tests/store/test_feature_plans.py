@@ -20,6 +20,7 @@ QUERIES = load_queries("public")
 ROWS = 50_000
 INSTANT = f"'{NOW.isoformat()}'"
 LAST_JOBS = "'{" + ",".join(f"job-{n}" for n in range(500)) + "}'"
+AUDIT = "bigint, bigint, bigint, text, text, text, timestamptz, timestamptz"
 TYPES = {
     "due_schedules": "timestamptz, text[], text[], text[], integer",
     "next_fire": "timestamptz, text[], text[], text[]",
@@ -30,6 +31,8 @@ TYPES = {
     "move_jobs": "text[], timestamptz, double precision, timestamptz",
     "claim_one": "text, text, timestamptz",
     "vacuum_audit": "timestamptz, integer",
+    "inspect_audit": AUDIT,
+    "inspect_audit_of": f"{AUDIT}, text",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -47,6 +50,8 @@ VALUES = {
     "move_jobs": f"{LAST_JOBS}, NULL, 60, {INSTANT}",
     "claim_one": f"'w1', 'job-2', {INSTANT}",
     "vacuum_audit": f"{INSTANT}, 1000",
+    "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
+    "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -67,6 +72,8 @@ EXPECTED = {
         ("Index Scan", "scheduler_workers_pkey"),
         ("Tid Scan", None),
     },
+    "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
+    "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
         ("Index Scan", "scheduler_audit_pkey"),
@@ -91,6 +98,8 @@ READ_AT_MOST = {
     "retry_jobs": 1000,
     "move_jobs": 1000,
     "claim_one": 2,
+    "inspect_audit": 2000,
+    "inspect_audit_of": 2000,
     "vacuum_audit": 2000,
     "vacuum_results": 2000,
     "get_results": 1000,

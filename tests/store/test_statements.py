@@ -34,6 +34,7 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import DelayedJob, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.store import queries
+from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
@@ -268,6 +269,9 @@ async def use_path(store: Store) -> object:
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
+    records = await store.audit.read(None, 9, 9, AuditFilters(), "mail.send")
+    assert [each.action for each in records] == ["resume_task", "pause_task"]
+    assert await store.audit.read(None, 9, 9, AuditFilters("resume_task")) == records[:1]
     extended = ExtendedJob.of(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )

@@ -1,0 +1,70 @@
+"""The command ``audit``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler.inspect import Inspector
+
+from .commands import Command, add_command
+from .output import SHAPE_VERSION, Column, Shape
+from .values import read_since
+
+__all__ = ["RECORD", "add_to"]
+
+RECORD: Final = Shape(
+    "audit_record",
+    "id",
+    (
+        Column("at", "AT"),
+        Column("actor", "ACTOR"),
+        Column("action", "ACTION"),
+        Column("subject", "SUBJECT", is_long=True),
+        Column("via", "VIA", is_wide=True),
+        Column("details", "DETAILS", is_wide=True),
+    ),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "audit")(audit)
+
+
+async def audit(
+    command: Command,
+    *,
+    action: Annotated[str | None, typer.Option(help="Only this action, such as cancel_jobs.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only changes that this person or node made.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only changes of this job, schedule or task.")] = None,
+    via: Annotated[str | None, typer.Option(help="Only changes by this way: api, cli, code ...")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only changes since this time, or so long ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only changes before this time, or so long ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Records of the page, up to 1000.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after the page before.")] = None,
+) -> None:
+    """Print who did what, the newest changes first."""
+    zone = command.output.zone
+    async with command.scheduler() as scheduler:
+        page = await Inspector(scheduler).audit(
+            action=action,
+            actor=actor,
+            subject=subject,
+            via=via,
+            since=None if since is None else read_since("--since", since, zone),
+            until=None if until is None else read_since("--until", until, zone),
+            limit=limit,
+            after=after,
+        )
+    rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
+    command.output.write_list(RECORD, rows, next=page.next)
+    command.output.say(page.summary)
+    if page.next is not None:
+        command.output.say(f"continue with --after '{page.next}'")

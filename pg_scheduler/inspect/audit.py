@@ -1,0 +1,123 @@
+"""Read who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
+from pg_scheduler.store.audit import AuditFilters
+from pg_scheduler.store.store import Store
+
+__all__ = ["AuditPage", "AuditReader", "AuditRecord"]
+
+MAX_PAGE_LENGTH: Final = 1000
+MAX_ROWS: Final = 20_000
+"""Records that a page examines at most."""
+
+MAX_ID: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A change of jobs, schedules or tasks, or the first start of a release."""
+
+    id: int
+    """Its number; a later change has a greater one."""
+    at: datetime
+    """When it was made."""
+    actor: str
+    """The person or the Scheduler that made it."""
+    via: str
+    """The way: ``api``, ``code``, ``cli``, ``dashboard``, ``inspector`` or ``worker``."""
+    action: str
+    """What was done, such as ``cancel_jobs`` or ``pause_schedule``."""
+    subject: str | None
+    """The id of the job or the schedule, the name of the task, or the release; None for several jobs."""
+    details: Mapping[str, Any]
+    """What else is known, such as ``host``, ``before``, ``after``, ``where``, ``jobs`` and ``count``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Records, the newest first."""
+
+    items: Sequence[AuditRecord]
+    """The records of the page."""
+    next: str | None
+    """The ``after=`` of the following page; None if every record was examined."""
+
+    @property
+    def summary(self) -> str:
+        """What was found, in one line, as every front end shows it."""
+        extent = "all records searched" if self.next is None else "older records follow"
+        return f"{len(self.items):,} records found, {extent}"
+
+
+class AuditReader:
+    """Reads the audit; see `Inspector`."""
+
+    _reads: Store
+
+    async def audit(
+        self,
+        *,
+        action: str | None = None,
+        actor: str | None = None,
+        subject: str | None = None,
+        via: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> AuditPage:
+        """Return a page of the records of who did what, the newest first.
+
+        A page examines at most 20,000 records, so it can be short although others follow.
+
+        Args:
+            action: Only this action, such as ``cancel_jobs``.
+            actor: Only changes that this person or Scheduler made.
+            subject: Only changes of this job, schedule, task or release.
+            via: Only changes by this way.
+            since: Only changes at or after this time.
+            until: Only changes before this time.
+            limit: Records of the page, 1 to 1,000.
+            after: The ``next`` of the page before; None for the newest records.
+
+        Raises:
+            ValueError: A time is naive, ``limit`` is out of range, or ``after`` is no position.
+
+        Example::
+
+            for record in (await inspector.audit(action="delete_jobs")).items:
+                print(record.at, record.actor, record.details.get("count"))
+        """
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        filters = AuditFilters(
+            None if action is None else check_text("action", action),
+            None if actor is None else check_text("actor", actor),
+            None if via is None else check_text("via", via),
+            None if since is None else check_execution_time(since, name="since"),
+            None if until is None else check_execution_time(until, name="until"),
+        )
+        subject = None if subject is None else check_text("subject", subject)
+        before = None if after is None else _read_position(after)
+        rows = await self._reads.audit.read(before, limit + 1, MAX_ROWS, filters, subject)
+        found = [row for row in rows if row.matches]
+        last = None
+        if len(found) > limit:
+            found = found[:limit]
+            last = found[-1]
+        elif rows and rows[-1].place == MAX_ROWS and (since is None or rows[-1].at >= since):
+            last = rows[-1]
+        records = [AuditRecord(*row[:7]) for row in found]
+        return AuditPage(records, None if last is None else str(last.id))
+
+
+def _read_position(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= MAX_ID):
+        raise ValueError(f"after= is no position of the audit: {text[:100]!r}; pass the next= of a page")
+    return int(text)
