@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler import Job
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 
-from . import bulk
+from . import bulk, job_errors
 from .commands import Command, add_command
+from .job_rows import JOB, job_row
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["EXPLANATION", "JOB", "add_to"]
+__all__ = ["EXPLANATION", "add_to"]
 
-JOB: Final = Shape(
-    "job",
-    "job_id",
-    (
-        Column("job_id", "ID"),
-        Column("job_name", "NAME"),
-        Column("status", "STATUS"),
-        Column("execution_time", "DUE"),
-        Column("attempt", "ATTEMPT", is_number=True),
-        Column("error_message", "ERROR", is_long=True),
-        Column("priority", "PRIORITY", is_wide=True),
-        Column("created_at", "CREATED", is_wide=True),
-        Column("started_at", "STARTED", is_wide=True),
-        Column("finished_at", "FINISHED", is_wide=True),
-        Column("worker_id", "WORKER", is_wide=True),
-    ),
-)
 _DETAILS: Final = (
     "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "attempt",
     "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at", "expires_at",
@@ -53,6 +36,7 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "list")(list_jobs)
     add_command(group, "show")(show)
     add_command(group, "explain")(explain)
+    add_command(group, "errors")(job_errors.errors)
     add_command(group, "cancel")(bulk.cancel)
     add_command(group, "retry")(bulk.retry)
     add_command(group, "delete")(bulk.delete)
@@ -75,7 +59,7 @@ async def list_jobs(
         page = await Inspector(scheduler).search_jobs(
             " ".join(where or ()), limit=limit, after=after, tz=command.output.zone, exhaustive=exhaustive
         )
-    command.output.write_list(JOB, [_row(job) for job in page.items], next=page.next)
+    command.output.write_list(JOB, [job_row(job) for job in page.items], next=page.next)
     command.output.say(page.summary)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
@@ -93,7 +77,7 @@ async def show(
         job = await scheduler.get_job(job_id)
     if job is None:
         raise JobNotFoundError(job_id)
-    row = _row(job)
+    row = job_row(job)
     hidden = {"args", "kwargs", "metadata", "progress"} if no_arguments else set[str]()
     row |= dict.fromkeys(hidden)
     columns = [Column(key, key) for key in _DETAILS if key not in hidden]
@@ -122,9 +106,3 @@ async def explain(command: Command, job_id: JobId) -> None:
     expected = "" if found.eta is None else f", expected {command.output.when(found.eta)}"
     command.output.write_line(f"{job_id}: {found.verdict.value}{expected}")
     command.output.write_list(_REASON, row["reasons"])  # type: ignore[arg-type]
-
-
-def _row(job: Job) -> dict[str, Any]:
-    row = {"v": SHAPE_VERSION} | asdict(job)
-    row |= {"status": job.status.value, "priority": job.priority.value}
-    return row

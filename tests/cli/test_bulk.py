@@ -222,6 +222,35 @@ def test_wrong_option_is_a_usage_error(
     assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 1
 
 
+def test_group_of_errors_is_printed_and_retried(call: Run, fill: Fill, query: Query) -> None:
+    fill(12, "failed")
+    fill(3, "failed", "\x1b[31m")
+    hostile = (
+        "UPDATE scheduled_jobs SET error_message = E'Oops: \\x1b[31m%_\\\\ 7', "
+        "finished_at = now(), job_name = 'x\u202e' "
+        "WHERE job_id !~~ 'mail:%' RETURNING 1"
+    )
+    query(hostile)
+    ran = call("jobs", "errors")
+    other, group = ran.checked("error_group")
+    assert (other["count"], group["count"]) == (3, 12)
+    assert group["text"] == "SMTPError: no answer after # s"
+    assert "searched all of 15 unsuccessful jobs, 2 groups found" in ran.err
+    assert [line["count"] for line in call("jobs", "errors", "--since", "1h").lines] == [3]
+    table = call("jobs", "errors", "-o", "table")
+    assert group["fingerprint"] in table.out
+    assert not {"\x1b", "\u202e"} & set(table.out + table.err)
+    assert call("jobs", "retry", "--group", group["fingerprint"]).code == ExitCode.REFUSED
+    document = summary(call("jobs", "retry", "--group", group["fingerprint"], "--yes"))
+    assert document["done"] == 12
+    where = ("--group", other["fingerprint"], "--where", "status:failed", "--yes")
+    assert summary(call("jobs", "retry", *where))["done"] == 3
+    assert query("SELECT count(*) FROM scheduled_jobs WHERE status = 'pending'") == 15
+    unknown = call("jobs", "retry", "--group", "nothing", "--yes")
+    assert (unknown.code, unknown.out) == (ExitCode.NOT_FOUND, "")
+    assert "pg-scheduler jobs errors" in unknown.err
+
+
 def test_hostile_ids_are_data_and_do_not_reach_the_terminal(call: Run, fill: Fill) -> None:
     fill(1)
     for hostile in ("\x1b[31m", "'; DROP TABLE scheduled_jobs; --", "\u202e", "%"):

@@ -1,0 +1,48 @@
+"""``jobs errors``: failures in groups."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler.inspect import Inspector
+
+from .commands import Command
+from .output import SHAPE_VERSION, Column, Shape
+from .values import read_since
+
+__all__ = ["GROUP", "errors"]
+
+GROUP: Final = Shape(
+    "error_group",
+    "fingerprint",
+    (
+        Column("fingerprint", "GROUP"),
+        Column("count", "JOBS", is_number=True),
+        Column("job_name", "NAME"),
+        Column("last_at", "LATEST"),
+        Column("text", "ERROR", is_long=True),
+        Column("first_at", "FIRST", is_wide=True),
+        Column("last_job_id", "LATEST JOB", is_wide=True),
+    ),
+)
+
+
+async def errors(
+    command: Command,
+    *,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME|1h", help="Only jobs that ended since then, or so long ago.")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Groups, up to 1000.")] = 50,
+) -> None:
+    """Print the errors of failed, expired and cancelled jobs, grouped apart from numbers and ids."""
+    start = None if since is None else read_since("--since", since, command.output.zone)
+    async with command.scheduler() as scheduler:
+        groups = await Inspector(scheduler).error_groups(since=start, limit=limit)
+    command.output.write_list(GROUP, [{"v": SHAPE_VERSION} | asdict(group) for group in groups.items])
+    command.output.say(groups.summary)
+    if groups.items and command.output.is_table:
+        command.output.say("run the jobs of a group again: pg-scheduler jobs retry --group GROUP")
