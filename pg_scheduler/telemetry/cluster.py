@@ -6,6 +6,7 @@ One target is enough for any number of processes. The extra ``[metrics]`` instal
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import add
@@ -70,6 +71,7 @@ class ClusterCollector(Collector):
         self._names = _NameLimit(MAX_NAMES)
         self._hot_ratio = _HotRatio()
         self._errors = 0
+        self._failures = 0  # one after another
         self._collected_at = float("-inf")
         self._families: Sequence[Metric] = ()
 
@@ -111,8 +113,13 @@ class ClusterCollector(Collector):
                 figures = await read_cluster(self._store)
         except Exception:  # of any kind: the scrape reports it, and the next one collects again
             self._errors += 1
-            logger.warning("metrics of the cluster could not be collected", exc_info=True)
+            self._failures += 1
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            logger.log(level, "metrics of the cluster could not be collected", exc_info=True)
             return families
+        if self._failures:
+            logger.warning("metrics of the cluster are collected again, after %s failures", self._failures)
+            self._failures = 0
         self._add_jobs(families, figures)
         _add_workers(families, figures)
         _add_schedules(families, figures)

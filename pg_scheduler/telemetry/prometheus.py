@@ -76,14 +76,14 @@ class SchedulerCollector(Collector):
         return families.all
 
 
-def metrics_app(scheduler: Scheduler) -> App:
+def metrics_app(source: Scheduler | Collector) -> App:
     """Return an ASGI application that answers every GET with the metrics, to be mounted in a web application.
 
     It has no authentication. A blocked event loop blocks this application too; ``serve_metrics()`` answers
     then.
 
     Args:
-        scheduler: The Scheduler, started or not.
+        source: The Scheduler, started or not, or a collector of prometheus_client.
 
     Raises:
         ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
@@ -94,56 +94,7 @@ def metrics_app(scheduler: Scheduler) -> App:
 
         app = metrics_app(scheduler)  # FastAPI: application.mount("/metrics", app)
     """
-    return app_of(SchedulerCollector(scheduler))
-
-
-@contextmanager
-def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: int = 9464) -> Iterator[int]:
-    """Serve the metrics over HTTP, from threads, within a ``with`` block. It has no authentication.
-
-    Args:
-        source: The Scheduler, or a collector of prometheus_client.
-        host: The address to listen on; ``"0.0.0.0"`` for every interface.
-        port: The port; 0 for a free one.
-
-    Yields:
-        The port on which it listens.
-
-    Raises:
-        ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
-        OSError: The address cannot be used.
-
-    Example::
-
-        from pg_scheduler.telemetry.prometheus import serve_metrics
-
-        with serve_metrics(scheduler, port=0) as port:
-            print(f"http://127.0.0.1:{port}/metrics")
-    """
-    registry = _registry_of(SchedulerCollector(source) if isinstance(source, Scheduler) else source)
-    server, thread = start_http_server(port, host, registry)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def refuse_multiprocess_mode() -> None:
-    """Raise ConfigurationError if prometheus_client is in multiprocess mode, which ignores collectors."""
-    for variable in MULTIPROCESS_VARIABLES:
-        if variable in os.environ:
-            raise ConfigurationError(
-                f"{variable} is set: in its multiprocess mode, prometheus_client exports no collectors; "
-                "run `pg-scheduler exporter` for the metrics of all processes, or unset the variable and "
-                "call serve_metrics() with another port in each process"
-            )
-
-
-def app_of(collector: Collector) -> App:
-    """Return an ASGI application that answers with the metrics of a collector."""
-    registry = _registry_of(collector)
+    registry = _registry_of(source)
 
     async def app(
         scope: Message,
@@ -171,6 +122,50 @@ def app_of(collector: Collector) -> App:
     return app
 
 
+@contextmanager
+def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: int = 9464) -> Iterator[int]:
+    """Serve the metrics over HTTP, from threads, within a ``with`` block. It has no authentication.
+
+    Args:
+        source: The Scheduler, or a collector of prometheus_client.
+        host: The address to listen on; ``"0.0.0.0"`` for every interface.
+        port: The port; 0 for a free one.
+
+    Yields:
+        The port on which it listens.
+
+    Raises:
+        ConfigurationError: The Scheduler counts nothing, or prometheus_client is in multiprocess mode.
+        OSError: The address cannot be used.
+
+    Example::
+
+        from pg_scheduler.telemetry.prometheus import serve_metrics
+
+        with serve_metrics(scheduler, port=0) as port:
+            print(f"http://127.0.0.1:{port}/metrics")
+    """
+    registry = _registry_of(source)
+    server, thread = start_http_server(port, host, registry)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def refuse_multiprocess_mode() -> None:
+    """Raise ConfigurationError if prometheus_client is in multiprocess mode, which ignores collectors."""
+    for variable in MULTIPROCESS_VARIABLES:
+        if variable in os.environ:
+            raise ConfigurationError(
+                f"{variable} is set: in its multiprocess mode, prometheus_client exports no collectors; "
+                "run `pg-scheduler exporter` for the metrics of all processes, or unset the variable and "
+                "call serve_metrics() with another port in each process"
+            )
+
+
 async def _answer(registry: CollectorRegistry, method: str, accept: str) -> tuple[int, str, bytes]:
     if method not in {"GET", "HEAD"}:
         return 405, "text/plain; charset=utf-8", b"metrics are read by GET\n"
@@ -178,9 +173,9 @@ async def _answer(registry: CollectorRegistry, method: str, accept: str) -> tupl
     return 200, kind, await asyncio.to_thread(encode, registry)  # many names take tens of milliseconds
 
 
-def _registry_of(collector: Collector) -> CollectorRegistry:
+def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(SchedulerCollector(source) if isinstance(source, Scheduler) else source)
     return registry
 
 

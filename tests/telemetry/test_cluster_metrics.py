@@ -21,6 +21,7 @@ from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import PATIENCE
+from tools.chaos.proxy import Proxy
 
 C = "pg_scheduler_cluster_"
 DOCUMENTED = {
@@ -217,13 +218,39 @@ async def test_failed_collection_is_counted_and_exports_nothing_stale(
     collector = ClusterCollector(Inspector(pool))
     await scrape(collector)
     await pool.execute("ALTER TABLE scheduler_totals RENAME TO gone")
-    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+    with caplog.at_level(logging.INFO, "pg_scheduler"):
         failed = await scrape(collector)
-    assert set(failed.types) == {C + "collect_duration_seconds", C + "collect_errors"}
-    assert failed[C + "collect_errors_total"] == 1
-    assert "metrics of the cluster could not be collected" in caplog.text
-    await pool.execute("ALTER TABLE gone RENAME TO scheduler_totals")
-    assert (await scrape(collector))[C + "collect_errors_total"] == 1
+        await scrape(collector)
+        assert set(failed.types) == {C + "collect_duration_seconds", C + "collect_errors"}
+        assert failed[C + "collect_errors_total"] == 1
+        await pool.execute("ALTER TABLE gone RENAME TO scheduler_totals")
+        assert (await scrape(collector))[C + "collect_errors_total"] == 2
+    assert [record.message for record in caplog.records] == [
+        "metrics of the cluster could not be collected",
+        "metrics of the cluster are collected again, after 2 failures",
+    ]
+
+
+@pytest.mark.parametrize("fault", ["refuse", "stall"])
+async def test_collection_fails_in_time_during_an_outage_and_succeeds_after_it(
+    proxied: tuple[Proxy, str], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(cluster, "MAX_AGE_S", 0)
+    proxy, dsn = proxied
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2, timeout=PATIENCE) as pool:
+        collector = ClusterCollector(Inspector(pool))
+        await scrape(collector)
+        monkeypatch.setattr(cluster, "COLLECT_TIMEOUT_S", 0.5)
+        getattr(proxy, fault)()
+        began = asyncio.get_running_loop().time()
+        failed = await scrape(collector)
+        assert failed[C + "collect_errors_total"] == 1
+        assert asyncio.get_running_loop().time() - began < PATIENCE / 2
+        proxy.heal()
+        monkeypatch.setattr(cluster, "COLLECT_TIMEOUT_S", PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            while C + "workers" not in (await scrape(collector)).types:  # noqa: ASYNC110 - the server is a proxy
+                await asyncio.sleep(0.1)
 
 
 async def test_missing_index_of_unsuccessful_jobs_leaves_out_the_quarantined_ones(pool: asyncpg.Pool) -> None:

@@ -20,7 +20,9 @@ from pg_scheduler.events import (
     KeeperConnected,
     ListenerConnected,
 )
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import JobSpec
+from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.families import DURATIONS, LATENESS
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES
 from pg_scheduler.telemetry.prometheus import App, SchedulerCollector, metrics_app, serve_metrics
@@ -201,6 +203,10 @@ class TestApplication:
         assert (status, body) == (200, "")
         assert int(headers["content-length"]) > 1000
         assert (await ask(app, "POST"))[0] == 405
+
+    async def test_answers_with_the_metrics_of_all_workers(self, pool: asyncpg.Pool) -> None:
+        app = metrics_app(ClusterCollector(Inspector(pool)))
+        assert Exposition((await ask(app))[2])["pg_scheduler_cluster_collect_errors_total"] == 0
 
     async def test_runs_without_a_web_application(self, pool: asyncpg.Pool) -> None:
         app = metrics_app(Scheduler(pool))
