@@ -11,6 +11,7 @@ of the wrong type reads as None.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from traceback import TracebackException
@@ -66,33 +67,51 @@ class AttemptError:
     """The message of the exception, or the reason, at most 10,000 characters; None for neither."""
     traceback: str | None
     """The last 4 kB of the traceback; None without one."""
+    log: tuple[str, ...] = ()
+    """The last lines that it logged, oldest first, where a `JobLogHandler` keeps them."""
 
 
 # -- write ---------------------------------------------------------------------------------------------
 
 
 def history_entry(
-    outcome: str, *, error_type: str | None = None, message: str | None = None, traceback: str | None = None
+    outcome: str,
+    *,
+    error_type: str | None = None,
+    message: str | None = None,
+    traceback: str | None = None,
+    log: Sequence[str] = (),
 ) -> str:
     """Return the JSON text of an entry."""
-    entry = {"outcome": outcome, "error_type": error_type, "message": message, "traceback": traceback}
+    entry = {
+        "outcome": outcome,
+        "error_type": error_type,
+        "message": message,
+        "traceback": traceback,
+        "log": [storable(line) for line in log] or None,
+    }
     given = {name: value for name, value in entry.items() if value is not None}
     return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
 
 
-def exception_entry(outcome: str, error: BaseException) -> str:
-    """Return the entry of an attempt that an exception ended."""
+def exception_entry(outcome: str, error: BaseException, log: Sequence[str] = ()) -> str:
+    """Return the entry of an attempt that an exception ended, with the lines that it logged."""
     return history_entry(
         outcome,
         error_type=storable(type(error).__qualname__),
         message=storable(message_of(error)),
         traceback=_traceback_of(error),
+        log=log,
     )
 
 
 def entry_in_ascii(entry: str) -> str:
     """Return an entry for a database whose encoding lacks one of its characters."""
-    values = {name: to_ascii(value) for name, value in json.loads(entry).items()}
+    values = json.loads(entry)
+    log = [to_ascii(line) for line in values.pop("log", ())]
+    values = {name: to_ascii(value) for name, value in values.items()}
+    if log:
+        values["log"] = log
     if "traceback" in values:
         values["traceback"] = _end_of(values["traceback"])
     return json.dumps(values, separators=(",", ":"))
@@ -183,4 +202,9 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
         text("error_type"),
         text("message"),
         text("traceback"),
+        _log_from(entry.get("log")),
     )
+
+
+def _log_from(value: object) -> tuple[str, ...]:
+    return tuple(line for line in value if isinstance(line, str)) if isinstance(value, list) else ()

@@ -53,10 +53,11 @@ class ReturnResult:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResult:
-    """The coroutine raised an exception or timed out."""
+    """The coroutine raised an exception or timed out. ``log`` are the last lines that it logged."""
 
     error: BaseException
     timed_out: bool = False
+    log: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +193,8 @@ def decide(  # noqa: PLR0911 - one for each result
             return CompleteOutcome(kept)
         case ErrorResult(Snooze() as snooze):
             return SnoozeOutcome(snooze.delay)
-        case ErrorResult(error, timed_out):
-            entry = exception_entry("timeout" if timed_out else "error", error)
+        case ErrorResult(error, timed_out, log):
+            entry = exception_entry("timeout" if timed_out else "error", error, log)
             may_retry = claim.retry_count < claim.max_retries and not isinstance(error, Abort)
             return (
                 RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)

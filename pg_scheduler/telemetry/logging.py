@@ -12,9 +12,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from pg_scheduler.jobs.context import current, current_job
+from pg_scheduler.jobs.kept_log import kept_log
 from pg_scheduler.jobs.rows import Claim
 
-__all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "add_job_context"]
+__all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "JobLogHandler", "add_job_context"]
 
 FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trace_id")
 """The fields of every record."""
@@ -95,6 +96,36 @@ class JobContextFilter(logging.Filter):
             if own.get(key) is None:
                 own[key] = metadata.get(key)
         return True
+
+
+class JobLogHandler(logging.Handler):
+    """Keep the last lines that a job logs, and store them with the error of an attempt that fails.
+
+    They are the ``log`` of its entry in ``Job.errors``: at most 64 lines of up to 1,000 characters, 8,000 in
+    all. An attempt that completes stores nothing. Lines of tasks and threads that the job starts belong to
+    it; those of a child process do not.
+
+    Args:
+        level: The lowest level that is kept; default INFO. The level of the logger counts too.
+
+    Example::
+
+        handler = JobLogHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger().addHandler(handler)
+    """
+
+    def __init__(self, level: int | str = logging.INFO) -> None:
+        super().__init__(level)
+        kept_log.is_used = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record of the running job."""
+        if kept_log.has_attempt:
+            try:
+                kept_log.add(self.format(record))
+            except Exception:  # noqa: BLE001 - as every handler of logging does
+                self.handleError(record)
 
 
 class JobContextProcessor:

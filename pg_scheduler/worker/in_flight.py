@@ -8,6 +8,7 @@ lease keeper does while the event loop is blocked.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -34,6 +35,7 @@ class Attempt:
     """One attempt that runs in this process.
 
     Attributes:
+        log: The last lines that it logged; None if they are not kept.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
     """
 
@@ -43,6 +45,7 @@ class Attempt:
         "has_begun",
         "has_timed_out",
         "is_awaited",
+        "log",
         "measured_for",
         "revocation",
         "task",
@@ -53,6 +56,7 @@ class Attempt:
         self.measured_for = measured_for
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
+        self.log: deque[str] | None = None
         self.has_begun = False
         self.has_timed_out = False
         self.is_awaited = (

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -23,6 +24,7 @@ from pg_scheduler.events import (
 from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
 from pg_scheduler.jobs.context import current
 from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.kept_log import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
     ErrorResult,
     InterruptResult,
@@ -249,6 +251,8 @@ class Executor:
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.has_begun = True
+        if kept_log.is_used:
+            attempt.log = kept_log.begin()
         try:
             try:
                 if attempt.revocation is not None:
@@ -277,6 +281,8 @@ class Executor:
             self._events.publish(_event(attempt))
         elif revocation is Revocation.SHUTDOWN and isinstance(result, ErrorResult):
             result = InterruptResult()  # an error while it is interrupted is not held against the job
+        if attempt.log and isinstance(result, ErrorResult):
+            result = replace(result, log=tuple(kept_lines(attempt.log)))
         if self._attempts.get(job_id) is not attempt:
             return  # released at shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
