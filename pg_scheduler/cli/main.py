@@ -21,6 +21,7 @@ from . import (
     migrate,
     schedules,
     shipped,
+    status,
     tasks,
     workers,
 )
@@ -61,6 +62,7 @@ def _main(
 app.callback()(with_common_options(_main))
 about.add_to(app)
 migrate.add_to(app)
+status.add_to(app)
 jobs.add_to(app)
 schedules.add_to(app)
 tasks.add_to(app)

@@ -23,6 +23,7 @@ from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search
 from pg_scheduler.inspect.statistics import Statistics, StatisticsRow
+from pg_scheduler.inspect.status import Status, StatusArea, read_status
 from pg_scheduler.store.connections.reading import ReadSettings
 
 __all__ = [
@@ -49,12 +50,15 @@ __all__ = [
     "Severity",
     "Statistics",
     "StatisticsRow",
+    "Status",
+    "StatusArea",
     "TaskState",
     "Thresholds",
     "Totals",
     "UnmadeCheck",
     "Verdict",
     "parse_search",
+    "read_status",
 ]
 
 for _name in __all__:  # tracebacks and docs name the module that users import from

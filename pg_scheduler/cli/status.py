@@ -1,0 +1,182 @@
+"""``status`` and ``stats``: the state of everything, and figures over time."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.inspect import Inspector, Severity, Statistics, StatisticsRow, Status, read_status
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+
+from .commands import Command, add_command
+from .errors import ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .times import read_duration
+
+__all__ = ["AREA", "FIGURES", "add_to", "sparkline"]
+
+AREA: Final = Shape(
+    "area",
+    "area",
+    (Column("area", "AREA"), Column("severity", "STATE"), Column("text", "FIGURES")),
+)
+FIGURES: Final = Shape(
+    "figures",
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("started", "STARTED", is_number=True),
+        Column("completed", "COMPLETED", is_number=True),
+        Column("failed", "FAILED", is_number=True),
+        Column("retried", "RETRIED", is_number=True, is_wide=True),
+        Column("run_p50_s", "RUN P50", is_number=True, is_wide=True),
+        Column("run_p95_s", "RUN P95", is_number=True),
+        Column("late_p95_s", "LATE P95", is_number=True, is_wide=True),
+        Column("trend", "TREND", is_long=True),
+    ),
+)
+OUTCOME: Final = Shape(
+    "outcome",
+    "outcome",
+    (
+        Column("outcome", "OUTCOME"),
+        Column("jobs", "JOBS", is_number=True),
+        Column("trend", "TREND", is_long=True),
+    ),
+)
+CLEAR: Final = "\x1b[H\x1b[2J"
+TREND_POINTS: Final = 20
+"""Bars of a trend, at most."""
+
+MIN_WIDTH: Final = timedelta(minutes=1)
+"""The time of a bar, at least: that of the rows."""
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    add_command(app, "status")(status)
+    add_command(app, "stats")(stats)
+
+
+async def status(
+    command: Command,
+    watch: Annotated[
+        float | None, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Repeat until Ctrl-C.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is in error.")] = False,
+) -> ExitCode:
+    """Print in sentences whether all is well, and a row for each area."""
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        while True:
+            found = await _read(command, inspector, is_watching=watch is not None)
+            if found is not None:
+                _write(command, found, is_watching=watch is not None)
+            if watch is None:
+                break
+            await asyncio.sleep(watch)
+    is_red = found is not None and found.severity is Severity.ERROR
+    return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
+
+
+async def stats(
+    command: Command,
+    since: Annotated[str, typer.Option(metavar="TIME", help="How far to look back: 15m, 6h, 7d.")] = "1h",
+    by: Annotated[Literal["name", "outcome"], typer.Option(help="A row for each of these.")] = "name",
+    name: Annotated[
+        list[str] | None, typer.Option("--name", metavar="NAME", help="Only this name; repeatable.")
+    ] = None,
+) -> None:
+    """Print what workers counted and measured: attempts, outcomes, durations, lateness."""
+    period = timedelta(seconds=read_duration("--since", since))
+    async with command.scheduler() as scheduler:
+        found = await Inspector(scheduler).statistics(period, names=name)
+    if by == "name":
+        rows = [_figures_row(found, each, figures) for each, figures in found.by_name().items()]
+    else:
+        numbers = enumerate(found.total().ended)
+        rows = [_outcome_row(found, place, number) for place, number in numbers if number]
+    command.output.write_list(FIGURES if by == "name" else OUTCOME, rows)
+    more = "" if found.is_complete else "; the oldest figures are left out"
+    command.output.say(f"from {command.output.when(found.since)} to {command.output.when(found.until)}{more}")
+
+
+def sparkline(values: list[int]) -> str:
+    """Return bars of a height in proportion to the values."""
+    most = max(values, default=0)
+    return "".join(BARS[round(value / most * (len(BARS) - 1))] if most else BARS[0] for value in values)
+
+
+def _trend(found: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
+    """Return bars for the period: the sums of these numbers of the rows."""
+    width = max(MIN_WIDTH, found.duration / TREND_POINTS)
+    values = [0] * (int(found.duration / width) + 1)
+    for row in found.rows:
+        values[min(max(int((row.at - found.since) / width), 0), len(values) - 1)] += number_of(row)
+    return sparkline(values)
+
+
+async def _read(command: Command, inspector: Inspector, *, is_watching: bool) -> Status | None:
+    try:
+        return await read_status(inspector)
+    except DatabaseUnavailableError as error:
+        if not is_watching:
+            raise
+        command.output.say(f"the database is unavailable: {error}")
+        return None
+
+
+def _write(command: Command, found: Status, *, is_watching: bool) -> None:
+    output = command.output
+    rows = [
+        {"v": SHAPE_VERSION, "area": each.area, "severity": each.severity.value, "text": each.text}
+        for each in found.areas
+    ]
+    if output.is_table:
+        if is_watching:
+            output.write_text(CLEAR if sys.stdout.isatty() else "\n")
+            output.write_line(output.when(datetime.now(UTC)))
+        for sentence in found.sentences:
+            output.write_line(sentence)
+        output.write_line("")
+    output.write_list(AREA, rows, severity=found.severity.value, sentences=found.sentences)
+    if not output.is_table:
+        for sentence in found.sentences:
+            output.say(sentence)
+
+
+def _figures_row(found: Statistics, name: str, figures: JobFigures) -> dict[str, Any]:
+    ended = dict(zip(OUTCOMES, figures.ended, strict=True))
+
+    def started(row: StatisticsRow) -> int:
+        return row.figures.started if row.job_name == name else 0
+
+    return {
+        "v": SHAPE_VERSION,
+        "name": name,
+        "scheduled": figures.scheduled,
+        "started": figures.started,
+        **ended,
+        "run_p50_s": _seconds(figures.durations.quantile(0.5)),
+        "run_p95_s": _seconds(figures.durations.quantile(0.95)),
+        "late_p50_s": _seconds(figures.lateness.quantile(0.5)),
+        "late_p95_s": _seconds(figures.lateness.quantile(0.95)),
+        "trend": _trend(found, started),
+    }
+
+
+def _outcome_row(found: Statistics, place: int, jobs: int) -> dict[str, Any]:
+    trend = _trend(found, lambda row: row.figures.ended[place])
+    return {"v": SHAPE_VERSION, "outcome": OUTCOMES[place], "jobs": jobs, "trend": trend}
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")

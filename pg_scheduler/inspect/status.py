@@ -1,0 +1,198 @@
+"""The state of everything in sentences and in one row for each area: what people read first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.model import rounded
+from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.inspect.texts import count, length, listed
+from pg_scheduler.telemetry.figures import OUTCOMES
+
+__all__ = ["Status", "StatusArea", "describe_status", "read_status"]
+
+PERIOD: Final = timedelta(minutes=15)
+"""The period of throughput and failures."""
+
+OVERDUE_S: Final = 60.0
+"""Seconds after its fire time from which on a schedule is overdue."""
+
+MAX_SENTENCES: Final = 5
+"""Findings that are written out."""
+
+AREAS: Final[dict[str, tuple[str, ...]]] = {
+    "jobs": ("LATE", "NAME-UNKNOWN", "STUCK"),
+    "results": ("FAILING", "QUARANTINE"),
+    "workers": ("WORKER-NONE", "WORKER-DEAD", "WORKER-NO-LISTEN", "WORKER-DRAINING", "LOOP-BLOCKED"),
+    "schedules": ("SCHED-OVERDUE", "SCHED-UNKNOWN", "SCHED-BROKEN"),
+    "tasks": (),
+    "limits": (),
+    "tables": ("INDEX-MISSING", "INDEX-INVALID", "HOT-LOST", "BLOAT", "WRAPAROUND", "XMIN-HELD"),
+}
+"""The areas, and the findings of the doctor that belong to each."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusArea:
+    """One area: ``jobs``, ``results``, ``workers``, ``schedules``, ``tasks``, ``limits`` or ``tables``."""
+
+    area: str
+    """Its name."""
+    severity: Severity
+    """The severity of its worst finding."""
+    text: str
+    """Its figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of everything."""
+
+    severity: Severity
+    """The severity of the worst area; ``error`` if jobs do not run, or will not."""
+    sentences: tuple[str, ...]
+    """One sentence if all is well, else one for each of the worst findings with its remedy."""
+    areas: tuple[StatusArea, ...]
+    """The areas."""
+
+
+async def read_status(inspector: Inspector) -> Status:
+    """Return the state of jobs, workers, schedules, tasks, limits and tables.
+
+    It makes the checks of the doctor that concern them, and reads a bounded number of rows.
+
+    Example::
+
+        from pg_scheduler.inspect import read_status
+
+        status = await read_status(inspector)
+        print(status.severity, status.sentences)
+    """
+    codes = {code for area in AREAS.values() for code in area}
+    figures = await read_cluster(inspector._reads)  # noqa: SLF001 - its own tables
+    statistics = await inspector.statistics(PERIOD)
+    diagnosis = await inspector.doctor(only=[each for each in FindingCode if each.value in codes])
+    return describe_status(figures, statistics, diagnosis)
+
+
+def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: Diagnosis) -> Status:
+    """Return the status that follows from these figures and findings."""
+    texts = {
+        "jobs": _jobs(figures),
+        "results": _results(statistics),
+        "workers": _workers(figures),
+        "schedules": _schedules(figures),
+        "tasks": f"{len(figures.paused):,} paused: {listed(figures.paused)}"
+        if figures.paused
+        else "none paused",
+        "limits": _limits(figures),
+        "tables": _tables(figures),
+    }
+    severities = {
+        area: _worst(each for each in diagnosis.findings if each.code.value in codes)
+        for area, codes in AREAS.items()
+    }
+    areas = tuple(StatusArea(area, severities[area], texts[area]) for area in AREAS)
+    severity = max(severities.values(), key=lambda each: each.rank)
+    return Status(severity, tuple(_sentences(figures, diagnosis.findings)), areas)
+
+
+def _worst(findings: Iterable[Finding]) -> Severity:
+    return max((each.severity for each in findings), key=lambda each: each.rank, default=Severity.OK)
+
+
+def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:
+    shown = [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
+    if not shown:
+        slots, busy = _slots(figures)
+        workers = _number(_alive(figures), "worker")
+        yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, nothing late."
+    for finding in shown[:MAX_SENTENCES]:
+        remedy = f"; {finding.remedy}" if finding.remedy else ""
+        yield f"{finding.code.value}: {finding.evidence}{remedy}"
+    if len(shown) > MAX_SENTENCES:
+        yield f"and {len(shown) - MAX_SENTENCES} more findings: pg-scheduler doctor"
+
+
+def _alive(figures: ClusterFigures) -> int:
+    return sum(each.is_alive for each in figures.workers)
+
+
+def _slots(figures: ClusterFigures) -> tuple[int, int]:
+    """Return the slots of live workers, and how many of them are taken."""
+    alive = [each for each in figures.workers if each.is_alive]
+    return sum(each.slots for each in alive), sum(each.running_jobs for each in alive)
+
+
+def _jobs(figures: ClusterFigures) -> str:
+    due = sum(row.due for row in figures.backlog)
+    waiting = [row for row in figures.backlog if row.due and row.oldest_due_at is not None]
+    unfinished = figures.totals.unfinished
+    about = "" if unfinished is None else f"; about {rounded(unfinished)} unfinished jobs in all"
+    if not waiting:
+        return f"none due{about}"
+    oldest = min(waiting, key=lambda row: row.oldest_due_at or figures.now)
+    age = length(figures.now - (oldest.oldest_due_at or figures.now))
+    number = count(due, is_capped=figures.is_capped)
+    return f"{number} due, the oldest since {age} ({oldest.name}){about}"
+
+
+def _results(statistics: Statistics) -> str:
+    ended = dict(zip(OUTCOMES, statistics.total().ended, strict=True))
+    minutes = PERIOD.total_seconds() / 60
+    shown = [f"{ended['completed']:,} completed"]
+    shown += [f"{number:,} {name}" for name, number in ended.items() if number and name != "completed"]
+    return f"{', '.join(shown)} in {minutes:.0f} min"
+
+
+def _workers(figures: ClusterFigures) -> str:
+    slots, busy = _slots(figures)
+    draining = sum(each.is_alive and each.is_draining for each in figures.workers)
+    drained = f", {draining} draining" if draining else ""
+    return f"{_alive(figures)} alive, {busy:,} of {slots:,} slots busy{drained}"
+
+
+def _schedules(figures: ClusterFigures) -> str:
+    enabled = [each for each in figures.schedules if each.is_enabled]
+    fires = [each.next_fire_at for each in enabled if each.next_fire_at is not None]
+    overdue = [each.schedule_id for each in enabled if each.overdue_s > OVERDUE_S]
+    parts = [f"{len(enabled):,} enabled"]
+    if len(figures.schedules) > len(enabled):
+        parts.append(f"{len(figures.schedules) - len(enabled):,} paused or finished")
+    if overdue:
+        parts.append(f"{len(overdue):,} overdue: {listed(overdue)}")
+    elif fires:
+        parts.append(f"next fires in {length(min(fires) - figures.now)}")
+    return ", ".join(parts)
+
+
+def _limits(figures: ClusterFigures) -> str:
+    if not figures.blocked:
+        return "no job is blocked"
+    shown = [f"{number:,} by {name}" for name, number in sorted(figures.blocked.items())]
+    return f"blocked jobs: {listed(shown)}"
+
+
+def _tables(figures: ClusterFigures) -> str:
+    size = sum(each.bytes for each in figures.tables)
+    dead = sum(each.dead_rows for each in figures.tables)
+    oldest = length(figures.oldest_transaction_s)
+    return f"{_bytes(size)}, {rounded(dead)} dead rows, the oldest transaction since {oldest}"
+
+
+def _bytes(number: int) -> str:
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} bytes"
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,138 @@
+"""The commands status and stats, against real rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.status import sparkline
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
+
+GOLDEN = Path(__file__).with_name("golden")
+WORKER = """
+INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs, names,
+    state, started_at, last_beat, lease_until)
+VALUES ('w1', 'host', 7, '1.0', 25, 3, ARRAY ['mail.send'], 'running', now(), now(), now() + interval '1 h')
+"""
+FIGURES = """
+INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
+SELECT date_trunc('minute', now()) - minutes * interval '1 minute', 60, name,
+    ARRAY [1, 4 * minutes, 3, 1, 0, 0, 0, 0, 0, 0, 0], ARRAY [1.5, 0.2],
+    array_fill(0, ARRAY [20]) || 4 || array_fill(0, ARRAY [27]),
+    array_fill(0, ARRAY [9]) || 4 || array_fill(0, ARRAY [38])
+FROM unnest(ARRAY ['mail.send', 'report.build']) AS name, generate_series(0, 3) AS minutes
+"""
+
+
+def execute(dsn: str, *statements: str) -> None:
+    async def run(connection: Connection) -> None:
+        for statement in statements:
+            await connection.execute(statement)
+
+    run_on(dsn, run)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    return call
+
+
+def test_strict_status_exits_with_1_while_no_worker_runs(on: Callable[..., Ran], dsn: str) -> None:
+    ran = on("status", "--strict")
+    assert ran.code == ExitCode.NEGATIVE
+    assert "WORKER-NONE: no live worker runs jobs; start a worker" in ran.err
+    assert on("status").code == 0
+    execute(dsn, WORKER)
+    ran = on("status", "--strict")
+    assert ran.code == 0
+    assert "All is well: 1 worker, 3 of 25 slots busy, nothing late." in ran.err
+    areas = {row["area"]: row for row in ran.checked("area")}
+    assert areas["workers"] == {
+        "v": 1, "area": "workers", "severity": "ok", "text": "1 alive, 3 of 25 slots busy",
+    }  # fmt: skip
+
+
+def test_document_of_the_status_has_the_sentences(on: Callable[..., Ran], dsn: str) -> None:
+    execute(dsn, WORKER)
+    document = json.loads(on("status", "-o", "json").out)
+    jsonschema.validate(document, schema("list"))
+    assert document["severity"] == "ok"
+    assert document["sentences"] == ["All is well: 1 worker, 3 of 25 slots busy, nothing late."]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_status_table_fits_the_width(
+    on: Callable[..., Ran], dsn: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(
+        dsn,
+        WORKER,
+        "INSERT INTO scheduler_tasks (name, paused_at, actor)"
+        " SELECT 'a.long.name.of.a.task.' || n, now(), 'ada@host' FROM generate_series(1, 5) AS n",
+    )
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = on("status", "-o", "table").out.splitlines()
+    golden = (GOLDEN / f"status-{width}.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not line.startswith("tables")] == golden
+    assert max(map(len, lines)) <= width
+
+
+def test_unavailable_database_exits_with_5(call: Run) -> None:
+    assert call("status", "--dsn", "postgresql://x@127.0.0.1:1/x").code == ExitCode.UNAVAILABLE
+
+
+def test_watch_repeats_until_ctrl_c(dsn: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pg_scheduler", "status", "--watch", "0.5", "-o", "table"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as lines:
+        seen = 0
+        for line in lines:
+            seen += "WORKER-NONE" in line
+            if seen == 2:
+                process.send_signal(signal.SIGINT)
+    assert seen >= 2
+    assert process.wait(2 * PATIENCE) == ExitCode.INTERRUPTED
+
+
+def test_stats_by_name_and_by_outcome(on: Callable[..., Ran], dsn: str) -> None:
+    execute(dsn, FIGURES)
+    rows = {row["name"]: row for row in on("stats", "--since", "15m").checked("figures")}
+    assert set(rows) == {"mail.send", "report.build"}
+    mail = rows["mail.send"]
+    assert (mail["scheduled"], mail["started"], mail["completed"], mail["failed"]) == (4, 24, 12, 4)
+    assert mail["run_p50_s"] == pytest.approx(0.625)
+    assert mail["late_p95_s"] is not None
+    assert mail["trend"].strip("▁") == "█▆▃"
+    outcomes = {row["outcome"]: row["jobs"] for row in on("stats", "--by", "outcome").checked("outcome")}
+    assert outcomes == {"completed": 24, "failed": 8}
+    assert [row["name"] for row in on("stats", "--name", "mail.send").checked("figures")] == ["mail.send"]
+    assert on("stats", "--since", "1d", "-o", "table").out.splitlines()[1].split()[:2] == ["mail.send", "24"]
+
+
+@pytest.mark.parametrize("options", [("--since", "soon"), ("--since", "91d"), ("--by", "worker")])
+def test_wrong_options_of_stats_exit_with_2(on: Callable[..., Ran], options: tuple[str, str]) -> None:
+    assert on("stats", *options).code == ExitCode.USAGE
+
+
+def test_sparkline_is_in_proportion() -> None:
+    assert sparkline([0, 1, 7, 14]) == "▁▁▅█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""

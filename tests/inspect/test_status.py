@@ -1,0 +1,136 @@
+"""The state of everything in sentences."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler.inspect import Inspector, Severity, read_status
+from pg_scheduler.inspect.cluster import ClusterFigures
+from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
+from pg_scheduler.inspect.model import Totals
+from pg_scheduler.inspect.statistics import Statistics, StatisticsRow
+from pg_scheduler.inspect.status import AREAS, Status, describe_status
+from pg_scheduler.store.cluster import ScheduleRow, TableRow
+from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
+from pg_scheduler.telemetry.figures import JobFigures
+from tests.inspect.workers import add_worker
+
+NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def worker(name: str = "w1", **changes: Any) -> InspectedWorker:
+    values: dict[str, Any] = {
+        "hostname": "host", "slots": 25, "running_jobs": 20, "is_alive": True, "claims_jobs": True,
+        "is_draining": False, "names": frozenset({"mail"}), "health": {},
+        "lease_until": NOW, "reclaim_at": None,
+    }  # fmt: skip
+    return InspectedWorker(worker_id=name, **(values | changes))
+
+
+def figures(**changes: Any) -> ClusterFigures:
+    values: dict[str, Any] = {
+        "backlog": [], "is_capped": False, "blocked": {}, "quarantined": 0,
+        "totals": Totals(9_800_000, 45_000, 0, 3), "workers": [worker(), worker("w2", running_jobs=21)],
+        "paused": [], "schedules": [], "jobs": [],
+        "tables": [TableRow("scheduled_jobs", 2_500_000, 12, 0, 0)],
+        "now": NOW, "clock_skew_s": 0.0, "oldest_transaction_s": 0.0,
+    }  # fmt: skip
+    return ClusterFigures(**(values | changes))
+
+
+def described(found: ClusterFigures, *findings: Finding, ended: tuple[int, ...] = (0,) * 9) -> Status:
+    row = StatisticsRow(NOW, timedelta(minutes=1), "mail", JobFigures(ended=ended))
+    statistics = Statistics(NOW - timedelta(minutes=15), NOW, (row,), True)
+    return describe_status(found, statistics, Diagnosis.of(findings, list(FindingCode), ()))
+
+
+def texts(status: Status) -> dict[str, str]:
+    return {each.area: each.text for each in status.areas}
+
+
+def test_one_sentence_states_that_all_is_well() -> None:
+    status = described(figures(), ended=(7, 1, 0, 0, 0, 0, 0, 0, 2))
+    assert status.sentences == ("All is well: 2 workers, 41 of 50 slots busy, nothing late.",)
+    assert (status.severity, {each.severity for each in status.areas}) == (Severity.OK, {Severity.OK})
+    assert texts(status) == {
+        "jobs": "none due; about 45 k unfinished jobs in all",
+        "results": "7 completed, 1 failed, 2 lost in 15 min",
+        "workers": "2 alive, 41 of 50 slots busy",
+        "schedules": "0 enabled",
+        "tasks": "none paused",
+        "limits": "no job is blocked",
+        "tables": "2.5 MB, 12 dead rows, the oldest transaction since 0 ms",
+    }
+
+
+def test_figures_of_every_area_are_shown() -> None:
+    found = figures(
+        backlog=[
+            BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3), 50_000),
+            BacklogRow("report", 4, 0, NOW - timedelta(minutes=2), 50_000),
+            BacklogRow("idle", 0, 1, None, 50_000),
+        ],
+        is_capped=True,
+        blocked={"limit:api": 4, "after": 1},
+        paused=["mail", "report"],
+        totals=Totals(None, None, None, None),
+        workers=[worker(is_draining=True), worker("w2", is_alive=False)],
+        schedules=[
+            ScheduleRow("a", True, NOW + timedelta(hours=3), None, 0.0),
+            ScheduleRow("b", False, None, None, 0.0),
+        ],
+        oldest_transaction_s=180.0,
+    )
+    shown = texts(described(found))
+    assert shown["jobs"] == "7+ due, the oldest since 3 min (mail)"
+    assert shown["limits"] == "blocked jobs: 1 by after, 4 by limit:api"
+    assert shown["tasks"] == "2 paused: mail, report"
+    assert shown["workers"] == "1 alive, 20 of 25 slots busy, 1 draining"
+    assert shown["schedules"] == "1 enabled, 1 paused or finished, next fires in 3 h"
+    assert shown["tables"].endswith("the oldest transaction since 3 min")
+    overdue = figures(schedules=[ScheduleRow("a", True, NOW - timedelta(hours=1), None, 3600.0)])
+    assert texts(described(overdue))["schedules"] == "1 enabled, 1 overdue: a"
+
+
+def test_findings_make_sentences_and_the_severity_of_their_areas() -> None:
+    late = Finding(FindingCode.LATE, Severity.ERROR, "mail", "3 jobs of mail wait", "start workers")
+    bloat = Finding(FindingCode.BLOAT, Severity.WARNING, "scheduled_jobs", "9 dead rows")
+    status = described(figures(), bloat, late)
+    assert status.severity is Severity.ERROR
+    assert status.sentences == ("LATE: 3 jobs of mail wait; start workers", "BLOAT: 9 dead rows")
+    assert {each.area: each.severity for each in status.areas if each.severity is not Severity.OK} == {
+        "jobs": Severity.ERROR,
+        "tables": Severity.WARNING,
+    }
+    many = [Finding(FindingCode.LATE, Severity.ERROR, str(n), f"{n} waits") for n in range(7)]
+    sentences = described(figures(), *many).sentences
+    assert len(sentences) == 6
+    assert sentences[-1] == "and 2 more findings: pg-scheduler doctor"
+
+
+def test_information_is_no_sentence() -> None:
+    note = Finding(FindingCode.WORKER_DRAINING, Severity.INFO, "w1", "drains")
+    status = described(figures(), note)
+    assert status.sentences[0].startswith("All is well")
+    assert status.severity is Severity.INFO
+
+
+def test_codes_of_areas_are_distinct() -> None:
+    codes = [code for area in AREAS.values() for code in area]
+    assert len(codes) == len(set(codes))
+    assert {"LATE", "WORKER-NONE", "FAILING"} <= {code.value for code in FindingCode} & set(codes)
+
+
+async def test_status_of_a_database_is_read(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(pool)
+    without = await read_status(inspector)
+    assert without.severity is Severity.ERROR
+    assert without.sentences[0].startswith("WORKER-NONE: no live worker runs jobs; start a worker")
+    await add_worker(pool, state="running")
+    status = await read_status(inspector)
+    assert status.sentences == ("All is well: 1 worker, 1 of 2 slots busy, nothing late.",)
+    assert [each.area for each in status.areas] == list(AREAS)
