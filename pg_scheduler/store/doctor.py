@@ -14,14 +14,19 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import Histogram
 
 __all__ = [
+    "BrokenRow",
     "DoctorRepository",
     "FailingRow",
+    "HerdRow",
     "IndexRow",
+    "OverdueRow",
     "PayloadRow",
     "QuarantinedRow",
     "RunningRow",
+    "ScheduleTaskRow",
     "SettingRow",
     "TableRow",
+    "ZonedRow",
 ]
 
 MAX_INDEXES: Final = 500
@@ -30,6 +35,10 @@ MAX_QUARANTINED: Final = 100
 MAX_STATISTICS: Final = 10_000
 MAX_DUE: Final = 10_000
 MAX_RUNNING: Final = 1000
+MAX_SCHEDULES: Final = 10_000
+MAX_ZONED: Final = 1000
+MAX_FOUND: Final = 100
+MAX_TRIGGER_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,46 @@ class PayloadRow(NamedTuple):
     example: str
 
 
+class OverdueRow(NamedTuple):
+    """A schedule that should have fired."""
+
+    schedule_id: str
+    task: str
+    kinds: Sequence[str]
+    overdue_s: float
+
+
+class ScheduleTaskRow(NamedTuple):
+    """A task, how many schedules it has, and one of them."""
+
+    task: str
+    schedules: int
+    example: str
+
+
+class HerdRow(NamedTuple):
+    """A second, how many schedules fire in it, and one of them."""
+
+    second: datetime
+    schedules: int
+    example: str
+
+
+class BrokenRow(NamedTuple):
+    """A schedule that the planner paused because of an error, and the error."""
+
+    schedule_id: str
+    note: str | None
+
+
+class ZonedRow(NamedTuple):
+    """A trigger that names a time zone, as JSON."""
+
+    schedule_id: str
+    trigger: str
+    anchor: datetime
+
+
 class DoctorRepository:
     """The statements that only the doctor needs. Each reads a bounded number of rows.
 
@@ -203,6 +252,32 @@ class DoctorRepository:
             size: The number of bytes that they exceed.
         """
         return [PayloadRow(*row) for row in await self._statements.fetch("doctor_payloads", sample, size)]
+
+    async def overdue(self, seconds: float) -> list[OverdueRow]:
+        """Return the 100 schedules that are most overdue, by more than these seconds."""
+        rows = await self._statements.fetch("doctor_overdue", seconds, MAX_FOUND, self._statements.now)
+        return [OverdueRow(*row) for row in rows]
+
+    async def schedule_tasks(self) -> list[ScheduleTaskRow]:
+        """Return the tasks of the first 10,000 schedules that fire next."""
+        return [
+            ScheduleTaskRow(*row)
+            for row in await self._statements.fetch("doctor_schedule_tasks", MAX_SCHEDULES)
+        ]
+
+    async def herds(self, size: int) -> list[HerdRow]:
+        """Return the seconds in which more than this number of the first 10,000 schedules fire."""
+        return [HerdRow(*row) for row in await self._statements.fetch("doctor_herds", MAX_SCHEDULES, size)]
+
+    async def broken(self) -> list[BrokenRow]:
+        """Return 100 of the first 10,000 schedules that the planner paused because of an error."""
+        rows = await self._statements.fetch("doctor_broken", MAX_SCHEDULES)
+        return [BrokenRow(row["schedule_id"], row["note"]) for row in rows]
+
+    async def zoned(self) -> list[ZonedRow]:
+        """Return the triggers with a time zone among the first 1,000 schedules that fire next."""
+        rows = await self._statements.fetch("doctor_zoned", MAX_ZONED, MAX_TRIGGER_BYTES)
+        return [ZonedRow(*row) for row in rows]
 
 
 def _running_from(row: Any) -> RunningRow:

@@ -333,6 +333,11 @@ async def use_path(store: Store) -> object:
     assert await store.doctor.failing(9.0) == []
     assert await store.doctor.running() == []
     assert (await store.doctor.payloads(9, 0))[0].jobs > 0
+    assert await store.doctor.overdue(9.0) == []
+    assert await store.doctor.schedule_tasks() == []
+    assert await store.doctor.herds(0) == []
+    assert await store.doctor.broken() == []
+    assert await store.doctor.zoned() == []
     assert (await store.server.ping()).seconds > 0
     assert (await store.server.role()).sees_all
     assert await store.server.missing_rights(["scheduled_jobs", "scheduler_migrations"]) == {}

@@ -146,5 +146,25 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "the pools of the workers may open more connections than the server has, or few are left",
         "smaller pools, a pooler, or a larger max_connections",
     ),
+    FindingCode.SCHED_OVERDUE: Advice(
+        "a schedule that is not paused should have fired: no node plans it",
+        "start a worker that has its task and the kind of its trigger, or pause the schedule",
+    ),
+    FindingCode.SCHED_UNKNOWN: Advice(
+        "no live worker has registered the task of a schedule, so nothing runs its jobs",
+        "import the module of the task in a worker, or remove the schedule",
+    ),
+    FindingCode.SCHED_BROKEN: Advice(
+        "the planner paused a schedule because its row or its trigger is invalid",
+        "update the schedule with a valid trigger and resume it, or remove it",
+    ),
+    FindingCode.SCHED_DST: Advice(
+        "a clock change in the next seven days skips or repeats a fire time of a schedule",
+        "pg-scheduler schedules preview shows when it fires; choose another time or UTC",
+    ),
+    FindingCode.SCHED_HERD: Advice(
+        "many schedules fire in the same second, so their jobs are late and the database has a peak",
+        "jitter= for these schedules",
+    ),
 }
 """What each code means."""

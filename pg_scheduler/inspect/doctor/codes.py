@@ -76,6 +76,16 @@ class FindingCode(StrEnum):
     """The pool of a worker is too small."""
     CONNECTIONS = "CONNECTIONS"
     """The pools of the workers exceed the connections of the server, or few are left."""
+    SCHED_OVERDUE = "SCHED-OVERDUE"
+    """A schedule should have fired."""
+    SCHED_UNKNOWN = "SCHED-UNKNOWN"
+    """No live worker has the task of a schedule."""
+    SCHED_BROKEN = "SCHED-BROKEN"
+    """The planner paused a schedule because of an error."""
+    SCHED_DST = "SCHED-DST"
+    """A clock change in the next seven days skips or repeats a fire time."""
+    SCHED_HERD = "SCHED-HERD"
+    """Many schedules fire in the same second."""
 
 
 class Severity(StrEnum):

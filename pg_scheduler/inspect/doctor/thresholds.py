@@ -47,6 +47,10 @@ class Thresholds:
     """Transactions for which a slot or a standby keeps dead rows: XMIN-HELD."""
     notification_s: float = 1.0
     """Seconds within which a notification arrives: LISTEN-NO-DELIVERY."""
+    overdue_s: float = 60.0
+    """Seconds since the fire time of a schedule: SCHED-OVERDUE."""
+    herd: int = 50
+    """Schedules that fire in the same second: SCHED-HERD."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

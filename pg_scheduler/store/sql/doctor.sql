@@ -137,3 +137,76 @@ WHERE first.size > $2::bigint
 GROUP BY first.name
 ORDER BY max(first.size) DESC, first.name
 LIMIT 100;
+
+-- name: doctor_overdue
+-- route: tuned
+-- Return $2 schedules that should have fired more than $1 seconds ago, the most overdue first.
+SELECT schedule_id, task, kinds, extract(epoch FROM coalesce($3, now()) - schedule.next_fire_at)::double precision
+        AS overdue_s
+FROM {schema}scheduler_schedules AS schedule
+WHERE paused_at IS NULL
+  AND schedule.next_fire_at < (coalesce($3, now()) - make_interval(secs => $1::double precision))
+  AND schedule.next_fire_at >= {first_day}
+ORDER BY schedule.next_fire_at
+LIMIT $2::bigint;
+
+-- name: doctor_schedule_tasks
+-- route: tuned
+-- Return the tasks of the first $1 schedules that fire next, how many schedules each has, and one of them.
+SELECT upcoming.task, count(*) AS schedules, min(upcoming.schedule_id) AS example
+FROM (
+    SELECT task, schedule_id
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
+    ORDER BY schedule.next_fire_at
+    LIMIT $1::bigint
+) AS upcoming
+GROUP BY upcoming.task
+ORDER BY upcoming.task
+LIMIT 1000;
+
+-- name: doctor_herds
+-- route: tuned
+-- Return the seconds in which more than $2 of the first $1 schedules fire next, and one of them.
+SELECT upcoming.second, count(*) AS schedules, min(upcoming.schedule_id) AS example
+FROM (
+    SELECT date_trunc('second', least(schedule.next_fire_at, {last_instant})) AS second, schedule_id
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE paused_at IS NULL AND schedule.next_fire_at >= {first_day}
+    ORDER BY schedule.next_fire_at
+    LIMIT $1::bigint
+) AS upcoming
+GROUP BY upcoming.second
+HAVING count(*) > $2::bigint
+ORDER BY count(*) DESC, upcoming.second
+LIMIT 20;
+
+-- name: doctor_broken
+-- route: pool
+-- Return those of the first $1 schedules that the planner paused because of an error, and the number examined.
+SELECT examined.schedule_id, examined.note, examined.total
+FROM (
+    SELECT schedule_id, note, is_broken, count(*) OVER () AS total
+    FROM (
+        SELECT schedule_id, note, is_broken
+        FROM {schema}scheduler_schedules
+        ORDER BY schedule_id COLLATE "C"
+        LIMIT $1::bigint
+    ) AS first
+) AS examined
+WHERE examined.is_broken
+ORDER BY examined.schedule_id COLLATE "C"
+LIMIT 100;
+
+-- name: doctor_zoned
+-- route: tuned
+-- Return the triggers of the first $1 schedules that fire next, of at most $2 bytes and with a time zone.
+SELECT upcoming.schedule_id, upcoming.text AS trigger, upcoming.anchor
+FROM (
+    SELECT schedule_id, trigger::text AS text, least(greatest(anchor, {first_day}), {last_fire_day}) AS anchor
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
+    ORDER BY schedule.next_fire_at
+    LIMIT $1::bigint
+) AS upcoming
+WHERE octet_length(upcoming.text) <= $2::bigint AND strpos(upcoming.text, '"timezone"') > 0;
