@@ -169,9 +169,12 @@ async def test_counters_equal_the_jobs_after_failures_retries_expiry_and_cancell
     assert found.by(P + "jobs_scheduled_total", "job_name") == dict(zip(names, (42, 3, 1), strict=True))
     assert found.by(P + "job_duration_seconds_count", "job_name") == dict(zip(names, (40, 9, 1), strict=True))
     assert found.get(P + "job_lateness_seconds_bucket", job_name="metered.work", le="+Inf") == 40
-    for row in await pool.fetch("SELECT job_name, counts FROM scheduler_totals"):
-        totals = dict(zip(OUTCOMES, row["counts"][2:], strict=True))
-        assert totals == found.by(P + "jobs_ended_total", "outcome", job_name=row["job_name"])
+    cluster = Exposition((await ask(metrics_app(ClusterCollector(Inspector(pool)))))[2])
+    for name in names:
+        ended = found.by(P + "jobs_ended_total", "outcome", job_name=name)
+        assert cluster.by(P + "cluster_jobs_ended_total", "outcome", job_name=name) == ended
+    for metric in ("job_duration_seconds_count", "job_lateness_seconds_count"):
+        assert cluster.by(f"{P}cluster_{metric}", "job_name") == found.by(P + metric, "job_name")
 
 
 async def test_label_schema_names_the_schema_that_was_given(pool: asyncpg.Pool) -> None:
