@@ -99,7 +99,7 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     ),
     "ExporterDown": (
         "5m",
-        {'up{job="pg-scheduler"}': "0x9"},
+        {'up{job="production/pg-scheduler-exporter"}': "0x9"},
         {'up{job="pg-scheduler"}': "1x9", 'up{job="other"}': "0x9", C + "collect_errors_total": "3x9"},
     ),
 }
@@ -132,6 +132,24 @@ def test_every_rule_fires_in_its_case_only(tmp_path: Path) -> None:
     ]
     file = tmp_path / "tests.yaml"  # JSON is YAML
     file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", str(file))
+
+
+@pytest.mark.parametrize("job", ["pg_scheduler", "pg-scheduler", "pg-scheduler-cluster"])
+def test_target_that_is_down_is_found_by_the_name_of_its_job(job: str, tmp_path: Path) -> None:
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": f'up{{job="{job}"}}', "values": "0x9"}],
+        "promql_expr_test": [
+            {
+                "expr": 'count(ALERTS{alertname="PgSchedulerExporterDown",alertstate="firing"})',
+                "eval_time": "5m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        ],
+    }
+    file = tmp_path / "tests.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
     promtool("test", "rules", str(file))
 
 
