@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.access import (
     check_authorize,
     decide,
 )
+from pg_scheduler.dashboard.cache import Cache
 from pg_scheduler.dashboard.context import (
     NotFoundError,
     PageRequest,
@@ -29,6 +30,7 @@ from pg_scheduler.dashboard.context import (
     path_of,
 )
 from pg_scheduler.dashboard.headers import secured
+from pg_scheduler.dashboard.live import stream
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, wants_json
@@ -153,6 +155,7 @@ class _Dashboard:
         self._settings = settings
         self._read_pool = read_pool
         self._inspected: tuple[Scheduler, Inspector] | None = None
+        self._cache = Cache()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -199,9 +202,13 @@ class _Dashboard:
             dict(request.query_params),
             base_of(request, trust_forwarded=self._settings.trust_forwarded),
             datetime.now(UTC),
+            self._cache,
         )
         is_json = wants_json(request)
         try:
+            if path == "/live":
+                shown = page_request.parameters.get("page", "")
+                return stream(page_request, shown, is_head=request.method == "HEAD")
             page = PAGES.get(path)
             if page is None:
                 raise NotFoundError("there is no such page")
@@ -227,6 +234,7 @@ class _Dashboard:
                 scheduler, read_pool=self._read_pool, read_settings=READ_SETTINGS, actor="dashboard"
             )
             self._inspected = scheduler, inspector
+            self._cache = Cache()
         return self._inspected[1]
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access, Authorize
+from pg_scheduler.dashboard.cache import Cache
 from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import Job
@@ -78,6 +79,7 @@ class PageRequest:
         parameters: The parameters of the address.
         base: The path under which browsers reach the dashboard, without a slash at the end.
         now: The time of this process.
+        cache: What requests share.
     """
 
     settings: Settings
@@ -86,8 +88,9 @@ class PageRequest:
     parameters: Mapping[str, str]
     base: str
     now: datetime
+    cache: Cache
 
-    def url(self, path: str, **parameters: object) -> str:
+    def url(self, path: str, /, **parameters: object) -> str:
         """Return the address of a page."""
         given = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
         query = urlencode(given, quote_via=quote)

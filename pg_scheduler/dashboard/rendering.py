@@ -93,6 +93,8 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "term": term,
         "now": request.now,
         "path": path,
+        "is_live": path in PAGES and PAGES[path].is_live,
+        "live_url": request.url("/live", page=path, range=request.parameters.get("range")),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "version": __version__,
     }

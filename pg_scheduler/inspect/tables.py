@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.result import JobResult
-from pg_scheduler.jobs.validation import check_count, check_job_id, check_text
+from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.store import Store
 
@@ -37,15 +38,18 @@ class TableReads:
         row = await self._reads.schedules.get(check_text("schedule_id", schedule_id))
         return None if row is None else schedule_from_row(row)
 
-    async def schedules(self, *, limit: int = 100, after: str | None = None) -> list[Schedule]:
+    async def schedules(
+        self, *, limit: int = 100, after: str | None = None, due_before: datetime | None = None
+    ) -> list[Schedule]:
         """Return schedules in the order of their ids.
 
         Args:
             limit: Their number at most, 1 to 500.
             after: The id after which the list starts; None for the beginning.
+            due_before: Only those whose next fire time precedes this time; None for all.
 
         Raises:
-            ValueError: ``limit`` is out of range.
+            ValueError: ``limit`` is out of range, or ``due_before`` is naive.
         """
         check_count("limit", limit, least=1, most=MAX_ROWS)
         rows = await self._reads.schedules.list_page(
@@ -54,7 +58,7 @@ class TableReads:
             paused=None,
             task=None,
             metadata=None,
-            due_before=None,
+            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit,
         )
         return [schedule_from_row(row) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import errors, job, jobs, schedules, tasks, workers
+from pg_scheduler.dashboard.pages import errors, job, jobs, overview, schedules, tasks, workers
 
 __all__ = ["PAGES", "Page"]
 
@@ -18,21 +18,23 @@ class Page(NamedTuple):
         build: Reads its data.
         template: The name of its template.
         label: Its name in the navigation; empty if it is not there.
+        is_live: Whether a part of it is updated; its template is ``_<template>.html``.
     """
 
     build: Callable[[PageRequest], Awaitable[Any]]
     template: str
     label: str = ""
+    is_live: bool = False
 
 
 PAGES: Final[dict[str, Page]] = {
-    "/": Page(jobs.build, "jobs"),
+    "/": Page(overview.build, "overview", "Overview", is_live=True),
     "/jobs": Page(jobs.build, "jobs", "Jobs"),
     "/job": Page(job.build, "job"),
     "/errors": Page(errors.build, "errors", "Errors"),
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
     "/schedule": Page(schedules.build_one, "schedule"),
-    "/tasks": Page(tasks.build, "tasks", "Tasks"),
-    "/workers": Page(workers.build, "workers", "Workers"),
+    "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
+    "/workers": Page(workers.build, "workers", "Workers", is_live=True),
     "/worker": Page(workers.build_one, "worker"),
 }

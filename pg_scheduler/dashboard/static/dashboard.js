@@ -1,15 +1,140 @@
 "use strict";
-// Every page works without this script. It adds keys: "/" goes to the search.
+// Every page works without this script. It updates the region of a page, and adds keys and a choice of the theme.
 (() => {
+  const POLL_MS = 10000;
+  const ANNOUNCE_MS = 5000;
+  const region = document.getElementById("region");
+  const announcement = document.getElementById("announcement");
+  const pause = document.getElementById("pause");
+  const theme = document.getElementById("theme");
+  let source = null;
+  let timer = null;
+  let isPaused = false;
+  let announcedAt = 0;
+
+  const announce = (text) => {
+    const now = Date.now();
+    if (now - announcedAt < ANNOUNCE_MS) return;
+    announcedAt = now;
+    announcement.textContent = text;
+  };
+
+  // -- the region: replaced by what the server rendered, with the focus and open details kept
+
+  const places = (selector) => [...region.querySelectorAll(selector)];
+
+  const replace = (nodes) => {
+    if (isPaused || !window.getSelection().isCollapsed) return;
+    const focused = places("a, summary, button").indexOf(document.activeElement);
+    const open = places("details").map((each) => each.open);
+    const scrolled = places(".wide").map((each) => each.scrollLeft);
+    region.replaceChildren(...nodes);
+    places("details").forEach((each, place) => { each.open = open[place] ?? each.open; });
+    places(".wide").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
+    if (focused >= 0) places("a, summary, button")[focused]?.focus({ preventScroll: true });
+    announce("");
+  };
+
+  const parse = (html) => new DOMParser().parseFromString(html, "text/html");
+
+  const poll = async () => {
+    try {
+      const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
+      const found = answer.ok ? parse(await answer.text()).getElementById("region") : null;
+      if (found === null) throw new Error(`status ${answer.status}`);
+      replace([...found.childNodes]);
+    } catch {
+      announce("This page could not be updated.");
+    }
+  };
+
+  const stop = () => {
+    source?.close();
+    source = null;
+    clearInterval(timer);
+    timer = null;
+  };
+
+  const start = () => {
+    stop();
+    if (region === null || isPaused || document.hidden || region.dataset.live === undefined) return;
+    if (window.EventSource === undefined) {
+      timer = setInterval(poll, POLL_MS);
+      return;
+    }
+    source = new EventSource(region.dataset.live);
+    source.addEventListener("region", (event) => replace([...parse(JSON.parse(event.data)).body.childNodes]));
+    source.addEventListener("problem", (event) => announce(event.data));
+    source.addEventListener("error", () => {
+      if (source?.readyState !== EventSource.CLOSED) return; // otherwise the browser connects again
+      stop();
+      timer = setInterval(poll, POLL_MS);
+    });
+  };
+
+  const setPaused = (value) => {
+    isPaused = value;
+    if (pause !== null) {
+      pause.setAttribute("aria-pressed", String(value));
+      pause.textContent = value ? "Resume updates" : "Pause updates";
+    }
+    start();
+  };
+
+  document.addEventListener("visibilitychange", start);
+  window.addEventListener("pagehide", stop);
+  if (pause !== null) {
+    pause.hidden = false;
+    pause.addEventListener("click", () => setPaused(!isPaused));
+  }
+
+  // -- the theme: of the system, until another one is chosen
+
+  const stored = (change) => {
+    try {
+      if (change !== undefined) window.localStorage.setItem("pg_scheduler.theme", change);
+      return window.localStorage.getItem("pg_scheduler.theme");
+    } catch {
+      return null; // the browser forbids storage
+    }
+  };
+  const root = document.documentElement;
+  const chosen = stored();
+  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
+  if (theme !== null) {
+    theme.hidden = false;
+    theme.addEventListener("click", () => {
+      const isDark = root.dataset.theme
+        ? root.dataset.theme === "dark"
+        : window.matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = isDark ? "light" : "dark";
+      stored(root.dataset.theme);
+    });
+  }
+
+  // -- keys: "/" to the search, "p" pauses, "g" and the first letter of a page goes there
+
   const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
+  let isGoing = false;
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target)) return;
-    if (event.key !== "/") return;
     const search = document.getElementById("q");
-    if (search === null) return;
-    event.preventDefault();
-    search.focus();
-    search.select();
+    if (isGoing) {
+      isGoing = false;
+      const link = [...document.querySelectorAll("nav a[data-key]")].find((each) => each.dataset.key === event.key);
+      if (link !== undefined) window.location.assign(link.href);
+    } else if (event.key === "/" && search !== null) {
+      event.preventDefault();
+      search.focus();
+      search.select();
+    } else if (event.key === "p" && pause !== null) {
+      setPaused(!isPaused);
+    } else if (event.key === "g") {
+      isGoing = true;
+      setTimeout(() => { isGoing = false; }, 1500);
+    }
   });
+
+  start();
 })();

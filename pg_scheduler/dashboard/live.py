@@ -1,0 +1,64 @@
+"""Send the part of a page that changes, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.rendering import render_region
+from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.errors import SchedulerError
+
+__all__ = ["stream"]
+
+MAX_SECONDS: Final = 30.0
+"""Seconds after which a stream ends. The browser opens another one, so revoked rights take effect."""
+
+MEDIA_TYPE: Final = "text/event-stream"
+
+
+def stream(request: PageRequest, path: str, *, is_head: bool) -> Response:
+    """Return the stream of a page: the HTML of its region, each time its data has changed.
+
+    Viewers with the same rights share one read per interval, which happens only while there are viewers.
+
+    Raises:
+        NotFoundError: The page has no stream.
+    """
+    page = PAGES.get(path)
+    if page is None or not page.is_live:
+        raise NotFoundError("this page has no stream")
+    if is_head:
+        return Response(media_type=MEDIA_TYPE)
+    access, parameters = request.access, request.parameters
+    key = ("live", path, request.base, access.visible_names, access.sees_arguments, parameters.get("range"))
+
+    async def read() -> tuple[str, str]:
+        fresh = replace(request, now=datetime.now(UTC))
+        found = await page.build(fresh)
+        return json.dumps(plain(found)), render_region(found, page.template, fresh, path)
+
+    async def events() -> AsyncIterator[str]:
+        ends_at, shown = monotonic() + MAX_SECONDS, ""
+        yield "retry: 1000\n\n"
+        while monotonic() < ends_at:
+            try:
+                data, html = await request.cache.get(key, request.settings.refresh_s, read)
+            except SchedulerError:  # the database is unavailable: the page keeps what it shows
+                yield "event: problem\ndata: the database did not answer in time\n\n"
+            else:
+                if data != shown:
+                    shown = data
+                    yield f"event: region\ndata: {json.dumps(html)}\n\n"
+            await asyncio.sleep(request.settings.refresh_s)
+
+    return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})

@@ -1,0 +1,92 @@
+"""The charts of the overview, made of statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pg_scheduler.dashboard.charts import Chart, Series
+from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+
+__all__ = ["charts_of"]
+
+NOTHING: Final = JobFigures()
+QUANTILES: Final = (0.5, 0.95, 0.99)
+
+
+def charts_of(statistics: Statistics, width: timedelta, oldest_due_at: datetime | None) -> list[Chart]:
+    """Return the charts of a period: throughput by outcome, lateness and duration.
+
+    Args:
+        statistics: The figures.
+        width: The width of an interval.
+        oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
+    """
+    found = statistics.by_time(width)
+    times = _times(statistics.since, statistics.until, width)
+    figures = [found.get(at, NOTHING) for at in times]
+    return [
+        _throughput(times, figures, width),
+        Chart(
+            "Lateness of starts",
+            "s",
+            times,
+            [
+                *(
+                    Series(f"p{share * 100:g}", [each.lateness.quantile(share) for each in figures])
+                    for share in QUANTILES
+                ),
+                *_oldest(times, width, oldest_due_at, statistics.until),
+            ],
+            is_log=True,
+        ),
+        Chart(
+            "Duration of attempts",
+            "s",
+            times,
+            [
+                Series(f"p{share * 100:g}", [each.durations.quantile(share) for each in figures])
+                for share in QUANTILES
+            ],
+            is_log=True,
+        ),
+    ]
+
+
+def _times(since: datetime, until: datetime, width: timedelta) -> list[datetime]:
+    """Return the starts of the intervals of a period."""
+    step = int(width.total_seconds())
+    first, last = int(since.timestamp()) // step, int(until.timestamp()) // step
+    return [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
+
+
+def _throughput(times: Sequence[datetime], figures: Sequence[JobFigures], width: timedelta) -> Chart:
+    minutes = width.total_seconds() / 60
+
+    def rate(*outcomes: str) -> list[float | None]:
+        places = [OUTCOMES.index(outcome) for outcome in outcomes]
+        return [sum(each.ended[place] for place in places) / minutes for each in figures]
+
+    return Chart(
+        "Attempts per minute",
+        "/min",
+        times,
+        [
+            Series("completed", rate("completed")),
+            Series("failed", rate("failed", "expired", "lost")),
+            Series("retried", rate("retried", "released", "snoozed")),
+        ],
+    )
+
+
+def _oldest(
+    times: Sequence[datetime], width: timedelta, due_at: datetime | None, now: datetime
+) -> list[Series]:
+    """Return the age that the oldest waiting job had at each time."""
+    if due_at is None:
+        return []
+    ends = [min(at + width, now) for at in times]
+    ages = [max((end - due_at).total_seconds(), 0.0) for end in ends]
+    return [Series("oldest waiting job", [age or None for age in ages], is_dashed=True)]

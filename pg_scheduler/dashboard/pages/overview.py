@@ -1,0 +1,188 @@
+"""The first page: a sentence about the state, numbers, charts, the next fire times and the newest errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from pg_scheduler.dashboard.charts import Chart
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.history import charts_of
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.inspect import ErrorGroup, NameBacklog, Totals
+from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.schedules.schedule import Schedule
+
+__all__ = ["RANGES", "NextFire", "OverviewPage", "Problem", "build"]
+
+RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
+    "1h": (timedelta(hours=1), timedelta(minutes=1)),
+    "6h": (timedelta(hours=6), timedelta(minutes=5)),
+    "1d": (timedelta(days=1), timedelta(minutes=30)),
+    "7d": (timedelta(days=7), timedelta(hours=2)),
+}
+"""How far back the charts go, and the width of their intervals, by the parameter ``range``."""
+
+HISTORY_AGE_S: Final = 10.0
+"""Seconds for which statistics are kept: workers add to them as often."""
+
+LATE: Final = timedelta(seconds=30)
+"""How long a job is due before it is called late."""
+
+MAX_GROUPS: Final = 1000
+SHOWN_GROUPS: Final = 5
+SHOWN_FIRES: Final = 10
+MAX_SCHEDULES: Final = 500
+MAX_PROBLEMS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and what to do."""
+
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextFire:
+    """The next fire time of a schedule."""
+
+    at: datetime
+    schedule_id: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewPage:
+    """The state of the jobs that the request may see."""
+
+    sentence: str
+    problems: Sequence[Problem]
+    workers: int
+    dead_workers: int
+    slots_busy: int
+    slots: int
+    due: int
+    is_due_capped: bool
+    running: int
+    blocked: int | None
+    """Blocked jobs; None if only some names are visible."""
+    totals: Totals | None
+    """About how many jobs there are; None if only some names are visible."""
+    range: str
+    charts: Sequence[Chart]
+    is_history_complete: bool
+    """Whether the charts contain all statistics of their range."""
+    next_fires: Sequence[NextFire]
+    errors: Sequence[ErrorGroup]
+
+    @property
+    def ranges(self) -> Sequence[str]:
+        """The values of ``range`` to choose from."""
+        return list(RANGES)
+
+
+class _History(NamedTuple):
+    """What changes slowly."""
+
+    statistics: Statistics
+    schedules: Sequence[Schedule]
+    groups: Sequence[ErrorGroup]
+
+
+async def build(request: PageRequest) -> OverviewPage:
+    """Read the state; the statistics are shared among all requests for some seconds."""
+    chosen = request.parameters.get("range") or "1h"
+    if chosen not in RANGES:
+        raise RejectedError(f"range must be one of {', '.join(RANGES)}, not {chosen[:50]!r}")
+    since, width = RANGES[chosen]
+    history = await request.cache.get(("history", chosen), HISTORY_AGE_S, lambda: _read(request, since))
+    workers = await request.inspector.workers()
+    backlog = await request.inspector.backlog()
+    sees, is_open = request.access.sees_name, request.access.visible_names is None
+    names = [each for each in backlog.names if sees(each.name)]
+    visible = Statistics(
+        history.statistics.since,
+        history.statistics.until,
+        tuple(row for row in history.statistics.rows if sees(row.job_name)),
+        history.statistics.is_complete,
+    )
+    oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
+    # Adding histograms takes time if there are many names, so other requests continue meanwhile.
+    charts = await asyncio.to_thread(charts_of, visible, width, oldest)
+    alive = [worker for worker in workers if worker.is_alive]
+    problems = _problems(names, workers, request.now)
+    busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
+    return OverviewPage(
+        sentence=_sentence(problems, len(alive), busy, slots),
+        problems=problems[:MAX_PROBLEMS],
+        workers=len(alive),
+        dead_workers=len(workers) - len(alive),
+        slots_busy=busy,
+        slots=slots,
+        due=sum(each.due for each in names),
+        is_due_capped=backlog.is_capped,
+        running=sum(each.running for each in names),
+        blocked=sum(backlog.blocked.values()) if is_open else None,
+        totals=await request.inspector.totals() if is_open else None,
+        range=chosen,
+        charts=charts,
+        is_history_complete=history.statistics.is_complete,
+        next_fires=[
+            NextFire(each.next_fire_at, each.schedule_id, each.task)
+            for each in history.schedules
+            if each.next_fire_at is not None and sees(each.task)
+        ][:SHOWN_FIRES],
+        errors=[group for group in history.groups if sees(group.job_name)][:SHOWN_GROUPS],
+    )
+
+
+async def _read(request: PageRequest, since: timedelta) -> _History:
+    inspector, now = request.inspector, datetime.now(UTC)
+    statistics = await inspector.statistics(since)
+    schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
+    active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
+    active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
+    try:
+        groups = (await inspector.error_groups(since=now - since, limit=MAX_GROUPS)).items
+    except ConfigurationError:  # the index is missing; the page of errors states it
+        groups = ()
+    return _History(statistics, active, groups)
+
+
+def _problems(names: Sequence[NameBacklog], workers: Sequence[Worker], now: datetime) -> list[Problem]:
+    """Return what needs attention, the worst first."""
+    found = []
+    claiming = [each for each in workers if each.is_alive and each.role in {"both", "worker"}]
+    if not claiming:
+        due = sum(each.due for each in names)
+        text = "no live worker runs jobs" + (f"; {due:,} jobs are due" if due else "")
+        return [Problem(text, "start a worker")]
+    for each in names:
+        late = now - each.oldest_due_at if each.oldest_due_at else timedelta(0)
+        if late <= LATE:
+            continue
+        text = f"{each.due:,} jobs of {each.name!r} are due, the oldest for {length(late)}"
+        if each.workers == 0:
+            found.append(
+                Problem(f"{text}: no live worker claims the name", "start a worker that imports its function")
+            )
+        else:
+            found.append(Problem(text, "open the oldest job for the reason, or add workers"))
+    dead = [each for each in workers if not each.is_alive]
+    if dead:
+        found.append(Problem(f"{len(dead)} workers are dead", "their jobs are reclaimed; look at their logs"))
+    return found
+
+
+def _sentence(problems: Sequence[Problem], workers: int, busy: int, slots: int) -> str:
+    if not problems:
+        return f"All is well: {workers} workers, {busy} of {slots} slots busy, nothing late."
+    more = f", and {len(problems) - 1} other problems" if len(problems) > 1 else ""
+    return f"{problems[0].text[:1].upper()}{problems[0].text[1:]}{more}."

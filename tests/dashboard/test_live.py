@@ -1,0 +1,131 @@
+"""Streams: what they send, to whom, and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import asyncpg
+import pytest
+
+from pg_scheduler.dashboard import Access, rendering
+from pg_scheduler.dashboard.pages import PAGES
+from tests.dashboard.client import App, Page, request, stream
+from tests.dashboard.test_security import check_headers
+from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE
+
+LIVE = [path for path, page in PAGES.items() if page.is_live]
+
+
+def html_of(event: str) -> str:
+    assert event.startswith("event: region\ndata: ")
+    return str(json.loads(event.partition("data: ")[2]))
+
+
+async def test_stream_sends_the_region_when_its_data_changes(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool, "worker-1")
+    async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
+        assert await read() == "retry: 1000\n\n"
+        first = html_of(await read())
+        Page(first)
+        assert "worker-1" in first
+        await add_worker(pool, "worker-2")
+        assert "worker-2" in html_of(await read()), "nothing was sent before the change"
+
+
+@pytest.mark.parametrize("path", LIVE)
+async def test_region_of_the_stream_is_that_of_the_page(path: str, app: App, pool: asyncpg.Pool) -> None:
+    await add_worker(pool)
+    answer = await request(app, path)
+    (region,) = [each for each in Page(answer.text).all("div") if each.get("id") == "region"]
+    url = region["data-live"] or ""
+    async with asyncio.timeout(PATIENCE), stream(app, url) as read:
+        await read()
+        assert "1 of 2" in html_of(await read()) or path == "/tasks"
+
+
+async def test_viewers_share_reads(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, page = 0, PAGES["/workers"]
+
+    async def count(page_request: object) -> object:
+        nonlocal built
+        built += 1
+        return await page.build(page_request)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(PAGES, "/workers", page._replace(build=count))
+    app = build(refresh=60.0)
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(5):
+            async with stream(app, "/live?page=/workers") as read:
+                await read()
+                html_of(await read())
+    assert built == 1
+
+
+async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('1', 'billing.x', now()), ('2', 'payroll.x', now())"
+    )
+    access = [Access("ada"), Access("bob", names=("billing.*",)), Access("eve", names=())]
+    app = build(authorize=lambda _: access[0], refresh=60.0)
+    for expected in ({"billing.x", "payroll.x"}, {"billing.x"}, set[str]()):
+        for path in ("/tasks", "/"):
+            async with asyncio.timeout(PATIENCE), stream(app, f"/live?page={path}") as read:
+                await read()
+                html = html_of(await read())
+                found = {name for name in ("billing.x", "payroll.x") if name in html}
+                assert found == expected if path == "/tasks" else found <= expected
+        access.pop(0)
+        if not access:
+            break
+
+
+async def test_stream_ends_so_that_rights_are_decided_again(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.0)
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/workers") as read:
+        assert await read() == "retry: 1000\n\n"
+        assert await read() == ""
+
+
+async def test_outage_is_reported_and_the_stream_continues(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    await pool.execute("ALTER TABLE scheduler_workers RENAME TO hidden")
+    async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
+        await read()
+        assert "event: problem" in await read()
+        await pool.execute("ALTER TABLE hidden RENAME TO scheduler_workers")
+        while "event: region" not in await read():
+            pass
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/job", "/nothing", "", "/live"])
+async def test_other_pages_have_no_stream(path: str, app: App) -> None:
+    answer = await request(app, f"/live?page={path}")
+    assert answer.status == 404
+    check_headers(answer)
+
+
+async def test_streams_pass_authorize(build: Callable[..., App]) -> None:
+    answer = await request(build(authorize=lambda _: None), "/live?page=/workers")
+    assert answer.status == 403
+    head = await request(build(), "/live?page=/workers", method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+    check_headers(head)
+
+
+def test_script_is_short_and_builds_no_html() -> None:
+    text = rendering.static_files()["dashboard.js"].content.decode()
+    assert len(text.splitlines()) <= 300
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+        assert forbidden not in text

@@ -1,0 +1,245 @@
+"""The overview: its sentence, numbers and charts; what requests share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.cache import Cache
+from pg_scheduler.dashboard.charts import Chart, Series
+from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import Histogram, JobFigures
+from pg_scheduler.triggers import Every
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+from tests.inspect.workers import add_worker
+
+LATE = Histogram((0,) * 20 + (4,) + (0,) * 27, 3.0)
+FIGURES = JobFigures(5, 5, (4, 1, 0, 0, 0, 0, 0, 0, 0), LATE, LATE)
+
+
+async def add_figures(pool: asyncpg.Pool, names: list[str]) -> None:
+    await add_worker(pool, names=names)
+    assert await Store(Connections(pool)).statistics.add("w1", 1, dict.fromkeys(names, FIGURES))
+
+
+async def test_overview_of_an_empty_database_states_that_no_worker_runs_jobs(app: App) -> None:
+    answer = await request(app, "/")
+    assert answer.status == 200
+    assert "No live worker runs jobs." in Page(answer.text).text
+    data = (await request(app, "/", headers=JSON)).data
+    assert (data["workers"], data["due"], data["errors"]) == (0, 0, [])
+
+
+async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
+    answer = await request(app, "/")
+    page = Page(answer.text)
+    assert "All is well: 1 workers, 1 of 2 slots busy, nothing late." in page.text
+    assert "hourly" in page.text
+    charts = (await request(app, "/", headers=JSON)).data["charts"]
+    assert [chart["title"] for chart in charts] == [
+        "Attempts per minute",
+        "Lateness of starts",
+        "Duration of attempts",
+    ]
+    completed, failed, _ = charts[0]["series"]
+    assert (sum(completed["values"]), sum(failed["values"])) == (4, 1)
+    assert len(charts[0]["times"]) == 61
+    assert len(page.all("svg")) == 3
+    assert all(each["aria-label"] for each in page.all("svg"))
+    for span in ("6h", "1d", "7d"):
+        found = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
+        assert sum(found["series"][0]["values"]) > 0, span
+    assert (await request(app, "/?range=2h")).status == 400
+    assert (await request(app, "/?path=x&self=y&page=z")).status == 200
+
+
+async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) SELECT name, name,"
+        " now() - interval '10 min' FROM unnest(ARRAY ['board.mail', 'board.gone']) AS name"
+    )
+    data = (await request(app, "/", headers=JSON)).data
+    assert data["sentence"].startswith("1 jobs of 'board.gone' are due, the oldest for 10 min")
+    assert [problem["remedy"] for problem in data["problems"]] == [
+        "start a worker that imports its function",
+        "open the oldest job for the reason, or add workers",
+    ]
+    oldest = data["charts"][1]["series"][-1]
+    assert oldest["label"] == "oldest waiting job"
+    ages = [value for value in oldest["values"] if value is not None]
+    assert 10 <= len(ages) <= 12
+    assert ages == sorted(ages)
+    assert 595 < ages[-1] < 700
+    assert 'class="series3 open"' in (await request(app, "/")).text
+
+
+async def test_restricted_overview_counts_visible_names_only(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_figures(pool, ["billing.invoice", "payroll.run", "(other)"])
+    for name in ("billing.invoice", "payroll.run"):
+        await scheduler.schedules.add(name, Every(timedelta(hours=1)), schedule_id=f"{name}-hourly")
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+            " VALUES ($1, $1, now() - interval '1 h', NULL), ($1 || 1, $1, now(), 'limit:payroll:1')",
+            name,
+        )
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
+            " finished_at) VALUES ($1 || 2, $1, now(), 'failed', 'no ' || $1, now())",
+            name,
+        )
+    both = build()
+    await request(both, "/")
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for headers in ({}, JSON):
+        answer = await request(app, "/", headers=headers)
+        assert "payroll" not in answer.text
+        assert "billing.invoice" in answer.text
+    data = (await request(app, "/", headers=JSON)).data
+    assert (data["due"], data["blocked"], data["totals"]) == (1, None, None)
+    assert sum(data["charts"][0]["series"][0]["values"]) == 4
+    assert sum((await request(both, "/", headers=JSON)).data["charts"][0]["series"][0]["values"]) == 12
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_rows_are_shown_as_text(
+    text: str, pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    text = text[:200]
+    await add_figures(pool, [text])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " VALUES ('1' || $1::text, $1, now(), 'failed', $1, now()),"
+        " ('2' || $1::text, $1, now() - interval '1 h', 'pending', NULL, NULL)",
+        text,
+    )
+    await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id=text)
+    answer = await request(app, "/")
+    assert answer.status == 200
+    check(answer.text)
+
+
+async def test_missing_index_leaves_out_the_errors(pool: asyncpg.Pool, app: App) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    assert (await request(app, "/")).status == 200
+
+
+# -- charts --------------------------------------------------------------------------------------------
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def chart(values: list[float | None], **changes: Any) -> Chart:
+    times = [START + timedelta(minutes=number) for number in range(len(values))]
+    return Chart("Title", changes.pop("unit", "s"), times, [Series("line", values)], **changes)
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [1.0],
+        [None, None],
+        [0.0, 0.0],
+        [1e-9, 1e9, 3.0],
+        [5.0] * 61,
+        [None, 2.0, None, 4.0],
+        [0.01, 604_800.0],
+    ],
+)
+def test_lines_stay_within_the_drawing(values: list[float | None], is_log: bool) -> None:
+    drawn = chart(values, is_log=is_log)
+    for line in drawn.lines:
+        for point in f"{line.points} {line.open_end}".split():
+            x, y = map(float, point.split(","))
+            assert 0 <= x <= drawn.width
+            assert 0 <= y <= drawn.height
+    places = [tick.at for tick in drawn.y_ticks]
+    assert places == sorted(places, reverse=True)
+    assert 2 <= len(places) <= 12
+    assert len(list(drawn.rows())) == len(values)
+    assert drawn.summary.startswith("Title")
+
+
+def test_last_interval_is_drawn_apart() -> None:
+    (line,) = chart([1.0, 2.0, 3.0], unit="/min").lines
+    assert len(line.points.split()) == 2
+    assert len(line.open_end.split()) == 2
+
+
+# -- what requests share -------------------------------------------------------------------------------
+
+
+async def test_concurrent_requests_share_one_read() -> None:
+    reads, may_end = 0, asyncio.Event()
+
+    async def read() -> int:
+        nonlocal reads
+        reads += 1
+        await may_end.wait()
+        return reads
+
+    cache = Cache()
+    calls = [asyncio.create_task(cache.get("key", 60, read)) for _ in range(10)]
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await asyncio.gather(*calls) == [1] * 10
+    assert await cache.get("other", 60, read) == 2
+
+
+async def test_value_is_kept_for_its_age_and_ten_times_its_duration() -> None:
+    now, took = 0.0, 0.0
+
+    async def read() -> float:
+        nonlocal now
+        now += took
+        return now
+
+    cache = Cache(lambda: now)
+    assert await cache.get("key", 2, read) == 0
+    now = 1.9
+    assert await cache.get("key", 2, read) == 0
+    now, took = 2.0, 3.0
+    assert await cache.get("key", 2, read) == 5
+    now = 34.9
+    assert await cache.get("key", 2, read) == 5
+    now = 35.0
+    assert await cache.get("key", 2, read) == 38
+
+
+async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
+    async def fail() -> None:
+        raise LookupError
+
+    async def read() -> str:
+        return "value"
+
+    now = 0.0
+    cache = Cache(lambda: now)
+    with pytest.raises(LookupError):
+        await cache.get(0, 1, fail)
+    assert await cache.get(0, 1, read) == "value"
+    for number in range(600):
+        now = float(number)
+        await cache.get(number, 1, read)
+    assert len(cache._entries) <= 501
+
+
+def test_json_of_the_overview_has_no_geometry() -> None:
+    assert set(json.loads(json.dumps(plain(chart([1.0]))))) == {"title", "unit", "times", "series", "is_log"}
