@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.store.connections.session import Connection, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Statements
 
@@ -156,20 +158,25 @@ class ServerRepository:
         def receive(*_: Any) -> None:
             received.set()
 
+        call_timeout_s = self._statements.call_timeout_s
         async with AsyncExitStack() as stack:
             stack.enter_context(translated())
             listener = await stack.enter_async_context(connections.checkout())
             sender = await stack.enter_async_context(connections.acquire())
-            await listener.add_listener(channel, receive)
+            stack.push_async_callback(_forget, listener, channel, receive, call_timeout_s)
+            await asyncio.wait_for(listener.add_listener(channel, receive), call_timeout_s)
+            await sender.execute(_NOTIFY.replace("$1", f"'{channel}'"), timeout=call_timeout_s)
             try:
-                await sender.execute(
-                    _NOTIFY.replace("$1", f"'{channel}'"), timeout=self._statements.call_timeout_s
-                )
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        await received.wait()
-                except TimeoutError:
-                    return False
-                return True
-            finally:
-                await listener.remove_listener(channel, receive)
+                await asyncio.wait_for(received.wait(), timeout_s)
+            except TimeoutError:
+                return False
+            return True
+
+
+async def _forget(listener: Connection, channel: str, receive: Callable[..., None], timeout_s: float) -> None:
+    """Stop listening, on a connection that goes back to its pool."""
+    try:
+        with translated():
+            await asyncio.wait_for(listener.remove_listener(channel, receive), timeout_s)
+    except DatabaseUnavailableError:
+        terminate(listener)

@@ -45,6 +45,8 @@ from tests.support.worker import now
 
 LIMIT_S = 0.3
 """Replaces every timeout of the library, which are up to an hour."""
+PARTS = 8
+"""Of the calls to the store: each has a connection of its own, so that none waits for another."""
 MAX_CALL_S = 10 * LIMIT_S
 """A call may wait for a connection, for several statements, and for concurrent calls of its kind."""
 TIMEOUTS: dict[str, Any] = {
@@ -413,7 +415,7 @@ STORE_CALLS: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
     part: int, private_server: EmbeddedPostgres, private_dsn: str, short_timeouts: None
 ) -> None:
@@ -425,7 +427,7 @@ async def test_store_methods_raise_within_the_limit_when_the_server_is_frozen(
             name.rpartition(".")[2] for name in methods_of(store)
         }
         try:
-            calls = dict(list(STORE_CALLS.items())[part::4])
+            calls = dict(list(STORE_CALLS.items())[part::PARTS])
             await assert_all_end(calls, store, private_dsn, private_server)
         finally:
             await connections.release_held()
