@@ -18,6 +18,7 @@ from . import (
     exporter,
     health,
     jobs,
+    limits,
     migrate,
     schedules,
     shipped,
@@ -66,6 +67,7 @@ status.add_to(app)
 jobs.add_to(app)
 schedules.add_to(app)
 tasks.add_to(app)
+limits.add_to(app)
 workers.add_to(app)
 audit.add_to(app)
 doctor.add_to(app)

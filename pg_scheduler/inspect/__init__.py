@@ -9,6 +9,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.limits import LimitKeyState, LimitState, read_limit, read_limits
 from pg_scheduler.inspect.model import (
     Backlog,
     ErrorGroup,
@@ -39,6 +40,8 @@ __all__ = [
     "FindingCode",
     "Inspector",
     "JobChange",
+    "LimitKeyState",
+    "LimitState",
     "NameBacklog",
     "Progress",
     "ReadSettings",
@@ -58,6 +61,8 @@ __all__ = [
     "UnmadeCheck",
     "Verdict",
     "parse_search",
+    "read_limit",
+    "read_limits",
     "read_status",
 ]
 

@@ -28,6 +28,7 @@ __all__ = [
     "check_limits",
     "common_keys",
     "is_shared_by_all",
+    "key_prefix",
     "limit_keys",
 ]
 
@@ -213,7 +214,12 @@ def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _prefix(limit: Limit, task_name: str) -> str:
-    return f"{BLOCKED_BY_LIMIT}{_name_text(limit.name or task_name)}:"
+    return key_prefix(limit.name or task_name)
+
+
+def key_prefix(name: str) -> str:
+    """Return the text of a limit without its key."""
+    return f"{BLOCKED_BY_LIMIT}{_name_text(name)}:"
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,69 @@
+"""The group ``limits``."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler.inspect import Inspector, read_limit, read_limits
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+
+__all__ = ["LIMIT", "LIMIT_KEY", "add_to"]
+
+_NUMBERS: Final = (
+    Column("running", "RUNNING", is_number=True),
+    Column("starts", "STARTS", is_number=True),
+    Column("waiting", "WAITING", is_number=True),
+)
+LIMIT: Final = Shape(
+    "limit",
+    "name",
+    (
+        Column("name", "NAME"),
+        Column("by_key", "BY KEY"),
+        Column("max_running", "MAX", is_number=True),
+        Column("max_starts", "MAX STARTS", is_number=True),
+        Column("per_s", "PER S", is_number=True),
+        *_NUMBERS,
+        Column("tasks", "TASKS", is_wide=True),
+    ),
+)
+LIMIT_KEY: Final = Shape("limit_key", "key", (Column("name", "NAME"), Column("key", "KEY"), *_NUMBERS))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the group."""
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect limits.")
+    app.add_typer(group, name="limits")
+    add_command(group, "list")(list_limits)
+    add_command(group, "show")(show)
+
+
+async def list_limits(command: Command) -> None:
+    """Print the limits that live workers declare, what is in use, and the jobs that wait."""
+    async with command.scheduler() as scheduler:
+        limits = await read_limits(Inspector(scheduler))
+    command.output.write_list(LIMIT, [{"v": SHAPE_VERSION} | asdict(limit) for limit in limits])
+
+
+async def show(
+    command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a limit.")]
+) -> None:
+    """Print the keys of a limit for which jobs wait; one row for a limit without keys."""
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        keys = await read_limit(inspector, name)
+        known = {limit.name for limit in await read_limits(inspector)}
+    if name not in known and not any(each.waiting or each.running for each in keys):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = (
+            f"did you mean {near[0]}?" if near else f"declared limits: {', '.join(sorted(known)) or 'none'}"
+        )
+        raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}; {hint}")
+    command.output.write_list(LIMIT_KEY, [{"v": SHAPE_VERSION} | asdict(each) for each in keys])

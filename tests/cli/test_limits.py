@@ -1,0 +1,102 @@
+"""The group limits, against rows of workers and blocked jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run
+from tests.conftest import Connection, run_on
+
+GOLDEN = Path(__file__).with_name("golden")
+WORKER = """
+INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, settings, started_at,
+    last_beat, lease_until)
+VALUES ($1, 'host', 7, '1', 25, $2, now(), now(), now() + $3::float8 * interval '1 h')
+"""
+LIMITS = [
+    {
+        "task": "charge",
+        "name": "stripe",
+        "by_key": False,
+        "max_running": 20,
+        "max_starts": None,
+        "per_s": None,
+    },
+    {
+        "task": "refund",
+        "name": "stripe",
+        "by_key": False,
+        "max_running": 20,
+        "max_starts": None,
+        "per_s": None,
+    },
+    {"task": "charge", "name": "account", "by_key": True, "max_running": 1, "max_starts": 5, "per_s": 10.0},
+]
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run a command on a database with two limits, running attempts and blocked jobs."""
+
+    async def fill(connection: Connection) -> None:
+        for name, limits, hours in (("w1", LIMITS, 1.0), ("w2", [], 0.0)):
+            settings = json.dumps({"limits": limits, "other": 1})
+            await connection.execute(WORKER, name, settings, hours)
+        await connection.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+            " SELECT 'run:' || n, 'charge', now(), 'running', 'w1', 1 FROM generate_series(1, 2) AS n"
+        )
+        await connection.execute(
+            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+            " VALUES ('limit:stripe:', 'run:1', 1, now(), 0), ('limit:stripe:', 'run:2', 1, now(), 0),"
+            " ('limit:account:ada', 'run:1', 1, now(), 600), ('limit:account:ada', 'old', 1, now(), 600)"
+        )
+        await connection.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+            " SELECT 'wait:' || n, 'charge', now(), 'limit:account:' || (ARRAY ['ada', 'bob'])[1 + n / 4]"
+            " FROM generate_series(1, 5) AS n"
+        )
+
+    run_on(dsn, fill)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    return call
+
+
+def test_limits_are_listed_with_their_use(on: Callable[..., Ran]) -> None:
+    account, stripe = on("limits", "list").checked("limit")
+    assert account == {
+        "v": 1, "name": "account", "tasks": ["charge"], "by_key": True, "max_running": 1, "max_starts": 5,
+        "per_s": 10.0, "running": None, "starts": None, "waiting": 5,
+    }  # fmt: skip
+    assert (stripe["tasks"], stripe["running"], stripe["waiting"]) == (["charge", "refund"], 2, 0)
+
+
+def test_keys_of_a_limit_are_shown_with_most_waiting_jobs_first(on: Callable[..., Ran]) -> None:
+    rows = on("limits", "show", "account").checked("limit_key")
+    assert [(row["key"], row["running"], row["starts"], row["waiting"]) for row in rows] == [
+        ("ada", 1, 2, 3),
+        ("bob", 0, 0, 2),
+    ]
+    (row,) = on("limits", "show", "stripe").checked("limit_key")
+    assert (row["key"], row["running"], row["waiting"]) == ("", 2, 0)
+
+
+def test_unknown_limit_exits_with_3_and_suggests_the_nearest(on: Callable[..., Ran]) -> None:
+    ran = on("limits", "show", "strip")
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "no live worker declares the limit 'strip'; did you mean stripe?" in ran.err
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_limit_table_fits_the_width(
+    on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = on("limits", "list", "-o", "table" if width == 80 else "wide")
+    assert ran.out == (GOLDEN / f"limits-{width}.txt").read_text(encoding="utf-8")
+    assert max(map(len, ran.out.splitlines())) <= width
