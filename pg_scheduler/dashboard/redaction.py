@@ -68,12 +68,21 @@ class Redaction:
             return "…"
         if isinstance(value, Mapping):
             return {
-                key: HIDDEN if self.is_hidden(str(key)) else self._shown(each, depth + 1)
+                key: HIDDEN if self.is_hidden(str(key)) else self._member(key, each, depth + 1)
                 for key, each in value.items()
             }
         if isinstance(value, list | tuple):
             return [self._shown(each, depth + 1) for each in value]
         return value
+
+    def _member(self, key: object, value: Any, depth: int) -> Any:
+        """Return a value of a key; ``args`` of a definition are positional arguments."""
+        if key != "args" or not isinstance(value, list):
+            return self._shown(value, depth)
+        return [
+            HIDDEN if self.is_hidden(str(place)) else self._shown(each, depth + 1)
+            for place, each in enumerate(value)
+        ]
 
     def check_search(self, search: Search, access: Access) -> None:
         """Reject a search whose result would show what the request may not see.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import errors, job, jobs, overview, schedules, tasks, workers
+from pg_scheduler.dashboard.pages import about, audit, errors, job, jobs, overview, schedules, tasks, workers
 
 __all__ = ["PAGES", "Page"]
 
@@ -37,4 +37,6 @@ PAGES: Final[dict[str, Page]] = {
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),
     "/worker": Page(workers.build_one, "worker"),
+    "/audit": Page(audit.build, "audit", "Audit"),
+    "/about": Page(about.build, "about", "About"),
 }

@@ -112,7 +112,7 @@
     });
   }
 
-  // -- keys: "/" to the search, "p" pauses, "g" and the first letter of a page goes there
+  // -- keys: "/" to the search, "p" pauses, "g" and the first letter of a page goes there, "?" to the list of keys
 
   const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
   let isGoing = false;
@@ -120,7 +120,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target)) return;
     const search = document.getElementById("q");
-    if (isGoing) {
+    if (isGoing || event.key === "?") {
       isGoing = false;
       const link = [...document.querySelectorAll("nav a[data-key]")].find((each) => each.dataset.key === event.key);
       if (link !== undefined) window.location.assign(link.href);

@@ -1,0 +1,43 @@
+"""The page about the dashboard itself: versions, rights, keys."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.migrate import shipped_migrations
+from pg_scheduler.version import __version__
+
+__all__ = ["AboutPage", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class AboutPage:
+    """Versions, and what the request may read."""
+
+    release: str
+    schema_version: int
+    """The newest migration of this release."""
+    python: str
+    actor: str
+    role: str
+    names: Sequence[str] | None
+    """The patterns of visible names; None for all."""
+    sees_arguments: bool
+    refresh_s: float
+
+
+async def build(request: PageRequest) -> AboutPage:
+    """Return the versions and rights."""
+    return AboutPage(
+        release=__version__,
+        schema_version=shipped_migrations()[-1].version,
+        python=platform.python_version(),
+        actor=request.access.actor,
+        role=request.access.role,
+        names=request.access.visible_names,
+        sees_arguments=request.access.sees_arguments,
+        refresh_s=request.settings.refresh_s,
+    )

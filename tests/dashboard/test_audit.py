@@ -1,0 +1,119 @@
+"""The pages of the audit, and about the dashboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.triggers import Every
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+
+SECRET = "hunter2-secret"
+
+
+async def fill(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+    """Record a new schedule with secret arguments, a pause, and a search for a secret."""
+    await scheduler.schedules.add(
+        "board.mail",
+        Every(timedelta(hours=1)),
+        schedule_id="hourly",
+        args=(SECRET,),
+        kwargs={"token": SECRET, "plain": "shown"},
+        metadata={"token": SECRET},
+    )
+    await scheduler.tasks.pause("board.mail", note="broken")
+    await pool.execute(
+        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+        " VALUES (now(), 'ada', 'cli', 'cancel_jobs', NULL, $1)",
+        json.dumps({"where": f"arg.token:{SECRET}", "count": 7}),
+    )
+
+
+async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
+    await fill(scheduler, pool)
+    data = (await request(app, "/audit", headers=JSON)).data
+    assert [each["action"] for each in data["items"]] == ["cancel_jobs", "pause_task", "add_schedule"]
+    page = Page((await request(app, "/audit")).text)
+    assert "/schedule?id=hourly" in page.links()
+    assert "3 records found" in page.text
+    for query, expected in (
+        ("action=pause_task", ["pause_task"]),
+        ("subject=hourly", ["add_schedule"]),
+        ("via=cli", ["cancel_jobs"]),
+        ("actor=nobody", []),
+    ):
+        found = (await request(app, f"/audit?{query}", headers=JSON)).data["items"]
+        assert [each["action"] for each in found] == expected
+    for wrong in ("after=x", "actor=%00"):
+        assert (await request(app, f"/audit?{wrong}")).status == 400
+
+
+async def test_audit_is_continued(
+    scheduler: Scheduler, pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.audit.PAGE_LENGTH", 2)
+    await fill(scheduler, pool)
+    first = Page((await request(app, "/audit?actor=")).text)
+    (following,) = [each["href"] for each in first.all("a") if each.get("rel") == "next"]
+    assert len((await request(app, following or "", headers=JSON)).data["items"]) == 1
+
+
+async def test_audit_hides_values(
+    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill(scheduler, pool)
+    apps = [
+        build(redact=lambda key: key in {"token", "0"}),
+        build(authorize=lambda _: Access("bob", sees_arguments=False)),
+    ]
+    for app in apps:
+        for headers in ({}, JSON):
+            answer = await request(app, "/audit", headers=headers)
+            assert answer.status == 200
+            assert SECRET not in answer.text
+            assert "hourly" in answer.text
+    assert "shown" in (await request(apps[0], "/audit")).text
+    assert SECRET in (await request(build(), "/audit")).text
+
+
+async def test_audit_needs_all_names(build: Callable[..., App]) -> None:
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    answer = await request(app, "/audit")
+    assert answer.status == 403
+    Page(answer.text)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_records_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+    for action in (text, "add_schedule", "cancel_job"):
+        await pool.execute(
+            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+            " VALUES (now(), $1, $1, $2, $1, $3)",
+            text,
+            action,
+            json.dumps({text: text, "where": text}),
+        )
+    for url in ("/audit", f"/audit?subject={quote(text)}&actor={quote(text)}"):
+        answer = await request(app, url)
+        assert answer.status == 200
+        check(answer.text)
+        assert len((await request(app, url, headers=JSON)).data["items"]) == 3
+
+
+async def test_about_states_rights(build: Callable[..., App]) -> None:
+    app = build(authorize=lambda _: Access("<b>bob", names=("billing.*", "<i>"), sees_arguments=False))
+    answer = await request(app, "/about")
+    check(answer.text)
+    page = Page(answer.text)
+    assert "billing.*, <i>" in page.text
+    assert "hidden" in page.text
+    data = (await request(app, "/about", headers=JSON)).data
+    assert (data["role"], data["sees_arguments"], data["refresh_s"]) == ("viewer", False, 2.0)
