@@ -46,12 +46,12 @@ def promtool(*arguments: str, text: str = "", cwd: Path | None = None) -> None:
 
 @contextmanager
 def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[str]:
-    """Run a Prometheus that scrapes the ports of these jobs every second, and yield its URL."""
+    """Run a Prometheus that scrapes the ports of these jobs every 2 s, and yield its URL."""
     jobs = [
         {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
         for job, port in targets.items()
     ]
-    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+    config = {"global": {"scrape_interval": "2s", "scrape_timeout": "2s"}, "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
     options = {
         "config.file": folder / "prometheus.yml",

@@ -25,9 +25,9 @@ from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.dashboards.__main__ import FOLDER, texts
 
 NAMES = ("database", "overview", "schedules", "tasks", "workers")
-VARIABLES = {"$schema": ".*", "$name": ".*", "$__rate_interval": "10s"}
+VARIABLES = {"$schema": ".*", "$name": ".*", "$__rate_interval": "20s"}
 PATIENCE = 45.0
-"""Seconds until every query must have data; it takes about five."""
+"""Seconds until every query must have data; it takes about ten."""
 
 
 def read(name: str) -> dict[str, Any]:
