@@ -9,7 +9,7 @@ from pg_scheduler import Job
 
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["JOB", "job_row"]
+__all__ = ["ARGUMENTS", "JOB", "job_row"]
 
 JOB: Final = Shape(
     "job",
@@ -30,8 +30,12 @@ JOB: Final = Shape(
 )
 
 
-def job_row(job: Job) -> dict[str, Any]:
-    """Return the keys and values of a job."""
+ARGUMENTS: Final = ("args", "kwargs", "metadata", "progress")
+"""The keys that may hold personal data."""
+
+
+def job_row(job: Job, *, no_arguments: bool = False) -> dict[str, Any]:
+    """Return the keys and values of a job; without arguments, these are None."""
     row = {"v": SHAPE_VERSION} | asdict(job)
     row |= {"status": job.status.value, "priority": job.priority.value}
-    return row
+    return row | dict.fromkeys(ARGUMENTS) if no_arguments else row

@@ -10,9 +10,9 @@ import typer
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 
-from . import bulk, job_errors
+from . import bulk, job_add, job_ends, job_errors, job_export
 from .commands import Command, add_command
-from .job_rows import JOB, job_row
+from .job_rows import ARGUMENTS, JOB, job_row
 from .output import SHAPE_VERSION, Column, Shape
 
 __all__ = ["EXPLANATION", "add_to"]
@@ -36,6 +36,10 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "list")(list_jobs)
     add_command(group, "show")(show)
     add_command(group, "explain")(explain)
+    add_command(group, "add")(job_add.add)
+    add_command(group, "wait")(job_ends.wait)
+    add_command(group, "result")(job_ends.result)
+    add_command(group, "export")(job_export.export)
     add_command(group, "errors")(job_errors.errors)
     add_command(group, "cancel")(bulk.cancel)
     add_command(group, "retry")(bulk.retry)
@@ -77,10 +81,8 @@ async def show(
         job = await scheduler.get_job(job_id)
     if job is None:
         raise JobNotFoundError(job_id)
-    row = job_row(job)
-    hidden = {"args", "kwargs", "metadata", "progress"} if no_arguments else set[str]()
-    row |= dict.fromkeys(hidden)
-    columns = [Column(key, key) for key in _DETAILS if key not in hidden]
+    row = job_row(job, no_arguments=no_arguments)
+    columns = [Column(key, key) for key in _DETAILS if not no_arguments or key not in ARGUMENTS]
     shown = dict(row)
     for error in job.errors:
         key = f"attempt {error.attempt}"

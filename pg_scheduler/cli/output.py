@@ -144,8 +144,17 @@ class Output:
         """Whether people read the output."""
         return self.format in {"table", "wide"}
 
-    def write_list(self, shape: Shape, rows: Iterable[Row], **about: Any) -> None:
-        """Write a list of objects. ``about`` is added to the document of ``-o json``."""
+    def write_list(
+        self, shape: Shape, rows: Iterable[Row], *, is_continued: bool = False, **about: Any
+    ) -> None:
+        """Write a list of objects.
+
+        Args:
+            shape: Their shape.
+            rows: The objects.
+            is_continued: Whether a part of the list was written before, so that csv has its header.
+            about: Added to the document of ``-o json``.
+        """
         rows = list(rows)
         match self.format:
             case "json":
@@ -155,7 +164,7 @@ class Output:
                 for row in rows:
                     self._out.write(f"{json.dumps(_plain(row), ensure_ascii=False)}\n")
             case "csv":
-                self._write_csv(rows)
+                self._write_csv(rows, has_header=is_continued)
             case "ids":
                 for row in rows:
                     self._out.write(f"{escape(str(row[shape.identity]))}\n")
@@ -200,11 +209,12 @@ class Output:
     def _write_json(self, document: Any) -> None:
         self._out.write(f"{json.dumps(document, ensure_ascii=False, indent=2)}\n")
 
-    def _write_csv(self, rows: Sequence[Row]) -> None:
+    def _write_csv(self, rows: Sequence[Row], *, has_header: bool) -> None:
         writer = csv.writer(self._out, lineterminator="\n")
         if rows:
             keys = [key for key in rows[0] if key != "v"]
-            writer.writerow(keys)
+            if not has_header:
+                writer.writerow(keys)
             writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
 
     def _write_table(self, shape: Shape, rows: Sequence[Row]) -> None:

@@ -71,7 +71,7 @@ class Reporter:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, text: str, completed: int, total: int | None) -> None:
+    def show(self, text: str, completed: float, total: float | None) -> None:
         """Show how far the command got.
 
         Args:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
+from pg_scheduler.inspect.acting import Acting
 from pg_scheduler.inspect.bulk import BulkRun, Progress
 from pg_scheduler.inspect.errors import group_terms, is_in_group
 from pg_scheduler.inspect.finder import Wanted
@@ -15,7 +16,6 @@ from pg_scheduler.inspect.model import ErrorGroup
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import SearchStatus, StatusTerm, Term
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
-from pg_scheduler.store.author import Author, current_author
 from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.store import Store
 
@@ -26,14 +26,10 @@ UNSUCCESSFUL: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, Sear
 MAX_MOVE: Final = timedelta(days=36_500)
 
 
-class JobActions:
+class JobActions(Acting):
     """Changes jobs in batches; see `Inspector`."""
 
-    _store: Store
     _reads: Store
-    _is_actor_named: bool
-    actor: str
-    """Who acts, for the records of actions."""
 
     def cancel_jobs(
         self,
@@ -267,13 +263,6 @@ class JobActions:
             after=after,
         )
         return run.steps()
-
-    def _author(self) -> Author:
-        """Return who acts: the named actor, the author of the caller's context, or the default actor."""
-        current = current_author()
-        if current is None:
-            return Author(self.actor, "inspector", self._store.statements.author.release)
-        return current._replace(actor=self.actor) if self._is_actor_named else current
 
 
 _ALL: Final = {

@@ -100,3 +100,10 @@ async def test_records_written_by_hand_can_be_read(inspector: Inspector, pool: a
 async def test_invalid_argument_is_rejected(inspector: Inspector, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"limit|position|time zone|NUL"):
         await inspector.audit(**arguments)
+
+
+async def test_action_of_a_front_end_is_recorded(pool: asyncpg.Pool) -> None:
+    await Inspector(pool, actor="ada").record_action("add_job", "mail:9", name="mail.send")
+    (record,) = (await Inspector(pool).audit(subject="mail:9")).items
+    assert (record.actor, record.via, record.action) == ("ada", "inspector", "add_job")
+    assert record.details["name"] == "mail.send"

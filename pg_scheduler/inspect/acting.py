@@ -1,0 +1,43 @@
+"""Who makes the changes of an Inspector, and the record of those that others make for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.store.author import Author, acting_as, current_author
+from pg_scheduler.store.store import Store
+
+__all__ = ["Acting"]
+
+
+class Acting:
+    """The actor of an `Inspector`."""
+
+    _store: Store
+    _is_actor_named: bool
+    actor: str
+    """Who acts, for the records of actions."""
+
+    async def record_action(self, action: str, subject: str | None = None, **details: Any) -> None:
+        """Record an action that a front end made otherwise, such as a job that it scheduled.
+
+        Args:
+            action: What was done, such as ``add_job``.
+            subject: The id or name of what it was done to; None for nothing in particular.
+            details: Values that JSON can represent.
+
+        Example::
+
+            await inspector.record_action("add_job", "mail:9", name="mail.send")
+        """
+        subject = None if subject is None else check_text("subject", subject)
+        with acting_as(self._author()):
+            await self._store.audit.record(check_text("action", action), subject, **details)
+
+    def _author(self) -> Author:
+        """Return who acts: the named actor, the author of the caller's context, or the default actor."""
+        current = current_author()
+        if current is None:
+            return Author(self.actor, "inspector", self._store.statements.author.release)
+        return current._replace(actor=self.actor) if self._is_actor_named else current

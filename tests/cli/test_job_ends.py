@@ -1,0 +1,299 @@
+"""jobs add, wait, result and export, against real jobs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import jsonschema
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run, schema
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run commands on the database of the test."""
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
+    return call
+
+
+@pytest.fixture
+def execute(dsn: str) -> Callable[[str], None]:
+    """Run a statement."""
+
+    def run(statement: str) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.execute(statement)
+
+        run_on(dsn, work)
+
+    return run
+
+
+@pytest.fixture
+def ended(dsn: str) -> None:
+    """Run jobs to their end: one returns a value, one fails, and of one no value is kept."""
+
+    async def answer(question: str) -> dict[str, Any]:
+        if not question:
+            raise LookupError("\x1b[31mno question")
+        return {"question": question, "answer": 42}
+
+    async def work(_: Connection) -> None:
+        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=3)
+        scheduler = Scheduler(pool)
+        scheduler.register(answer, name="cli.ends.answer")
+        async with scheduler:
+            for job_id, question, keep in (("kept", "life", HOUR), ("failed", "", HOUR), ("lost", "x", None)):
+                await scheduler.enqueue(answer, args=(question,), job_id=job_id, keep_result=keep)
+            for job_id in ("kept", "failed", "lost"):
+                await scheduler.get_job_result(job_id, timeout=PATIENCE)
+        await pool.close()
+
+    run_on(dsn, work)
+
+
+def result_of(ran: Ran) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(ran.out)
+    jsonschema.validate(document, schema("result"))
+    return document
+
+
+def job_of(ran: Ran) -> dict[str, Any]:
+    assert ran.code == 0, ran.err
+    (job,) = ran.checked("job")
+    return job
+
+
+class TestAdd:
+    def test_job_is_scheduled_with_its_options(self, on: Run) -> None:
+        job = job_of(
+            on(
+                "jobs", "add", "mail.send", "--args", '["ada"]', "--kwargs", '{"n": 1}',
+                "--at", "2099-01-02T03:00", "--id", "mail:9", "--priority", "high", "--retries", "3",
+                "--metadata", '{"tenant": 7}', "--tag", "billing", "--tag", "eu", "--keep-result", "1h",
+            )
+        )  # fmt: skip
+        assert (job["job_id"], job["job_name"], job["execution_time"]) == (
+            "mail:9", "mail.send", "2099-01-02T03:00:00Z",
+        )  # fmt: skip
+        assert (job["args"], job["kwargs"], job["priority"], job["max_retries"]) == (
+            ["ada"],
+            {"n": 1},
+            "high",
+            3,
+        )
+        assert job["metadata"] == {"tenant": 7, "tags": ["billing", "eu"]}
+        record = on("audit", "--action", "add_job").lines[0]
+        assert (record["subject"], record["via"], record["details"]["name"]) == ("mail:9", "cli", "mail.send")
+
+    def test_job_is_due_now_or_in_a_while(self, on: Run) -> None:
+        now = datetime.now(UTC)
+        soon, later = (
+            datetime.fromisoformat(job_of(on("jobs", "add", "mail.send", *options))["execution_time"])
+            for options in ((), ("--in", "2h"))
+        )
+        assert abs(soon - now) < HOUR
+        assert HOUR < later - now < 3 * HOUR
+
+    def test_name_that_no_worker_claims_is_stated(self, on: Run, execute: Callable[[str], None]) -> None:
+        assert "no worker is alive" in on("jobs", "add", "mail.send").err
+        execute(
+            "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, "
+            "running_jobs, names, started_at, last_beat, lease_until) "
+            "VALUES ('w', 'h', 1, '1', 2, 0, '{mail.send}', now(), now(), now() + interval '1 hour')"
+        )
+        assert on("jobs", "add", "mail.send").err == ""
+        assert (
+            "no live worker claims 'mail.sent'; did you mean mail.send?" in on("jobs", "add", "mail.sent").err
+        )
+
+    def test_conflict_is_refused_or_resolved(self, on: Run) -> None:
+        job_of(on("jobs", "add", "mail.send", "--id", "a", "--in", "1h"))
+        again = on("jobs", "add", "mail.send", "--id", "a")
+        assert (again.code, again.out) == (ExitCode.REFUSED, "")
+        assert "'a'" in again.err
+        assert job_of(on("jobs", "add", "mail.new", "--id", "a", "--on-conflict", "ignore"))["job_name"] == (
+            "mail.send"
+        )
+        assert job_of(on("jobs", "add", "mail.new", "--id", "a", "--on-conflict", "replace"))["job_name"] == (
+            "mail.new"
+        )
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--args", "{}"), "--args must be a JSON list"),
+            (("--args", "["), "--args must be a JSON list"),
+            (("--kwargs", "[]"), "--kwargs must be a JSON object"),
+            (("--kwargs", "[" * 100_000), "--kwargs must be a JSON object"),
+            (("--metadata", "7"), "--metadata must be a JSON object"),
+            (("--metadata", '{"tags": 1}', "--tag", "x"), "tags of --metadata must be a list"),
+            (("--at", "soon"), "--at must be a time"),
+            (("--in", "soon"), "--in must be a duration"),
+            (("--at", "2030-01-01", "--in", "5m"), "either --at or --in"),
+            (("--priority", "urgent"), "urgent"),
+            (("--retries", "-1"), "-1"),
+            (("--on-conflict", "x"), "x"),
+            (("--id", ""), "job_id"),
+        ],
+    )
+    def test_wrong_option_is_a_usage_error(self, on: Run, options: tuple[str, ...], message: str) -> None:
+        ran = on("jobs", "add", "mail.send", *options)
+        assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+        assert message in ran.err
+
+
+class TestResult:
+    def test_value_error_or_reason_is_printed(self, on: Run, ended: None) -> None:
+        kept = on("jobs", "result", "kept")
+        assert (kept.code, result_of(kept)["value"]) == (0, {"question": "life", "answer": 42})
+        failed = on("jobs", "result", "failed")
+        assert failed.code == ExitCode.NEGATIVE
+        document = result_of(failed)
+        assert (document["status"], document["error"]["type"]) == ("failed", "LookupError")
+        lost = on("jobs", "result", "lost")
+        assert (lost.code, result_of(lost)["value"]) == (0, None)
+        assert result_of(lost)["no_value_reason"]
+        table = on("jobs", "result", "failed", "-o", "table")
+        assert "no question" in table.out
+        assert "\x1b" not in table.out
+
+    def test_job_that_has_not_ended_is_a_negative_answer(self, on: Run) -> None:
+        on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
+        ran = on("jobs", "result", "a")
+        assert (ran.code, result_of(ran)["status"]) == (ExitCode.NEGATIVE, "pending")
+        assert result_of(ran)["no_value_reason"] == "the job has not ended: it is pending"
+
+    @pytest.mark.parametrize("command", ["result", "wait"])
+    def test_unknown_job_exits_with_3(self, on: Run, command: str) -> None:
+        ran = on("jobs", command, "nothing")
+        assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+        assert "job 'nothing' does not exist" in ran.err
+
+
+class TestWait:
+    def test_ends_are_printed_and_decide_the_exit_code(self, on: Run, ended: None) -> None:
+        ran = on("jobs", "wait", "kept", "lost", "kept")
+        assert (ran.code, [line["job_id"] for line in ran.checked("result")]) == (0, ["kept", "lost"])
+        ran = on("jobs", "wait", "kept", "failed")
+        assert (ran.code, [line["status"] for line in ran.checked("result")]) == (
+            ExitCode.NEGATIVE,
+            ["completed", "failed"],
+        )
+
+    def test_command_waits_for_the_end_of_a_job(self, on: Run, dsn: str) -> None:
+        on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
+
+        async def end(connection: Connection) -> None:
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli'"
+            while not await connection.fetchval(waits):
+                pass
+            await connection.execute(
+                "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE job_id = 'a'"
+            )
+
+        thread = threading.Thread(target=run_on, args=(dsn, end))
+        thread.start()
+        ran = on("jobs", "wait", "a", "--timeout", f"{PATIENCE}s")
+        thread.join()
+        assert (ran.code, ran.checked("result")[0]["status"]) == (0, "completed")
+
+    def test_timeout_exits_with_7_after_the_ends_that_are_known(self, on: Run, ended: None) -> None:
+        on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
+        ran = on("jobs", "wait", "kept", "a", "--timeout", "0.5s")
+        assert (ran.code, [line["job_id"] for line in ran.lines]) == (ExitCode.TIMEOUT, ["kept"])
+        assert "1 jobs have not ended within 0.5s" in ran.err
+
+
+class TestExport:
+    FILL = """
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)
+        SELECT 'j' || n, E'\\x1b"x",\\n', '2099-01-01Z'::timestamptz, '{"kwargs": {"secret": "s3cr3t"}}'
+        FROM generate_series(1, 1201) AS n
+    """
+
+    def test_every_job_is_written_in_pages(self, on: Run, execute: Callable[[str], None]) -> None:
+        execute(self.FILL)
+        ran = on("jobs", "export", "status:pending")
+        assert (ran.code, len({line["job_id"] for line in ran.checked("job")})) == (0, 1201)
+        assert "searched all of 1,201 jobs, 1,201 found" in ran.err
+        rows = list(csv.DictReader(io.StringIO(on("jobs", "export", "-o", "csv").out)))
+        assert len({row["job_id"] for row in rows}) == 1201
+        assert rows[0]["job_name"] == '\x1b"x",\n'
+        assert json.loads(rows[0]["kwargs"]) == {"secret": "s3cr3t"}
+        assert "s3cr3t" not in on("jobs", "export", "--no-arguments").out
+        assert len(on("jobs", "export", "-o", "ids").out.splitlines()) == 1201
+
+    def test_limit_leaves_a_position_that_continues(self, on: Run, execute: Callable[[str], None]) -> None:
+        execute(self.FILL)
+        first = on("jobs", "export", "--limit", "700", "-o", "ids")
+        after = first.err.rpartition("--after '")[2].rstrip("'\n")
+        rest = on("jobs", "export", "--after", after, "-o", "ids")
+        assert len({*first.out.split(), *rest.out.split()}) == 1201
+        assert len(first.out.split()) == 700
+
+    def test_invalid_search_or_format_is_a_usage_error(self, on: Run) -> None:
+        for arguments in (("-o", "json"), ("stats:x",), ("--after", "x"), ("--limit", "0")):
+            ran = on("jobs", "export", *arguments)
+            assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+
+    def test_closed_pipe_is_no_error(self, on: Run, execute: Callable[[str], None]) -> None:
+        execute(self.FILL)
+        command = f"'{sys.executable}' -m pg_scheduler jobs export | head -1; echo ${{PIPESTATUS[0]}}"
+        piped = subprocess.run(
+            ["bash", "-c", command],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=50,
+        )
+        assert piped.stdout.endswith("\n0\n")
+        assert "Traceback" not in piped.stderr
+
+    def test_interrupted_wait_exits_with_130(self, on: Run) -> None:
+        on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pg_scheduler", "jobs", "wait", "a", "--progress", "lines"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self.wait_for_session(os.environ["PG_SCHEDULER_DSN"])
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+        assert process.returncode == ExitCode.INTERRUPTED
+        assert err == "pg-scheduler: interrupted\n"
+
+    @staticmethod
+    def wait_for_session(dsn: str) -> None:
+        async def work(connection: Connection) -> None:
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli'"
+            while not await connection.fetchval(waits):
+                pass
+
+        run_on(dsn, work)
