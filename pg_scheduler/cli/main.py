@@ -24,6 +24,7 @@ from . import (
     shipped,
     status,
     tasks,
+    vacuum,
     workers,
 )
 from .commands import Command, with_common_options
@@ -69,6 +70,7 @@ schedules.add_to(app)
 tasks.add_to(app)
 limits.add_to(app)
 workers.add_to(app)
+vacuum.add_to(app)
 audit.add_to(app)
 doctor.add_to(app)
 worker.add_to(app)

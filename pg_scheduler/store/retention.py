@@ -34,8 +34,14 @@ class RetentionRepository:
         self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
     ) -> dict[JobStatus, int]:
         """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
-        instants = json.dumps({status.value: instant.isoformat() for status, instant in cutoffs.items()})
-        rows = await self._statements.fetch("vacuum_blocks", (first, 0), (end, 0), instants)
+        rows = await self._statements.fetch("vacuum_blocks", (first, 0), (end, 0), _json(cutoffs))
+        return {JobStatus(row[0]): row[1] for row in rows}
+
+    async def count_in_blocks(
+        self, first: int, end: int, cutoffs: Mapping[JobStatus, datetime]
+    ) -> dict[JobStatus, int]:
+        """Count what ``vacuum_blocks()`` would delete."""
+        rows = await self._statements.fetch("count_in_blocks", (first, 0), (end, 0), _json(cutoffs))
         return {JobStatus(row[0]): row[1] for row in rows}
 
     async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
@@ -58,3 +64,7 @@ class RetentionRepository:
         """Return the deletions of all days by status."""
         (row,) = await self._statements.fetch("total_vacuum_stats")
         return VacuumTotal(**dict(row))
+
+
+def _json(cutoffs: Mapping[JobStatus, datetime]) -> str:
+    return json.dumps({status.value: instant.isoformat() for status, instant in cutoffs.items()})

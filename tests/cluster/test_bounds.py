@@ -310,6 +310,7 @@ STORE_CALLS: dict[str, Call] = {
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),
+    "count_in_blocks": lambda it, _: it.retention.count_in_blocks(0, 1, {JobStatus.COMPLETED: now()}),
     "vacuum_surplus": lambda it, _: it.retention.vacuum_surplus(JobStatus.FAILED, 1, 10),
     "record_vacuum": lambda it, _: it.retention.record_vacuum({}, "w1"),
     "vacuum_stats": lambda it, _: it.retention.vacuum_stats(1),

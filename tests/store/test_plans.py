@@ -71,6 +71,7 @@ TYPES = {
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
     "unblock_forgotten": "text[], text[], integer",
     "vacuum_blocks": "tid, tid, text",
+    "count_in_blocks": "tid, tid, text",
     "get_job": "text",
     "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
@@ -81,7 +82,16 @@ TYPES = {
     "find_key_holder": "text",
 }
 KEYS = {"find_conflicts", "lock_key_holders", "find_key_holder"}
-UNTUNED = {"get_job", "list_jobs", "find_jobs", "find_unfinished", "cancel_jobs", "vacuum_blocks", *KEYS}
+UNTUNED = {
+    "get_job",
+    "list_jobs",
+    "find_jobs",
+    "find_unfinished",
+    "cancel_jobs",
+    "vacuum_blocks",
+    "count_in_blocks",
+    *KEYS,
+}
 """Statements of callers."""
 HOT = {name for name, query in QUERIES.items() if query.routes == (Route.DEDICATED,)}
 TUNED = {
@@ -139,6 +149,7 @@ VALUES = {
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
     "unblock_forgotten": f"'{{limit:a:}}', '{{{NAME}}}', 100",
     "vacuum_blocks": "'(0,0)', '(3,0)', '{}'",
+    "count_in_blocks": "'(0,0)', '(3,0)', '{}'",
     "get_job": "'held-001'",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
     "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
@@ -265,6 +276,7 @@ EXPECTED = {
     "unblock_late": {BLOCKED, TID},
     "unblock_forgotten": {BLOCKED, TID},
     "vacuum_blocks": {("Tid Range Scan", None)},
+    "count_in_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
     "list_jobs": {KEY},
     "find_jobs": {KEY},

@@ -202,6 +202,7 @@ Use = Callable[[Store], Awaitable[object]]
 
 
 async def use_vacuum(store: Store) -> object:
+    assert await store.retention.count_in_blocks(0, 10, {JobStatus.COMPLETED: NOW}) == {}
     await store.retention.vacuum_blocks(0, await store.retention.table_blocks(), {JobStatus.COMPLETED: NOW})
     await store.retention.vacuum_surplus(JobStatus.FAILED, 1, 10)
     await store.retention.record_vacuum({JobStatus.COMPLETED: 1}, "w1")

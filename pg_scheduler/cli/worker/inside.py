@@ -1,16 +1,19 @@
-"""What the command ``worker`` reads and sets inside of a Scheduler, which has no public name."""
+"""What commands read and set inside of a Scheduler, which has no public name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pg_scheduler import Scheduler
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
-__all__ = ["claimed_names", "configure", "hurry", "running_attempts", "verify_tables"]
+__all__ = ["claimed_names", "configure", "hurry", "preview_vacuum", "running_attempts", "verify_tables"]
 
 
 def configure(scheduler: Scheduler, **settings: Any) -> None:
@@ -45,3 +48,9 @@ async def verify_tables(scheduler: Scheduler) -> None:
     """Raise a SchemaError unless the tables are those of this release."""
     async with scheduler._store.connections.acquire() as connection:  # noqa: SLF001
         await verify(connection, schema=scheduler._config.schema)  # noqa: SLF001
+
+
+def preview_vacuum(scheduler: Scheduler) -> AsyncIterator[tuple[int, int, Counter[JobStatus]]]:
+    """Return the steps of ``Vacuum.preview()`` with the retention of a Scheduler."""
+    store, events, config = scheduler._store, scheduler._events, scheduler._config  # noqa: SLF001
+    return Vacuum(store, events, config.vacuum, scheduler.worker_id).preview()

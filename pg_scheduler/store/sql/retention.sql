@@ -21,6 +21,17 @@ gone AS (
 )
 SELECT status, count(*) FROM gone GROUP BY status;
 
+-- name: count_in_blocks
+-- route: pool
+-- Count within a range of blocks the jobs that vacuum_blocks would delete.
+WITH cutoff AS MATERIALIZED (SELECT $3::text::jsonb AS of)
+SELECT status, count(*)
+FROM {schema}scheduled_jobs, cutoff
+WHERE scheduled_jobs.ctid >= $1::tid AND scheduled_jobs.ctid < $2::tid
+  AND finished_at <= (cutoff.of ->> status)::timestamptz
+  AND on_end IS NULL
+GROUP BY status;
+
 -- name: vacuum_surplus
 -- route: pool
 -- Delete at most $3 finished jobs of a status beyond the newest $2 of each name; "on_end" as in vacuum_blocks.

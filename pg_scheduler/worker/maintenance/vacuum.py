@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -104,11 +104,28 @@ class Vacuum(Service):
         await self._report(deleted)
         return dict(deleted)
 
-    async def _steps(self) -> AsyncIterator[Counter[JobStatus]]:
+    async def preview(self) -> AsyncIterator[tuple[int, int, Counter[JobStatus]]]:
+        """Yield for each step the blocks that were read, those of the table, and what ``run()`` would delete.
+
+        Policies that keep a number of jobs are not counted: that would read the whole table at once.
+        """
+        cutoffs = await self._cutoffs()
+        blocks = await self._store.retention.table_blocks() if cutoffs else 0
+        step = self._options.step_blocks
+        for first in range(0, blocks, step):
+            found = await self._store.retention.count_in_blocks(first, first + step, cutoffs)
+            yield min(first + step, blocks), blocks, Counter(found)
+
+    async def _cutoffs(self) -> dict[JobStatus, datetime]:
+        """Return for each status with an age the instant before which its jobs are deleted."""
         ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
-        if ages:
-            now = await self._store.schedules.now()
-            cutoffs = {status: now - age for status, age in ages.items()}
+        if not ages:
+            return {}
+        now = await self._store.schedules.now()
+        return {status: now - age for status, age in ages.items()}
+
+    async def _steps(self) -> AsyncIterator[Counter[JobStatus]]:
+        if cutoffs := await self._cutoffs():
             step = self._options.step_blocks
             for first in range(0, await self._store.retention.table_blocks(), step):
                 yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))

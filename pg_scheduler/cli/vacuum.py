@@ -1,0 +1,131 @@
+"""``vacuum``: apply the retention of the workers now."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler import JobStatus, Scheduler, VacuumConfig
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.retention import read_retention
+from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .worker.inside import configure, preview_vacuum
+
+__all__ = ["RETENTION", "VACUUM_DAY", "add_to"]
+
+RETENTION: Final = Shape(
+    "retention",
+    "status",
+    (Column("status", "STATUS"), Column("policy", "RETENTION"), Column("jobs", "JOBS", is_number=True)),
+)
+VACUUM_DAY: Final = Shape(
+    "vacuum_day",
+    "day",
+    (
+        Column("day", "DAY"),
+        Column("completed", "COMPLETED", is_number=True),
+        Column("failed", "FAILED", is_number=True),
+        Column("cancelled", "CANCELLED", is_number=True),
+        Column("expired", "EXPIRED", is_number=True),
+        Column("last_run", "LAST RUN", is_wide=True),
+        Column("worker_id", "BY", is_wide=True),
+    ),
+)
+STATUSES: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
+PROGRESS_S: Final = 10.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "vacuum")(vacuum)
+
+
+async def vacuum(
+    command: Command,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the jobs, and delete nothing.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print the deletions of the last days instead.")
+    ] = False,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="How many days --stats prints.")] = 7,
+) -> None:
+    """Delete finished jobs past the retention that the live workers report."""
+    if dry_run and stats:
+        raise CommandError(ExitCode.USAGE, "pass --dry-run or --stats, not both")
+    async with command.scheduler() as scheduler:
+        if stats:
+            await _write_stats(command, scheduler, days)
+            return
+        config = await _retention(scheduler)
+        configure(scheduler, vacuum=config)
+        if dry_run:
+            counts = await _count(command, scheduler)
+        else:
+            counts = await scheduler.run_vacuum()
+    _write(command, config, counts, is_dry=dry_run)
+
+
+async def _retention(scheduler: Scheduler) -> VacuumConfig:
+    try:
+        return await read_retention(Inspector(scheduler))
+    except ConfigurationError as error:
+        raise CommandError(ExitCode.REFUSED, f"{error}; nothing was deleted") from error
+
+
+async def _count(command: Command, scheduler: Scheduler) -> dict[str, int]:
+    counts: Counter[JobStatus] = Counter()
+    shown_at = time.monotonic()
+    async for done, blocks, found in preview_vacuum(scheduler):
+        counts.update(found)
+        if time.monotonic() - shown_at >= PROGRESS_S:
+            shown_at = time.monotonic()
+            command.output.say(f"read {done:,} of {blocks:,} blocks, {counts.total():,} jobs found")
+    return {status.value: number for status, number in counts.items()}
+
+
+def _write(command: Command, config: VacuumConfig, counts: dict[str, int], *, is_dry: bool) -> None:
+    rows = []
+    for status in STATUSES:
+        policy: VacuumPolicy = getattr(config, status.value)
+        is_uncounted = is_dry and policy.trigger is VacuumTrigger.COUNT_BASED
+        jobs = None if is_uncounted else counts.get(status.value, 0)
+        rows.append({"v": SHAPE_VERSION, "status": status.value, "policy": _described(policy), "jobs": jobs})
+    command.output.write_list(RETENTION, rows)
+    total = sum(counts.values())
+    command.output.say(f"{total:,} jobs would be deleted" if is_dry else f"{total:,} jobs deleted")
+
+
+def _described(policy: VacuumPolicy) -> str:
+    match policy.trigger:
+        case VacuumTrigger.IMMEDIATE:
+            return "deleted at once"
+        case VacuumTrigger.TIME_BASED:
+            return f"kept for {policy.days:g} days"
+        case VacuumTrigger.COUNT_BASED:
+            return f"the last {policy.keep_count:,} of each name are kept"
+        case VacuumTrigger.NEVER:
+            return "kept"
+
+
+async def _write_stats(command: Command, scheduler: Scheduler, days: int) -> None:
+    configure(scheduler, vacuum=VacuumConfig(track_metrics=True))
+    rows = [
+        {
+            "v": SHAPE_VERSION,
+            "day": day["stat_date"].isoformat(),
+            **{status.value: day[f"deleted_{status.value}"] or 0 for status in STATUSES},
+            "last_run": day["last_run"],
+            "worker_id": day["worker_id"],
+        }
+        for day in await scheduler.get_vacuum_stats(days)
+    ]
+    command.output.write_list(VACUUM_DAY, rows)
+    if not rows:
+        command.output.say("no deletion was counted; pass VacuumConfig(track_metrics=True) to count them")

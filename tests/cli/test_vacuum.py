@@ -1,0 +1,114 @@
+"""The command vacuum, against real rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from pg_scheduler import VacuumConfig, VacuumPolicy
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.worker.reporter import _plain
+from tests.cli.conftest import Ran, Run
+from tests.conftest import Connection, run_on
+
+CONFIG = VacuumConfig(
+    completed=VacuumPolicy.after_days(30),
+    failed=VacuumPolicy.keep_last(1),
+    cancelled=VacuumPolicy.immediate(),
+    expired=VacuumPolicy.never(),
+    track_metrics=True,
+)
+WORKER = """
+INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, settings, started_at,
+    last_beat, lease_until)
+VALUES ($1, 'host', 7, '1', 25, $2, now(), now(), now() + interval '1 h')
+"""
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def add(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Insert a worker that reports this retention."""
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+
+    def add_worker(name: str, vacuum: Any) -> None:
+        async def run(connection: Connection) -> None:
+            await connection.execute(WORKER, name, json.dumps({"vacuum": vacuum}))
+
+        run_on(dsn, run)
+
+    return add_worker
+
+
+def settings(config: VacuumConfig = CONFIG) -> dict[str, Any]:
+    return asdict(config, dict_factory=_plain)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, add: Add) -> Callable[..., Ran]:
+    """Run a command on a database with a worker and finished jobs."""
+
+    async def fill(connection: Connection) -> None:
+        await connection.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
+            " SELECT status || n, 'x', now(), status, now() - n * interval '29 days'"
+            " FROM unnest(ARRAY ['completed', 'failed', 'cancelled', 'expired']) AS status,"
+            " generate_series(1, 3) AS n"
+        )
+
+    add("w1", settings())
+    run_on(dsn, fill)
+    return call
+
+
+def jobs(ran: Ran) -> dict[str, int | None]:
+    assert ran.code == 0, ran.err
+    return {row["status"]: row["jobs"] for row in ran.checked("retention")}
+
+
+def test_dry_run_counts_what_vacuum_deletes(on: Callable[..., Ran]) -> None:
+    dry = on("vacuum", "--dry-run")
+    assert jobs(dry) == {"completed": 2, "failed": None, "cancelled": 3, "expired": 0}
+    assert "5 jobs would be deleted" in dry.err
+    ran = on("vacuum")
+    assert jobs(ran) == {"completed": 2, "failed": 2, "cancelled": 3, "expired": 0}
+    assert "7 jobs deleted" in ran.err
+    assert [row["policy"] for row in ran.checked("retention")] == [
+        "kept for 30 days",
+        "the last 1 of each name are kept",
+        "deleted at once",
+        "kept",
+    ]
+    assert jobs(on("vacuum", "--dry-run"))["cancelled"] == 0
+    (day,) = on("vacuum", "--stats").checked("vacuum_day")
+    assert [day[name] for name in ("completed", "failed", "cancelled", "expired")] == [2, 2, 3, 0]
+
+
+def test_nothing_is_deleted_without_the_retention_of_a_worker(call: Run, add: Add) -> None:
+    ran = call("vacuum")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "no live worker reports its retention" in ran.err
+    assert "no deletion was counted" in call("vacuum", "--stats").err
+
+
+def test_nothing_is_deleted_while_workers_differ(on: Callable[..., Ran], add: Add) -> None:
+    add("w2", settings(VacuumConfig()))
+    ran = on("vacuum")
+    assert ran.code == ExitCode.REFUSED
+    assert "live workers have different retention policies" in ran.err
+
+
+@pytest.mark.parametrize("wrong", [{"completed": 3}, {"completed": {"trigger": "soon"}}])
+def test_invalid_retention_in_a_row_is_refused(call: Run, add: Add, wrong: Any) -> None:
+    add("w1", wrong)
+    ran = call("vacuum", "--dry-run")
+    assert ran.code == ExitCode.REFUSED
+    assert "nothing was deleted" in ran.err
+
+
+def test_dry_run_and_stats_exclude_each_other(call: Run) -> None:
+    assert call("vacuum", "--dry-run", "--stats").code == ExitCode.USAGE
