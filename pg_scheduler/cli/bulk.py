@@ -28,7 +28,7 @@ CHANGE: Final = Shape(
 )
 BULK: Final = Shape(
     "bulk",
-    "after",
+    "action",
     (
         Column("action", "action"),
         Column("done", "done"),
