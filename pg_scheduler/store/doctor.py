@@ -35,6 +35,7 @@ MAX_QUARANTINED: Final = 100
 MAX_STATISTICS: Final = 10_000
 MAX_DUE: Final = 10_000
 MAX_RUNNING: Final = 1000
+MAX_OLDEST: Final = 1000
 MAX_SCHEDULES: Final = 10_000
 MAX_ZONED: Final = 1000
 MAX_FOUND: Final = 100
@@ -252,6 +253,11 @@ class DoctorRepository:
             size: The number of bytes that they exceed.
         """
         return [PayloadRow(*row) for row in await self._statements.fetch("doctor_payloads", sample, size)]
+
+    async def oldest(self) -> dict[str, float]:
+        """Return by status how many seconds ago the oldest of the first 1,000 unsuccessful jobs ended."""
+        rows = await self._statements.fetch("doctor_oldest", MAX_OLDEST, self._statements.now)
+        return {row["status"]: row["seconds"] for row in rows}
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""

@@ -398,6 +398,7 @@ STORE_CALLS: dict[str, Call] = {
     "failing": lambda it, _: it.doctor.failing(9.0),
     "running": lambda it, _: it.doctor.running(),
     "payloads": lambda it, _: it.doctor.payloads(9, 9),
+    "oldest": lambda it, _: it.doctor.oldest(),
     "overdue": lambda it, _: it.doctor.overdue(9.0),
     "schedule_tasks": lambda it, _: it.doctor.schedule_tasks(),
     "herds": lambda it, _: it.doctor.herds(9),

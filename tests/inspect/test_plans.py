@@ -38,6 +38,7 @@ TYPES = {
     "doctor_quarantined": "double precision, bigint, bigint, timestamptz",
     "doctor_running": "bigint, bigint, timestamptz",
     "doctor_payloads": "bigint, bigint",
+    "doctor_oldest": "bigint, timestamptz",
 }
 VALUES = {
     "search_ids": "'{job-1,job-77,nothing}'",
@@ -53,6 +54,7 @@ VALUES = {
     "doctor_quarantined": f"1e9, {ROWS}, 100, {INSTANT}",
     "doctor_running": f"{ROWS}, 1000, {INSTANT}",
     "doctor_payloads": f"{ROWS}, 0",
+    "doctor_oldest": f"{ROWS}, {INSTANT}",
 }
 EXPECTED = {
     "search_ids": {"scheduled_jobs_pkey"},
@@ -68,6 +70,7 @@ EXPECTED = {
     "doctor_quarantined": {"scheduled_jobs_unsuccessful"},
     "doctor_running": {"scheduled_jobs_claim"},
     "doctor_payloads": {"scheduled_jobs_claim"},
+    "doctor_oldest": {"scheduled_jobs_unsuccessful"},
 }
 READ_AT_MOST = {**dict.fromkeys(TYPES, ROWS + 2), "search_ids": 2}
 FILL = f"""

@@ -334,6 +334,7 @@ async def use_path(store: Store) -> object:
     assert await store.doctor.failing(9.0) == []
     assert await store.doctor.running() == []
     assert (await store.doctor.payloads(9, 0))[0].jobs > 0
+    assert set(await store.doctor.oldest()) <= {"failed", "cancelled", "expired"}
     assert await store.doctor.overdue(9.0) == []
     assert await store.doctor.schedule_tasks() == []
     assert await store.doctor.herds(0) == []

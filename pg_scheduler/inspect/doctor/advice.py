@@ -166,5 +166,9 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "many schedules fire in the same second, so their jobs are late and the database has a peak",
         "jitter= for these schedules",
     ),
+    FindingCode.RETENTION: Advice(
+        "unsuccessful jobs are twice as old as the workers keep them, or a table has more than 10 GB",
+        "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
+    ),
 }
 """What each code means."""

@@ -86,6 +86,8 @@ class FindingCode(StrEnum):
     """A clock change in the next seven days skips or repeats a fire time."""
     SCHED_HERD = "SCHED-HERD"
     """Many schedules fire in the same second."""
+    RETENTION = "RETENTION"
+    """Finished jobs are older than their retention allows, or a table is large."""
 
 
 class Severity(StrEnum):

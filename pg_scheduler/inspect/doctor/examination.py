@@ -9,7 +9,16 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError, SchemaError
-from pg_scheduler.inspect.doctor import connections, database, jobs, schedules, schema, table, workers
+from pg_scheduler.inspect.doctor import (
+    connections,
+    database,
+    jobs,
+    retention,
+    schedules,
+    schema,
+    table,
+    workers,
+)
 from pg_scheduler.inspect.doctor.check import Check
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
@@ -26,6 +35,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *database.CHECKS,
     *connections.CHECKS,
     *schedules.CHECKS,
+    *retention.CHECKS,
 )
 """Every check; each code belongs to one."""
 

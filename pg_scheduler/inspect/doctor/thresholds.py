@@ -51,6 +51,8 @@ class Thresholds:
     """Seconds since the fire time of a schedule: SCHED-OVERDUE."""
     herd: int = 50
     """Schedules that fire in the same second: SCHED-HERD."""
+    table_bytes: int = 10_000_000_000
+    """Bytes of a table without its indexes: RETENTION."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

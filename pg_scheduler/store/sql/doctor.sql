@@ -210,3 +210,16 @@ FROM (
     LIMIT $1::bigint
 ) AS upcoming
 WHERE octet_length(upcoming.text) <= $2::bigint AND strpos(upcoming.text, '"timezone"') > 0;
+
+-- name: doctor_oldest
+-- route: tuned
+-- Return by status how many seconds ago the oldest of the first $1 unsuccessful jobs ended.
+SELECT examined.status, extract(epoch FROM coalesce($2, now()) - min(examined.finished_at))::double precision AS seconds
+FROM (
+    SELECT status, greatest(finished_at, {first_instant}) AS finished_at
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NOT NULL AND error_message IS NOT NULL
+    ORDER BY scheduled_jobs.finished_at, job_id COLLATE "C"
+    LIMIT $1::bigint
+) AS examined
+GROUP BY examined.status;
