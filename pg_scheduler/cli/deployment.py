@@ -17,10 +17,23 @@ _OPS: Final = files("pg_scheduler") / "ops"
 
 FILES: Final[dict[str, tuple[str, ...]]] = {
     "systemd": ("pg-scheduler-worker.service",),
-    "compose": ("compose.yaml", "Dockerfile", "prometheus.yml", "alertmanager.yml", "grafana-datasource.yml"),
+    "compose": (
+        "compose.yaml",
+        "Dockerfile",
+        "prometheus.yml",
+        "alertmanager.yml",
+        "grafana-datasource.yml",
+        "grafana-dashboards.yml",
+    ),
     "k8s": ("migrate.yaml", "worker.yaml", "exporter.yaml", "keda.yaml"),
 }
 """The files of each command; ``compose`` prints the first one, the others print all."""
+
+MOUNTED: Final[dict[str, tuple[str, str]]] = {
+    "rules": ("alerts", ".yaml"),
+    "dashboards": ("grafana", ".json"),
+}
+"""Folders that Compose mounts, with the files of other commands and their ending."""
 
 Into = Annotated[
     Path | None,
@@ -54,18 +67,30 @@ def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ..
     if into is None:
         command.output.write_text("---\n".join(_read(kind, name) for name in printed))
         return
-    names = FILES[kind]
-    if existing := [name for name in names if (into / name).exists()]:
+    texts = {name: _read(kind, name) for name in FILES[kind]}
+    if kind == "compose":
+        texts |= _mounted()
+    if existing := [name for name in texts if (into / name).exists()]:
         raise CommandError(ExitCode.REFUSED, f"{into} has {', '.join(existing)} already; nothing was written")
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            (into / name).write_text(_read(kind, name), encoding="utf-8")
+        for name, text in texts.items():
+            (into / name).parent.mkdir(parents=True, exist_ok=True)
+            (into / name).write_text(text, encoding="utf-8")
             command.output.say(f"wrote {into / name}")
     except OSError as error:
         raise CommandError(
             ExitCode.REFUSED, f"{into} cannot be written: {error.strerror or error}"
         ) from error
+
+
+def _mounted() -> dict[str, str]:
+    """Return the alerting rules and the dashboards, by their paths in the folder."""
+    return {
+        f"{folder}/{file.name}": file.read_text(encoding="utf-8")
+        for folder, (kind, ending) in MOUNTED.items()
+        for file in sorted((_OPS / kind).iterdir(), key=lambda each: each.name)
+        if file.name.endswith(ending)
+    }
 
 
 def _read(kind: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -59,12 +60,23 @@ def test_commands_print_the_files(call: Run) -> None:
 def test_files_are_written_once(call: Run, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "new" / kind
     assert call(kind, "--into", str(folder)).code == 0
-    assert {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()} == {
+    written = {
+        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    assert {name: written.pop(name) for name in FILES[kind]} == {
         name: text(kind, name) for name in FILES[kind]
     }
+    if kind == "compose":
+        rules = written.pop("rules/pg_scheduler.rules.yaml")
+        assert rules == text("alerts", "pg_scheduler.rules.yaml")
+        assert all(json.loads(written.pop(name))["panels"] for name in sorted(written))
+    assert not written
     again = call(kind, "--into", str(folder))
     assert again.code == ExitCode.REFUSED
-    assert f"has {', '.join(FILES[kind])} already; nothing was written" in again.err
+    assert f"has {', '.join(FILES[kind])}" in again.err
+    assert "already; nothing was written" in again.err
     (tmp_path / "file").touch()
     assert call(kind, "--into", str(tmp_path / "file" / "x")).code == ExitCode.REFUSED
 
@@ -102,12 +114,12 @@ def test_compose_mounts_the_files_that_are_written_beside_it() -> None:
         for volume in service.get("volumes", ())
         if (source := volume.partition(":")[0]).startswith("./")
     }
-    assert mounted - {"rules"} == set(FILES["compose"]) - {"compose.yaml", "Dockerfile"}
+    assert mounted - {"rules", "dashboards"} == set(FILES["compose"]) - {"compose.yaml", "Dockerfile"}
     worker = compose["services"]["worker"]
     assert worker["stop_grace_period"] == f"{STOP_S}s"
     assert worker["environment"]["PG_SCHEDULER_WORKER_HEALTH_PORT"] == "8080"
     assert worker["environment"]["PG_SCHEDULER_DSN"].startswith("postgresql://")
-    for name in ("prometheus.yml", "alertmanager.yml", "grafana-datasource.yml"):
+    for name in ("prometheus.yml", "alertmanager.yml", "grafana-datasource.yml", "grafana-dashboards.yml"):
         assert documents("compose", name)
 
 

@@ -108,6 +108,11 @@ async def status(scheduler: Scheduler, job_id: str) -> str:
     return job.status.value
 
 
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return str(answer.read().decode())
+
+
 def has_text(path: Path) -> bool:
     return path.exists() and bool(path.read_text(encoding="utf-8"))
 
@@ -164,7 +169,7 @@ async def test_usr1_stops_claiming_until_the_worker_is_resumed(
 ) -> None:
     from pg_scheduler.inspect import Inspector
 
-    with start(JOBS, "--slots", "3") as program:
+    with start(JOBS, "--slots", "3", "--metrics-port", "0") as program:
         await program.read_until("started")
         program.process.send_signal(signal.SIGUSR1)
         await program.read_until("no more jobs are claimed")
@@ -175,6 +180,9 @@ async def test_usr1_stops_claiming_until_the_worker_is_resumed(
             return worker.state == "draining"
 
         await until(is_draining)
+        assert "pg_scheduler_slots 3.0" in await asyncio.to_thread(
+            fetch, (await program.read_until("metrics at")).split()[-1]
+        )
         job_id = await add(scheduler, "cliworker.write", tmp_path / "x")
         (worker,) = await scheduler.workers()
         assert await status(scheduler, job_id) == "pending"
@@ -326,6 +334,7 @@ class TestCheck:
         [
             (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 12h or 2d"),
             (("--max-age", "0s"), "--max-age must be a duration"),
+            (("--metrics-port", "0", "--processes", "2"), "--metrics-port serves one process"),
             (("--log-format", "xml"), "--log-format must be text or json, not 'xml'"),
             (("--slots", "0"), "max_concurrent_jobs must be greater than or equal to 1, not 0"),
             (("--schema", "jobs", f"{JOBS}:plain"), "is connected by its own pool; omit --schema"),

@@ -90,8 +90,12 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
             envvar=f"{PREFIX}HEALTH_PORT", min=0, max=65535, help="Answer /livez, /readyz, /startupz."
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(envvar=f"{PREFIX}METRICS_PORT", min=0, max=65535, help="Serve metrics to Prometheus."),
+    ] = None,
     health_host: Annotated[
-        str, typer.Option(envvar=f"{PREFIX}HEALTH_HOST", help="The address for that.")
+        str, typer.Option(envvar=f"{PREFIX}HEALTH_HOST", help="The address of both ports.")
     ] = "127.0.0.1",
     log_format: Annotated[
         str | None, typer.Option(envvar=f"{PREFIX}LOG_FORMAT", metavar="FORMAT", help="text or json.")
@@ -113,8 +117,13 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
         max_age_s=None if max_age is None else read_duration("--max-age", max_age),
         health_host=health_host,
         health_port=health_port,
+        metrics_port=metrics_port,
         log_format=log_format,
     )
+    if processes > 1 and metrics_port is not None:
+        raise CommandError(
+            ExitCode.USAGE, "--metrics-port serves one process; with --processes, start pg-scheduler exporter"
+        )
     if processes > 1 and not check:
         configure_logging(log_format)
         return await _supervise(command, targets, options, processes)

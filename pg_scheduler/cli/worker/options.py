@@ -21,6 +21,7 @@ class WorkerOptions:
         max_age_s: Seconds after which it ends, varied by up to 10 %; None for no limit.
         health_host: The address of the probes.
         health_port: Their port; None for none.
+        metrics_port: The port of the metrics of the process; None for none.
         log_format: ``text`` or ``json``; None leaves the configuration of the application.
     """
 
@@ -33,6 +34,7 @@ class WorkerOptions:
     max_age_s: float | None = None
     health_host: str = "127.0.0.1"
     health_port: int | None = None
+    metrics_port: int | None = None
     log_format: str | None = None
 
     @property

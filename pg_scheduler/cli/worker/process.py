@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from importlib.util import find_spec
 from typing import Any, Final
 
 from pg_scheduler import Scheduler
@@ -88,6 +89,7 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
         with (
             handle_signals(stop, on_usr1=stop_claiming, on_usr2=lambda: log_stacks(scheduler)),
             probes(scheduler, options),
+            metrics(scheduler, options),
             send_reports(scheduler, stop_self) as ending,
         ):
             stop.on_hurry(lambda: hurry(scheduler))
@@ -175,6 +177,35 @@ def probes(source: HealthSource, options: WorkerOptions) -> Iterator[None]:
             address = f"http://{options.health_host}:{server.port}/readyz"
             logger.info("probes at %s", address, extra=record_fields())
         stack.enter_context(notify_systemd(source))
+        yield
+
+
+@contextmanager
+def metrics(scheduler: Scheduler, options: WorkerOptions) -> Iterator[None]:
+    """Serve the metrics of the Scheduler, if a port is given.
+
+    Raises:
+        CommandError: prometheus-client is missing, or the port cannot be used.
+    """
+    if options.metrics_port is None:
+        yield
+        return
+    if find_spec("prometheus_client") is None:
+        raise CommandError(
+            ExitCode.USAGE,
+            "--metrics-port needs prometheus-client; install the extra: pip install 'pg-scheduler[metrics]'",
+        )
+    from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415 - needs the extra
+
+    with ExitStack() as stack:
+        try:
+            port = stack.enter_context(serve_metrics(scheduler, options.health_host, options.metrics_port))
+        except OSError as error:
+            raise CommandError(
+                ExitCode.REFUSED,
+                f"--metrics-port {options.metrics_port} cannot be used: {error.strerror or error}",
+            ) from error
+        logger.info("metrics at http://%s:%s/metrics", options.health_host, port, extra=record_fields())
         yield
 
 
