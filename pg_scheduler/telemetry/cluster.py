@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from pg_scheduler.events.log import logger
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.store.cluster import TableRow
@@ -115,10 +115,12 @@ class ClusterCollector(Collector):
             self._errors += 1
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            logger.log(level, "metrics of the cluster could not be collected", exc_info=True)
+            text = "metrics of the cluster could not be collected"
+            logger.log(level, text, exc_info=True, extra=record_fields())
             return families
         if self._failures:
-            logger.warning("metrics of the cluster are collected again, after %s failures", self._failures)
+            text = "metrics of the cluster are collected again, after %s failures"
+            logger.warning(text, self._failures, extra=record_fields())
             self._failures = 0
         self._add_jobs(families, figures)
         _add_workers(families, figures)

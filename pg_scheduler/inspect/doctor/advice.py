@@ -116,7 +116,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.XMIN_HELD: Advice(
         "a transaction, prepared transaction, slot or standby keeps dead rows, so no vacuum removes them",
-        "SELECT pg_terminate_backend(pid), or the statement of the finding",
+        "run the statement of the finding: it ends the transaction, or drops the slot",
     ),
     FindingCode.RIGHTS: Advice(
         "the role of this connection lacks privileges that a worker needs",

@@ -141,11 +141,11 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
 def _release(holder: HolderRow) -> str:
     literal = "'" + holder.subject.replace("'", "''") + "'"
     if holder.kind == "transaction":
-        return f"SELECT pg_terminate_backend({holder.subject})"
+        return f"SELECT pg_catalog.pg_terminate_backend({holder.subject})"
     if holder.kind == "prepared":
         return f"COMMIT PREPARED {literal} or ROLLBACK PREPARED {literal}"
     if holder.kind == "inactive slot":
-        return f"SELECT pg_drop_replication_slot({literal}), if its consumer does not return"
+        return f"if its consumer does not return: SELECT pg_drop_replication_slot({literal})"
     return "end the long query on the standby, or set hot_standby_feedback = off there"
 
 
