@@ -35,7 +35,7 @@ from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, wants_json
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
-from pg_scheduler.events.log import logger
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector, ReadSettings
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.scheduler import Scheduler
@@ -131,6 +131,7 @@ def dashboard(
             "the dashboard %r lets anyone read all jobs with their arguments; pass another authorize= "
             "outside of development",
             title,
+            extra=record_fields(),
         )
     return _Dashboard(source, settings, read_pool)
 
@@ -183,7 +184,8 @@ class _Dashboard:
                 return access, False
             return await self._answer(request, access), True
         except Exception:  # a bug, or an error of the host's functions: the page does not show it
-            logger.exception("the dashboard could not answer %s", request.url.path)
+            path = request.url.path
+            logger.exception("the dashboard could not answer %s", path, extra=record_fields())
             text = "the dashboard could not answer; its log has the reason\n"
             return PlainTextResponse(text, 500), True
 
