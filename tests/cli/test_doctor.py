@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 
 GOLDEN = Path(__file__).with_name("golden")
+HOSTILE = "\x1b[31mx'; rm"
 ONLY = ("--only", "INDEX-MISSING", "--only", "hot-lost")
 
 
@@ -81,3 +83,21 @@ def test_unknown_code_or_severity_is_a_usage_error(call: Run, arguments: tuple[s
     ran = call("doctor", *arguments)
     assert ran.code == ExitCode.USAGE
     assert arguments[1].lower() in ran.err.lower()
+
+
+def test_names_in_findings_reach_neither_the_terminal_nor_the_shell_unquoted(
+    on: Callable[..., Ran], dsn: str
+) -> None:
+    async def add(connection: Connection) -> None:
+        await connection.execute(
+            "INSERT INTO scheduled_jobs "
+            "(job_id, job_name, execution_time, status, worker_id, attempt, lease_until) "
+            "VALUES ($1, $1, now(), 'running', 'w1', 1, now() - interval '1 hour')",
+            HOSTILE,
+        )
+
+    run_on(dsn, add)
+    ran = on("doctor", "--only", "STUCK", "-o", "table")
+    assert "\x1b" not in ran.out + ran.err
+    (finding,) = on("doctor", "--only", "STUCK").checked("finding")
+    assert shlex.split(finding["remedy"]) == ["pg-scheduler", "jobs", "explain", HOSTILE]

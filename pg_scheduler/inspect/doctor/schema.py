@@ -9,6 +9,7 @@ from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewErr
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
+from pg_scheduler.inspect.doctor.remedies import command
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.migrate.shape import LATER_INDEXES
 from pg_scheduler.sqltext import quote_identifier
@@ -37,7 +38,7 @@ def judge_schema(schema: str, problem: SchemaError | None) -> Iterator[Finding]:
     evidence, _, remedy = str(problem).partition("; ")
     code = FindingCode.SCHEMA_DRIFT
     if isinstance(problem, SchemaMissingError):
-        code, remedy = FindingCode.SCHEMA_BEHIND, f"pg-scheduler migrate --schema {schema}"
+        code, remedy = FindingCode.SCHEMA_BEHIND, command("migrate", "--schema", schema)
     elif isinstance(problem, SchemaTooNewError):
         code = FindingCode.SCHEMA_NEWER
     yield Finding(code, Severity.ERROR, schema, evidence, remedy or None)

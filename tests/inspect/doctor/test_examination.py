@@ -64,7 +64,7 @@ async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asy
     async with (
         pool.acquire() as connection,
         connection.transaction(),
-        asyncpg.create_pool(dsn, min_size=1, max_size=2, server_settings={"statement_timeout": "200"}) as own,
+        asyncpg.create_pool(dsn, min_size=1, max_size=2, server_settings={"statement_timeout": "999"}) as own,
     ):
         await connection.execute("LOCK TABLE scheduler_migrations")
         diagnosis = await examine(own, FindingCode.SCHEMA_BEHIND)
