@@ -13,6 +13,7 @@ from pg_scheduler.version import __version__
 from . import (
     about,
     audit,
+    dashboard,
     deployment,
     doctor,
     exporter,
@@ -77,6 +78,7 @@ worker.add_to(app)
 health.add_to(app)
 deployment.add_to(app)
 exporter.add_to(app)
+dashboard.add_to(app)
 shipped.add_to(app)
 
 

@@ -1,0 +1,127 @@
+"""``dashboard``: the dashboard by itself, without an application."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from .commands import Command, add_command
+from .errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from pg_scheduler.dashboard.access import Authorize
+
+__all__ = ["PASSWORD", "USER", "add_to"]
+
+USER: Final = "PG_SCHEDULER_DASHBOARD_USER"
+PASSWORD: Final = "PG_SCHEDULER_DASHBOARD_PASSWORD"  # noqa: S105 - the name of the variable
+
+SHUTDOWN_S: Final = 1
+"""Seconds for which open streams may delay the end."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    add_command(app, "dashboard")(dashboard)
+
+
+async def dashboard(
+    command: Command,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for a free one.")
+    ] = 8080,
+    auth: Annotated[
+        str,
+        typer.Option(
+            "--auth",
+            metavar="token|basic|proxy:HEADER",
+            help=f"Who may read: a one-time link, the password in {PASSWORD}, or users that a proxy names.",
+        ),
+    ] = "token",
+) -> None:
+    """Serve the read-only dashboard over HTTP, until SIGTERM or SIGINT."""
+    if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
+        raise CommandError(
+            ExitCode.USAGE,
+            "the dashboard needs starlette, jinja2 and uvicorn; install the extra: "
+            "pip install 'pg-scheduler[dashboard]'",
+        )
+    from pg_scheduler.dashboard import dashboard as create  # noqa: PLC0415 - needs the extra
+
+    async with command.scheduler() as scheduler:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise CommandError(
+                ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}"
+            ) from error
+        with listening:
+            bound = listening.getsockname()[1]
+            authorize, query = _authorization(auth, bound)
+            shown = f"[{host}]" if ":" in host else host
+            command.output.say(f"serving http://{shown}:{bound}/{query}")
+            await _serve(create(scheduler, authorize=authorize), listening)
+
+
+def _authorization(auth: str, port: int) -> tuple[Authorize, str]:
+    """Return the function of a value of ``--auth``, and the query of the link."""
+    from pg_scheduler.dashboard import basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
+
+    kind, _, header = auth.partition(":")
+    if auth == "token":
+        link = OneTimeLink(f"pg_scheduler_{port}")
+        return link, link.query
+    if auth == "basic":
+        password = os.environ.get(PASSWORD, "")
+        if not password:
+            raise CommandError(ExitCode.USAGE, f"--auth basic needs a password; set {PASSWORD}")
+        try:
+            return basic_auth(os.environ.get(USER, "admin"), password), ""
+        except ValueError as error:
+            raise CommandError(ExitCode.USAGE, f"{USER}: {error}") from error
+    if kind == "proxy" and header:
+        return trusted_header(header), ""
+    raise CommandError(ExitCode.USAGE, f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
+
+
+async def _serve(app: Any, listening: socket.socket) -> None:
+    import uvicorn  # noqa: PLC0415 - needs the extra
+
+    class Server(uvicorn.Server):
+        """A server whose signals are handled here, so that they end it with exit code 0."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="critical",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    server = Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await server.serve(sockets=[listening])

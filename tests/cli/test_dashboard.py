@@ -1,0 +1,125 @@
+"""The command dashboard, as a process of its own and in this one."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from pg_scheduler.cli import dashboard
+from pg_scheduler.cli.dashboard import PASSWORD, USER
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Run
+from tests.support.worker import PATIENCE
+
+
+@contextmanager
+def running(dsn: str, *options: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """Start a dashboard; its process, its port and the path of its link."""
+    command = [sys.executable, "-m", "pg_scheduler", "dashboard", "--port", "0", *options]
+    environment = {**os.environ, "PG_SCHEDULER_DSN": dsn, **variables}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        try:
+            line = process.stderr.readline()
+            found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+)(/.*)\n", line)
+            assert found, line
+            yield process, int(found[1]), found[2]
+        finally:
+            process.kill()
+
+
+class Answer(NamedTuple):
+    """The answer to a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def get(port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+        connection.request("GET", path, headers=dict(headers or {}))
+        with connection.getresponse() as answer:
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+
+
+def test_link_works_once_and_its_cookie_until_a_signal(dsn: str) -> None:
+    with running(dsn) as (process, port, path):
+        assert get(port, "/").status == 403
+        assert get(port, "/?token=wrong").status == 403
+        first = get(port, path)
+        assert (first.status, first.headers["location"]) == (303, "/")
+        cookie = first.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
+        assert get(port, path).status == 403, "the link was used"
+        headers = {"cookie": cookie.partition(";")[0]}
+        page = get(port, "/", headers)
+        assert page.status == 200
+        assert "server" not in page.headers
+        assert b"No live worker runs jobs" in page.body
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            connection.request("GET", "/live?page=/workers", headers=headers)
+            with connection.getresponse() as stream:
+                assert stream.readline() == b"retry: 1000\n"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_password_lets_in(dsn: str) -> None:
+    with running(dsn, "--auth", "basic", **{PASSWORD: "secret", USER: "ada"}) as (process, port, path):
+        assert (path, get(port, "/").status) == ("/", 401)
+        right = base64.b64encode(b"ada:secret").decode()
+        assert get(port, "/", {"authorization": f"Basic {right}"}).status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--auth", "basic"], PASSWORD),
+        (["--auth", "none"], "token, basic or proxy:HEADER"),
+        (["--auth", "proxy:"], "token, basic or proxy:HEADER"),
+    ],
+)
+def test_wrong_authorization_is_a_usage_error(
+    options: list[str], text: str, call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PASSWORD, raising=False)
+    ran = call("dashboard", "--dsn", dsn, "--port", "0", *options)
+    assert ran.code == ExitCode.USAGE
+    assert text in ran.err
+
+
+def test_users_of_a_proxy_are_let_in() -> None:
+    authorize, query = dashboard._authorization("proxy:X-Auth-User", 1)
+    assert callable(authorize)
+    assert query == ""
+
+
+def test_used_port_is_a_usage_error(call: Run, dsn: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = call("dashboard", "--dsn", dsn, "--port", str(port))
+    assert ran.code == ExitCode.USAGE
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ran.err
+
+
+def test_missing_extra_is_named(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "find_spec", lambda _name: None)
+    ran = call("dashboard")
+    assert ran.code == ExitCode.USAGE
+    assert "pip install 'pg-scheduler[dashboard]'" in ran.err
