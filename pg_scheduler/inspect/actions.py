@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from pg_scheduler.inspect.acting import Acting
 from pg_scheduler.jobs.validation import check_text
-from pg_scheduler.store.store import Store
+from pg_scheduler.store.author import acting_as
 from pg_scheduler.store.types import DRAIN
 
 __all__ = ["WorkerActions"]
@@ -15,10 +16,8 @@ MAX_WORKERS: Final = 500
 """Workers of one call."""
 
 
-class WorkerActions:
+class WorkerActions(Acting):
     """Requests that workers fulfil with their next heartbeat, which is requested at once."""
-
-    _store: Store
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:
         """Request of workers to claim no more jobs; running ones continue. Return the ids that exist.
@@ -35,7 +34,7 @@ class WorkerActions:
 
             await inspector.drain_workers([worker.worker_id for worker in await inspector.workers()])
         """
-        return await self._store.workers.request_state(_checked(worker_ids), DRAIN)
+        return await self._request(worker_ids, DRAIN)
 
     async def resume_workers(self, worker_ids: Iterable[str]) -> list[str]:
         """Request of draining workers to claim jobs again. Return the ids that exist.
@@ -50,7 +49,12 @@ class WorkerActions:
 
             await inspector.resume_workers([worker.worker_id for worker in await inspector.workers()])
         """
-        return await self._store.workers.request_state(_checked(worker_ids), None)
+        return await self._request(worker_ids, None)
+
+    async def _request(self, worker_ids: Iterable[str], wanted: str | None) -> list[str]:
+        ids = _checked(worker_ids)
+        with acting_as(self._author()):
+            return await self._store.workers.request_state(ids, wanted)
 
 
 def _checked(worker_ids: Iterable[str]) -> list[str]:

@@ -123,11 +123,13 @@ class WorkerRepository:
     async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:
         """Request of these workers to drain, or to resume; return the ids of those that have a row.
 
-        A heartbeat of each is requested, after which it obeys.
+        A heartbeat of each is requested, after which it obeys. Requests that change something are recorded.
         """
         channel = await self._statements.channel()
+        action = "resume_worker" if wanted is None else f"{wanted}_worker"
+        record = self._statements.now, action, *self._statements.author.values()
         rows = await self._statements.fetch(
-            "request_state", list(worker_ids), wanted, channel, HEARTBEAT_REQUEST
+            "request_state", list(worker_ids), wanted, channel, HEARTBEAT_REQUEST, *record
         )
         return sorted(row["worker_id"] for row in rows)
 

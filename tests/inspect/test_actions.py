@@ -24,6 +24,20 @@ async def test_workers_are_requested_to_drain_and_to_resume(pool: asyncpg.Pool) 
     assert await inspector.drain_workers([]) == []
 
 
+async def test_requests_that_change_something_are_recorded_once(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(pool, actor="ada@example.org")
+    await add_worker(pool)
+    for _ in range(2):
+        await inspector.drain_workers(["w1", "w0"])
+    for _ in range(2):
+        await inspector.resume_workers(["w1"])
+    rows = await pool.fetch("SELECT action, subject, actor, via FROM scheduler_audit ORDER BY id")
+    assert [tuple(row) for row in rows] == [
+        ("drain_worker", "w1", "ada@example.org", "inspector"),
+        ("resume_worker", "w1", "ada@example.org", "inspector"),
+    ]
+
+
 async def test_wrong_ids_of_workers_are_rejected(pool: asyncpg.Pool) -> None:
     inspector = Inspector(pool)
     with pytest.raises(TypeError, match=r"must be a list, not the str 'w1'; pass \['w1'\]"):

@@ -108,9 +108,23 @@ SELECT
 -- route: reserved
 -- Write what the workers $1 are to do ($2, NULL for nothing), and request a heartbeat of each on the channel $3.
 --
--- $4 is the message without the id of the worker. Returns the ids of the workers that have a row.
-WITH requested AS (
-    UPDATE {schema}scheduler_workers SET wanted = $2 WHERE worker_id = ANY ($1) RETURNING worker_id
+-- $4 is the message without the id of the worker. A request that changes something is recorded as the action $6 ($7
+-- to $9). Returns the ids of the workers that have a row.
+WITH asked AS (
+    SELECT worker_id, coalesce(wanted <> $2::text, wanted IS NOT NULL OR $2 IS NOT NULL) AS is_new
+    FROM {schema}scheduler_workers
+    WHERE worker_id = ANY ($1)
+    ORDER BY worker_id
+    FOR UPDATE
+),
+requested AS (
+    UPDATE {schema}scheduler_workers SET wanted = $2
+    WHERE worker_id = ANY (ARRAY (SELECT worker_id FROM asked))
+    RETURNING worker_id
+),
+audited AS (
+    INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
+    SELECT coalesce($5, now()), $6, worker_id, $7, $8, $9::text::jsonb FROM asked WHERE is_new
 )
 SELECT worker_id, pg_notify($3, $4 || ' ' || worker_id) FROM requested;
 
