@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Literal, get_args
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .errors import CommandError, ExitCode
 from .output import Output, escape
@@ -20,6 +20,8 @@ __all__ = ["Reporter", "Style", "read_style"]
 Style = Literal["bar", "lines", "off"]
 
 LINE_INTERVAL_S: Final = 10.0
+BAR_WIDTH: Final = 10
+"""Characters of the bar: a line of 80 has room for what was done."""
 
 
 def read_style(text: str | None) -> Style:
@@ -58,8 +60,9 @@ class Reporter:
         """Start to show progress."""
         self._shown_at = self.clock()
         if self.style == "bar":
-            columns = TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn()
-            self._bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            text = TextColumn("{task.description}", markup=False)
+            columns = BarColumn(bar_width=BAR_WIDTH), TaskProgressColumn(), text
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._bar.add_task("", total=None)
         return self
