@@ -44,6 +44,11 @@ async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: async
     page = Page((await request(app, "/audit")).text)
     assert "/schedule?id=hourly" in page.links()
     assert "3 records found" in page.text
+    schedule = Page((await request(app, "/schedule?id=hourly")).text)
+    link = next(each for each in schedule.links() if "/audit?" in each)
+    assert [each["action"] for each in (await request(app, link, headers=JSON)).data["items"]] == [
+        "add_schedule"
+    ]
     for query, expected in (
         ("action=pause_task", ["pause_task"]),
         ("subject=hourly", ["add_schedule"]),
