@@ -19,7 +19,7 @@ from .errors import ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_duration
 
-__all__ = ["AREA", "FIGURES", "add_to", "sparkline"]
+__all__ = ["AREA", "FIGURES", "add_to", "seconds", "sparkline"]
 
 AREA: Final = Shape(
     "area",
@@ -165,10 +165,10 @@ def _figures_row(found: Statistics, name: str, figures: JobFigures) -> dict[str,
         "scheduled": figures.scheduled,
         "started": figures.started,
         **ended,
-        "run_p50_s": _seconds(figures.durations.quantile(0.5)),
-        "run_p95_s": _seconds(figures.durations.quantile(0.95)),
-        "late_p50_s": _seconds(figures.lateness.quantile(0.5)),
-        "late_p95_s": _seconds(figures.lateness.quantile(0.95)),
+        "run_p50_s": seconds(figures.durations.quantile(0.5)),
+        "run_p95_s": seconds(figures.durations.quantile(0.95)),
+        "late_p50_s": seconds(figures.lateness.quantile(0.5)),
+        "late_p95_s": seconds(figures.lateness.quantile(0.95)),
         "trend": _trend(found, started),
     }
 
@@ -178,5 +178,6 @@ def _outcome_row(found: Statistics, place: int, jobs: int) -> dict[str, Any]:
     return {"v": SHAPE_VERSION, "outcome": OUTCOMES[place], "jobs": jobs, "trend": trend}
 
 
-def _seconds(value: float | None) -> float | None:
+def seconds(value: float | None) -> float | None:
+    """Return a duration with the digits that its bucket justifies."""
     return None if value is None else float(f"{value:.3g}")

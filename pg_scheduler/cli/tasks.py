@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
 
 from pg_scheduler.inspect import Inspector, TaskState
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
+from .status import seconds
 from .times import read_time
 
 __all__ = ["TASK", "TASK_CHANGE", "add_to"]
@@ -27,6 +29,10 @@ TASK: Final = Shape(
         Column("running", "RUNNING", is_number=True),
         Column("oldest_due_at", "OLDEST DUE"),
         Column("workers", "WORKERS", is_number=True),
+        Column("started", "STARTED", is_number=True, is_wide=True),
+        Column("failed", "FAILED", is_number=True, is_wide=True),
+        Column("run_p50_s", "RUN P50", is_number=True, is_wide=True),
+        Column("run_p95_s", "RUN P95", is_number=True, is_wide=True),
         Column("paused_at", "PAUSED", is_wide=True),
         Column("paused_until", "PAUSED UNTIL", is_wide=True),
         Column("note", "NOTE", is_long=True),
@@ -44,6 +50,9 @@ TASK_CHANGE: Final = Shape(
         Column("note", "NOTE"),
     ),
 )
+
+PERIOD: Final = timedelta(hours=1)
+"""The period of attempts, failures and durations."""
 
 TaskName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a task.")]
 
@@ -63,10 +72,20 @@ async def list_tasks(
     command: Command,
     paused: Annotated[bool, typer.Option("--paused", help="Only paused tasks.")] = False,
 ) -> None:
-    """Print the names that workers claim, that have due or running jobs, or that are paused."""
+    """Print the names that workers claim, that have due or running jobs, or that are paused.
+
+    The attempts, failures and durations are those of the last hour.
+    """
     async with command.scheduler() as scheduler:
-        tasks = await Inspector(scheduler).tasks()
-    rows = [_row(task) for task in tasks if task.paused_at is not None or not paused]
+        inspector = Inspector(scheduler)
+        tasks = await inspector.tasks()
+        statistics = await inspector.statistics(PERIOD)
+    figures = statistics.by_name()
+    rows = [
+        _row(task, figures.get(task.name, JobFigures()))
+        for task in tasks
+        if task.paused_at is not None or not paused
+    ]
     command.output.write_list(TASK, rows)
 
 
@@ -112,8 +131,16 @@ def _find(states: list[TaskState], name: str) -> TaskState | None:
     return next((each for each in states if each.name == name), None)
 
 
-def _row(task: TaskState) -> dict[str, Any]:
-    return {"v": SHAPE_VERSION} | asdict(task)
+def _row(task: TaskState, figures: JobFigures) -> dict[str, Any]:
+    ended = dict(zip(OUTCOMES, figures.ended, strict=True))
+    return {
+        "v": SHAPE_VERSION,
+        **asdict(task),
+        "started": figures.started,
+        "failed": ended["failed"] + ended["retried"],
+        "run_p50_s": seconds(figures.durations.quantile(0.5)),
+        "run_p95_s": seconds(figures.durations.quantile(0.95)),
+    }
 
 
 def _write(

@@ -115,6 +115,9 @@ def test_compose_mounts_the_files_that_are_written_beside_it() -> None:
         if (source := volume.partition(":")[0]).startswith("./")
     }
     assert mounted - {"rules", "dashboards"} == set(FILES["compose"]) - {"compose.yaml", "Dockerfile"}
+    published = {port for service in compose["services"].values() for port in service.get("ports", ())}
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
     worker = compose["services"]["worker"]
     assert worker["stop_grace_period"] == f"{STOP_S}s"
     assert worker["environment"]["PG_SCHEDULER_WORKER_HEALTH_PORT"] == "8080"

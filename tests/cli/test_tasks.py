@@ -64,6 +64,23 @@ def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> 
     assert [task["name"] for task in on("tasks", "list").checked("task")] == ["mail.send", "report.build"]
 
 
+def test_tasks_have_the_figures_of_the_last_hour(on: Callable[..., Ran], dsn: str) -> None:
+    execute(
+        dsn,
+        """
+        INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
+        SELECT date_trunc('minute', now()) - hours * interval '1 hour', 60, 'mail.send',
+            ARRAY [0, 9, 5, 1, 3, 0, 0, 0, 0, 0, 0], ARRAY [4.5, 0.1],
+            array_fill(0, ARRAY [20]) || 9 || array_fill(0, ARRAY [27]), array_fill(0, ARRAY [48])
+        FROM generate_series(0, 2, 2) AS hours
+        """,
+    )
+    mail, report = on("tasks", "list").checked("task")
+    assert (mail["started"], mail["failed"]) == (9, 4)
+    assert 0.5 < mail["run_p50_s"] < mail["run_p95_s"] <= 0.75
+    assert (report["started"], report["run_p50_s"]) == (0, None)
+
+
 def test_pause_of_an_unknown_name_suggests_the_nearest(on: Callable[..., Ran]) -> None:
     ran = on("tasks", "pause", "mail.sned", "--until", "2h")
     assert ran.code == 0
