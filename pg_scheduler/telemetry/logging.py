@@ -110,6 +110,10 @@ class JobLogHandler(logging.Handler):
 
     Example::
 
+        import logging
+
+        from pg_scheduler.telemetry.logging import JobLogHandler
+
         handler = JobLogHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(handler)
