@@ -116,7 +116,7 @@ class JobLogHandler(logging.Handler):
 
         handler = JobLogHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logging.getLogger().addHandler(handler)
+        logging.getLogger("app").addHandler(handler)
     """
 
     def __init__(self, level: int | str = logging.INFO) -> None:

@@ -11,21 +11,17 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, Protocol
 from urllib.parse import parse_qs
 
+from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
 from pg_scheduler.telemetry.health import Health, HealthCheck, Probe
 
 __all__ = ["HealthServer", "HealthSource", "health_app", "serve_health"]
-
-Message: TypeAlias = MutableMapping[str, Any]
-App: TypeAlias = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
 
 PROBES: Final[dict[str, Probe]] = {"livez": "live", "readyz": "ready", "startupz": "started"}
 
@@ -43,21 +39,6 @@ class HealthSource(Protocol):
         """Return the health; called in the thread that answers."""
 
 
-class _Answer(NamedTuple):
-    status: int
-    kind: str
-    body: bytes
-
-    @property
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return [
-            (b"content-type", self.kind.encode()),
-            (b"content-length", b"%d" % len(self.body)),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-
-
 def health_app(source: HealthSource) -> App:
     """Return an ASGI application that answers the probes, to be mounted in a web application.
 
@@ -67,49 +48,28 @@ def health_app(source: HealthSource) -> App:
         source: The Scheduler.
     """
 
-    async def app(
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        if scope["type"] == "lifespan":
-            for phase in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{phase}.complete"})
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-        else:
-            accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
-            query = scope["query_string"].decode("latin-1")
-            answer = _answer(source, scope["method"], scope["path"], query, accept.decode("latin-1"))
-            start = {"type": "http.response.start", "status": answer.status, "headers": answer.headers}
-            await send(start)
-            body = b"" if scope["method"] == "HEAD" else answer.body
-            await send({"type": "http.response.body", "body": body})
+    async def answer(request: Request) -> Answer:
+        return _answer(source, request)
 
-    return app
+    return answering(answer)
 
 
-def _answer(source: HealthSource, method: str, path: str, query: str, accept: str) -> _Answer:
-    probe = PROBES.get(path.rstrip("/").rpartition("/")[2])
+def _answer(source: HealthSource, request: Request) -> Answer:
+    probe = PROBES.get(request.path.rstrip("/").rpartition("/")[2])
     if probe is None:
-        return _text(404, "not found: the probes are /livez, /readyz and /startupz\n")
-    if method not in {"GET", "HEAD"}:
-        return _text(405, "the probes are read by GET\n")
-    options = parse_qs(query, keep_blank_values=True)
+        return text_answer(404, "not found: the probes are /livez, /readyz and /startupz\n")
+    if request.method not in {"GET", "HEAD"}:
+        return text_answer(405, "the probes are read by GET\n")
+    options = parse_qs(request.query, keep_blank_values=True)
     exclude = {name for each in options.get("exclude", ()) for name in each.split(",") if name}
     health = source.health()
     passes = health.passes(probe, exclude=exclude)
     status = 200 if passes else 503
-    if "application/json" in accept:
-        return _Answer(status, "application/json", _json(health, passes=passes))
+    if "application/json" in request.accept:
+        return Answer(status, "application/json", _json(health, passes=passes))
     if passes and "verbose" not in options:
-        return _text(status, "ok\n")
-    return _text(status, _verbose(health, probe, exclude, passes=passes))
-
-
-def _text(status: int, text: str) -> _Answer:
-    return _Answer(status, "text/plain; charset=utf-8", text.encode())
+        return text_answer(status, "ok\n")
+    return text_answer(status, _verbose(health, probe, exclude, passes=passes))
 
 
 def _json(health: Health, *, passes: bool) -> bytes:
@@ -196,7 +156,7 @@ class HealthServer:
         path, _, query = target.partition("?")
         headers = [line.partition(":") for line in lines]
         accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-        answer = _answer(self._source, method, path, query, accept)
+        answer = _answer(self._source, Request(method, path, query, accept))
         fields = [*answer.headers, (b"connection", b"close")]
         start = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
         body = b"" if method == "HEAD" else answer.body

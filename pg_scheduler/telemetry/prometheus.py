@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from prometheus_client import start_http_server
 from prometheus_client.exposition import choose_encoder
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
 from pg_scheduler.telemetry.families import Families, Labels
 from pg_scheduler.telemetry.figures import Histogram, Snapshot
 from pg_scheduler.telemetry.meter import Meter
@@ -33,11 +34,6 @@ PREFIX: Final = "pg_scheduler_"
 MULTIPROCESS_VARIABLES: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 CLAIM_RESULTS: Final = ("full", "part", "empty")
 STATUSES: Final = ("completed", "failed", "cancelled", "expired")
-
-Message: TypeAlias = MutableMapping[str, Any]
-App: TypeAlias = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
 
 
 class SchedulerCollector(Collector):
@@ -96,30 +92,10 @@ def metrics_app(source: Scheduler | Collector) -> App:
     """
     registry = _registry_of(source)
 
-    async def app(
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
-        if scope["type"] == "lifespan":
-            for phase in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{phase}.complete"})
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-        else:
-            accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
-            status, kind, body = await _answer(registry, scope["method"], accept.decode("latin-1"))
-            headers = [
-                (b"content-type", kind.encode()),
-                (b"content-length", b"%d" % len(body)),
-                (b"cache-control", b"no-store"),
-                (b"x-content-type-options", b"nosniff"),
-            ]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    async def answer(request: Request) -> Answer:
+        return await _answer(registry, request)
 
-    return app
+    return answering(answer)
 
 
 @contextmanager
@@ -166,11 +142,11 @@ def refuse_multiprocess_mode() -> None:
             )
 
 
-async def _answer(registry: CollectorRegistry, method: str, accept: str) -> tuple[int, str, bytes]:
-    if method not in {"GET", "HEAD"}:
-        return 405, "text/plain; charset=utf-8", b"metrics are read by GET\n"
-    encode, kind = choose_encoder(accept)
-    return 200, kind, await asyncio.to_thread(encode, registry)  # many names take tens of milliseconds
+async def _answer(registry: CollectorRegistry, request: Request) -> Answer:
+    if request.method not in {"GET", "HEAD"}:
+        return text_answer(405, "metrics are read by GET\n")
+    encode, kind = choose_encoder(request.accept)
+    return Answer(200, kind, await asyncio.to_thread(encode, registry))  # it may take tens of ms
 
 
 def _registry_of(source: Scheduler | Collector) -> CollectorRegistry:
