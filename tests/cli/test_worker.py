@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -262,6 +263,31 @@ async def test_supervisor_restarts_a_killed_process_and_answers_one_port(
         assert await program.end() == ExitCode.DONE, program.text
     assert await status(scheduler, job_id) == "completed"
     assert await scheduler.workers() == []
+
+
+async def test_supervisor_notifies_systemd_for_its_processes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"pg_scheduler-{os.getpid()}-{id(monkeypatch)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.bind(f"\0{name}")
+        notifications.settimeout(PATIENCE)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+
+        async def receive(line: str) -> str:
+            while line not in (text := await asyncio.to_thread(notifications.recv, 65_536)).decode().split(
+                "\n"
+            ):
+                pass
+            return text.decode()
+
+        with start(JOBS, "--processes", "2", "--slots", "3") as program:
+            text = await receive("READY=1")
+            assert "STATUS=running, 0 of 6 slots are busy" in text
+            assert "WATCHDOG=1" in text
+            program.process.send_signal(signal.SIGTERM)
+            await receive("STOPPING=1")
+            assert await program.end() == ExitCode.DONE, program.text
 
 
 async def test_worker_exits_with_5_while_the_database_is_unavailable(start: Start) -> None:
