@@ -44,6 +44,14 @@ _FOUND: Final = Shape(
 MAX_SHOWN: Final = 10
 MAX_GROUPS: Final = 1000
 
+_ALLOWED: Final = {
+    "cancel": "only pending and running jobs can be cancelled",
+    "retry": "only finished jobs can run again, and only while no unfinished job has their unique key",
+    "delete": "running jobs, and those for whose end others wait, cannot be deleted",
+    "move": "only pending jobs can be moved",
+}
+"""Why an action refuses jobs."""
+
 _PAST: Final = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "move": "moved"}
 
 JobIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")]
@@ -277,6 +285,8 @@ class _Run:
         code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)
         if not self._options.job_ids or self._last.cursor is not None:
             self._output.say(self._last.summary)
+        if self._last.refused:
+            self._output.say(f"refused: {_ALLOWED[self._action]}")
         if self._last.cursor is not None:
             self._output.say(f"continue with --after '{self._last.cursor}'")
         return code

@@ -143,6 +143,7 @@ def test_cancel_and_retry_change_jobs_by_id_and_state_the_outcome(on: Callable[.
         ExitCode.REFUSED,
         ["refused", "cancelled"],
     )
+    assert "refused: only pending and running jobs can be cancelled" in again.err
     unknown = on("jobs", "retry", "mail:2", "nothing", "hostile")
     assert (unknown.code, [line["result"] for line in unknown.checked("change")]) == (
         ExitCode.NOT_FOUND,
