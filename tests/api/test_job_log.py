@@ -47,7 +47,7 @@ async def test_failed_attempt_keeps_what_it_and_its_tasks_and_threads_logged(mak
         logger.debug("below the level")
         logger.info("started with %d", 5)
         await asyncio.create_task(part())
-        await asyncio.to_thread(logger.warning, "thread \x00 \ud800")
+        await asyncio.to_thread(logger.warning, "thread \x00")
         raise ValueError("no")
 
     scheduler.register(fail, name="job_log.fail")
@@ -55,7 +55,7 @@ async def test_failed_attempt_keeps_what_it_and_its_tasks_and_threads_logged(mak
     job_id = await scheduler.enqueue("job_log.fail", max_retries=0)
     await seen.until(JobFailed, job_id=job_id)
     (error,) = await errors_of(scheduler, job_id)
-    assert error.log == ("started with 5", "task", "thread \\x00 \\ud800")
+    assert error.log == ("started with 5", "task", "thread \\x00")
 
 
 @pytest.mark.usefixtures("handler")

@@ -43,6 +43,17 @@ async def fill(pool: asyncpg.Pool) -> None:
     await add_jobs(pool, 3, f"{columns}, blocked_on", "'mail', NULL, now(), 5, 'limit:api:' || n % 2")
 
 
+async def test_name_whose_jobs_all_run_has_no_oldest_due_job(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    columns = "job_name, execution_time, status, worker_id, attempt"
+    await add_jobs(pool, 2, columns, "'busy', now(), 'running', 'w1', 1")
+    (name,) = (await inspector.backlog()).names
+    assert (name.name, name.due, name.running, name.oldest_due_at) == ("busy", 0, 2, None)
+    (task,) = await inspector.tasks()
+    assert task.oldest_due_at is None
+
+
 async def test_backlog_counts_due_jobs_by_name_and_blocked_jobs(
     inspector: Inspector, pool: asyncpg.Pool
 ) -> None:

@@ -112,7 +112,7 @@ WITH examined AS MATERIALIZED (
     LIMIT $1::bigint
 )
 SELECT name, count(*) FILTER (WHERE status = 'pending') AS due, count(*) FILTER (WHERE status = 'running') AS running,
-    least(greatest(min(execution_time) FILTER (WHERE status = 'pending'), {first_instant}), {last_instant})
+    min(least(greatest(execution_time, {first_instant}), {last_instant})) FILTER (WHERE status = 'pending')
         AS oldest_due_at,
     (SELECT count(*) FROM examined) AS examined
 FROM examined
