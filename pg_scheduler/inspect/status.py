@@ -135,7 +135,8 @@ def _jobs(figures: ClusterFigures) -> str:
     due = sum(row.due for row in figures.backlog)
     waiting = [row for row in figures.backlog if row.due and row.oldest_due_at is not None]
     unfinished = figures.totals.unfinished
-    about = "" if unfinished is None else f"; about {rounded(unfinished)} unfinished jobs in all"
+    is_stale = unfinished is None or unfinished < due  # an estimate from before the last ANALYZE
+    about = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
     if not waiting:
         return f"none due{about}"
     oldest = min(waiting, key=lambda row: row.oldest_due_at or figures.now)

@@ -134,3 +134,9 @@ async def test_status_of_a_database_is_read(pool: asyncpg.Pool) -> None:
     status = await read_status(inspector)
     assert status.sentences == ("All is well: 1 worker, 1 of 2 slots busy, nothing late.",)
     assert [each.area for each in status.areas] == list(AREAS)
+
+
+def test_estimate_that_is_less_than_what_was_counted_is_left_out() -> None:
+    backlog = [BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3), 4)]
+    found = figures(backlog=backlog, totals=Totals(9, 0, 0, 0))
+    assert texts(described(found))["jobs"] == "3 due, the oldest since 3 min (mail)"
