@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
@@ -102,6 +103,6 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at)
     else:
-        attempts = f"attempt {job.retry_count + 1} of {job.max_retries + 1} failed"
+        attempts = f"attempt {job.attempt} of {last_attempt(job)} failed" if job.attempt else "failed"
         remedy = f"correct the cause, then {retry}"
         yield Reason(ReasonCode.FAILED, attempts + (f": {error}" if error else ""), remedy, job.finished_at)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
@@ -95,7 +96,7 @@ def _timing(facts: Facts) -> Iterator[Reason]:
     if last is not None and last.outcome == "snoozed":
         yield Reason(ReasonCode.BACKOFF, f"postponed itself; the next attempt is due {when}", None, since)
     elif job.retry_count:
-        attempts = f"attempt {job.retry_count + 1} of {job.max_retries + 1}"
+        attempts = f"attempt {job.attempt + 1} of {last_attempt(job)}"
         error = f": {short(job.error_message)}" if job.error_message else ""
         yield Reason(ReasonCode.BACKOFF, f"{attempts} is due {when}; the last one failed{error}", None, since)
     else:

@@ -13,6 +13,7 @@ import pytest
 
 from pg_scheduler import Job, RetryPolicy, Scheduler
 from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.errors import JobFailedError
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.conftest import read_all
 from tests.inspect.workers import add_worker
@@ -114,14 +115,48 @@ async def test_job_page_shows_attempts_errors_and_result(pool: asyncpg.Pool) -> 
     titles = [event["title"] for event in data["timeline"]]
     assert [title.partition(" after")[0] for title in titles] == [
         "created",
-        "due",
         "attempt 1: error",
+        "due",
         "attempt 2 started",
         "completed",
     ]
-    assert "no answer from the bank" in data["timeline"][2]["error"]
-    assert "Traceback" in data["timeline"][2]["traceback"]
+    assert "no answer from the bank" in data["timeline"][1]["error"]
+    assert "Traceback" in data["timeline"][1]["traceback"]
     assert "no answer from the bank" in Page((await request(app, "/job?id=pay:1")).text).text
+
+
+async def test_attempts_continue_after_a_retry_by_hand(pool: asyncpg.Pool) -> None:
+    may_complete = False
+
+    async def declined() -> None:
+        if not may_complete:
+            raise ValueError("declined")
+
+    scheduler = Scheduler(pool)
+    scheduler.register(declined, name="board.declined")
+    app = dashboard(scheduler, authorize=read_all)
+    async with scheduler, asyncio.timeout(PATIENCE):
+        with pytest.raises(JobFailedError):
+            await scheduler.run_job(declined, job_id="pay:1")
+        failed = (await request(app, "/job?id=pay:1", headers=JSON)).data
+        may_complete = True
+        await scheduler.retry_job("pay:1")
+        await scheduler.get_job_result("pay:1")
+    assert (failed["attempt"], failed["max_attempts"]) == (1, 1)
+    assert failed["sentence"].startswith("It failed: attempt 1 of 1 failed: ")
+    data = (await request(app, "/job?id=pay:1", headers=JSON)).data
+    assert (data["attempt"], data["max_attempts"]) == (2, 2)
+    times = [event["at"] for event in data["timeline"][1:]]
+    assert times == sorted(times)
+    assert [event["title"].partition(" after")[0] for event in data["timeline"]] == [
+        "created",
+        "attempt 1: error",
+        "due",
+        "attempt 2 started",
+        "completed",
+    ]
+    (row,) = (await request(app, "/jobs", headers=JSON)).data["items"]
+    assert (row["attempt"], row["max_attempts"]) == (2, 2)
 
 
 @pytest.mark.parametrize("url", ["/job?id=nothing", "/job?id=%00", "/job?id=" + "x" * 3000, "/nothing"])

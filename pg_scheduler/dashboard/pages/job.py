@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
 from pg_scheduler.dashboard.texts import json_text, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Explanation, Reason, ReasonCode
+from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Job, JobStatus
 
@@ -57,6 +58,7 @@ class JobPage:
     attempt: int
     crash_count: int
     max_attempts: int
+    """The number of the last attempt that it can have."""
     timeout_s: float | None
     misfire_grace_s: int | None
     worker: str | None
@@ -138,7 +140,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         priority=job.priority.value,
         attempt=job.attempt,
         crash_count=job.crash_count,
-        max_attempts=job.max_retries + 1,
+        max_attempts=last_attempt(job),
         timeout_s=None if job.timeout is None else job.timeout.total_seconds(),
         misfire_grace_s=job.misfire_grace_time,
         worker=job.worker_id,
@@ -194,9 +196,17 @@ def _sentence(job: Job, explanation: Explanation) -> str:
 
 def _timeline(job: Job) -> Iterator[Event]:
     yield Event(job.created_at, "created")
-    is_waiting = job.status is JobStatus.PENDING
-    if not is_waiting:
-        yield Event(job.execution_time, "due")
+    past = list(_past(job))
+    if job.status is not JobStatus.PENDING:  # the due time is that of the last attempt
+        later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
+        past.insert(next(later, len(past)), Event(job.execution_time, "due"))
+    yield from past
+    if job.finished_at is None:
+        yield from _ahead(job)
+
+
+def _past(job: Job) -> Iterator[Event]:
+    """Yield the attempts, and the end of the job."""
     for each in job.errors:
         error = ": ".join(filter(None, (each.error_type, each.message))) or None
         ran = ""
@@ -213,8 +223,10 @@ def _timeline(job: Job) -> Iterator[Event]:
         yield Event(job.started_at, f"attempt {job.attempt} started", job.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
-        return
-    if is_waiting:
+
+
+def _ahead(job: Job) -> Iterator[Event]:
+    if job.status is JobStatus.PENDING:
         yield Event(job.execution_time, f"attempt {job.attempt + 1} due", is_ahead=True)
         if job.expires_at is not None:
             yield Event(job.expires_at, "expires unless it has started", is_ahead=True)

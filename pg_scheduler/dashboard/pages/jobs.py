@@ -10,6 +10,7 @@ from typing import Final
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.jobs.model import Job
 
@@ -37,6 +38,7 @@ class JobRow:
     priority: str
     attempt: int
     max_attempts: int
+    """The number of the last attempt that it can have."""
     started_at: datetime | None
     finished_at: datetime | None
     error: str | None
@@ -127,7 +129,7 @@ def row_of(job: Job, request: PageRequest) -> JobRow:
         due=job.execution_time,
         priority=job.priority.value,
         attempt=job.attempt,
-        max_attempts=job.max_retries + 1,
+        max_attempts=last_attempt(job),
         started_at=job.started_at,
         finished_at=job.finished_at,
         error=None if job.error_message is None else short(job.error_message, MAX_ERROR_LENGTH),

@@ -82,7 +82,8 @@ def running(**changes: Any) -> Facts:
 
 
 def ended(status: JobStatus, error: str | None = None, **changes: Any) -> Facts:
-    return job(status=status, finished_at=NOW, error_message=error, **changes)
+    values = {"attempt": 1, "started_at": NOW - MINUTE, **changes}
+    return job(status=status, finished_at=NOW, error_message=error, **values)
 
 
 def error(outcome: str) -> AttemptError:
@@ -105,7 +106,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
     (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
     (
-        job(execution_time=NOW + MINUTE, retry_count=1, error_message="no\n route"),
+        job(execution_time=NOW + MINUTE, attempt=1, retry_count=1, error_message="no\n route"),
         Verdict.WAITING,
         [ReasonCode.BACKOFF],
         "attempt 2 of 4 is due at 2026-11-21 12:01:00 UTC, in 60 s; the last one failed: no route",
@@ -277,6 +278,19 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "attempt 1 of 4 failed: ValueError: no",
     ),
     (ended(JobStatus.FAILED), Verdict.ENDED, [ReasonCode.FAILED], "attempt 1 of 4 failed"),
+    (
+        ended(JobStatus.FAILED, attempt=4, max_retries=0),  # retried by hand thrice
+        Verdict.ENDED,
+        [ReasonCode.FAILED],
+        "attempt 4 of 4 failed",
+    ),
+    (
+        job(execution_time=NOW + MINUTE, attempt=5, retry_count=1, max_retries=2),
+        Verdict.WAITING,
+        [ReasonCode.BACKOFF],
+        "attempt 6 of 7 is due at",
+    ),
+    (ended(JobStatus.FAILED, "no", attempt=0), Verdict.ENDED, [ReasonCode.FAILED], "failed: no"),
     (
         ended(JobStatus.FAILED, QUARANTINED.format(3)),
         Verdict.ENDED,
