@@ -107,4 +107,5 @@ async def explain(command: Command, job_id: JobId) -> None:
         return
     expected = "" if found.eta is None else f", expected {command.output.when(found.eta)}"
     command.output.write_line(f"{job_id}: {found.verdict.value}{expected}")
-    command.output.write_list(_REASON, row["reasons"])  # type: ignore[arg-type]
+    rows = [asdict(reason) | {"remedy": reason.command or reason.remedy} for reason in found.reasons]
+    command.output.write_list(_REASON, rows)

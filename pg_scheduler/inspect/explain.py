@@ -12,6 +12,7 @@ from datetime import datetime
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.remedies import command as shell
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import instant, later, length, short
 from pg_scheduler.inspect.waiting import explain_pending
@@ -92,17 +93,20 @@ def _end_of_attempt(facts: Facts) -> datetime | None:
 def _ended(facts: Facts) -> Iterator[Reason]:
     job = facts.job
     retry = f"await scheduler.retry_job({job.job_id!r})"
+    command = shell("jobs", "retry", job.job_id)
     error = short(job.error_message) if job.error_message else None
     if job.status is JobStatus.EXPIRED:
         text = error or f"did not start before {instant(job.expires_at)}"
         remedy = f"{retry}, or schedule it with a longer misfire_grace_time="
-        yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at)
+        yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:
-        yield Reason(ReasonCode.CANCELLED, error or "cancelled by a caller", retry, job.finished_at)
+        text = error or "cancelled by a caller"
+        yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and job.error_message.startswith(QUARANTINED.partition("{")[0]):
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
-        yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at)
+        yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:
         attempts = f"attempt {job.attempt} of {last_attempt(job)} failed" if job.attempt else "failed"
         remedy = f"correct the cause, then {retry}"
-        yield Reason(ReasonCode.FAILED, attempts + (f": {error}" if error else ""), remedy, job.finished_at)
+        text = attempts + (f": {error}" if error else "")
+        yield Reason(ReasonCode.FAILED, text, remedy, job.finished_at, command)

@@ -91,6 +91,8 @@ class Reason:
     """What to do; None if nothing has to be done."""
     since: datetime | None = None
     """Since when; None if that is unknown."""
+    command: str | None = None
+    """The shell command of the remedy, such as ``pg-scheduler jobs retry mail:9``; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Reason, ReasonCode
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import hosts, length, short
 
 __all__ = ["about_schedule", "about_standby", "loop_blocked"]
@@ -31,6 +32,7 @@ def about_schedule(facts: Facts) -> Iterator[Reason]:
             f"its schedule {schedule.schedule_id!r} is paused, so no further job follows{note}",
             f"await scheduler.schedules.resume({schedule.schedule_id!r})",
             schedule.paused_at,
+            command("schedules", "resume", schedule.schedule_id),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
 from pg_scheduler.inspect.texts import count, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
@@ -165,6 +166,7 @@ def _paused(pause: Pause) -> Reason:
         f"the task {pause.name!r} was paused{until} by {pause.actor}{note}",
         f"await scheduler.tasks.resume({pause.name!r})",
         pause.paused_at,
+        command("tasks", "resume", pause.name),
     )
 
 

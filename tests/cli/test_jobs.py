@@ -125,6 +125,18 @@ def test_explain_prints_verdict_reasons_and_remedies(on: Callable[..., Ran]) -> 
     assert "FAILED" in table
 
 
+def test_explain_prints_the_command_of_a_remedy_in_a_table_and_both_in_json(
+    on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    table = on("jobs", "explain", "mail:3", "-o", "table").out
+    assert "pg-scheduler jobs retry mail:3" in table
+    assert "await " not in table
+    (reason,) = json.loads(on("jobs", "explain", "mail:3").out)["reasons"]
+    assert reason["remedy"] == "correct the cause, then await scheduler.retry_job('mail:3')"
+    assert reason["command"] == "pg-scheduler jobs retry mail:3"
+
+
 @pytest.mark.parametrize("command", ["show", "explain"])
 def test_unknown_job_exits_with_3(on: Callable[..., Ran], command: str) -> None:
     ran = on("jobs", command, "nothing")

@@ -12,8 +12,8 @@ from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.remedies import command, term
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.texts import instant, length, listed
 from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker

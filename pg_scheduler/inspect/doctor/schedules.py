@@ -13,8 +13,8 @@ from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
-from pg_scheduler.inspect.doctor.remedies import command
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import instant, length, listed, short
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow

@@ -9,8 +9,8 @@ from pg_scheduler.errors import SchemaError, SchemaMissingError, SchemaTooNewErr
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
-from pg_scheduler.inspect.doctor.remedies import command
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.migrate.shape import LATER_INDEXES
 from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.doctor import IndexRow

@@ -11,8 +11,8 @@ from typing import Any, Final
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
-from pg_scheduler.inspect.doctor.remedies import command
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.author import release_of

@@ -395,6 +395,27 @@ def test_explanation_suggests_the_alias_of_a_renamed_task() -> None:
     assert reason.remedy.endswith("skip=")
 
 
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        (ended(JobStatus.FAILED, job_id="a b"), "pg-scheduler jobs retry 'a b'"),
+        (ended(JobStatus.FAILED, QUARANTINED.format(3)), "pg-scheduler jobs retry job"),
+        (ended(JobStatus.EXPIRED), "pg-scheduler jobs retry job"),
+        (ended(JobStatus.CANCELLED), "pg-scheduler jobs retry job"),
+        (facts(pause=pause()), "pg-scheduler tasks resume mail.send"),
+        (facts(workers=()), None),
+    ],
+)
+def test_reasons_have_the_shell_command_of_the_remedy(given: Facts, command: str | None) -> None:
+    assert explain(given).reasons[0].command == command
+
+
+def test_reason_of_a_paused_schedule_has_the_shell_command_of_the_remedy() -> None:
+    schedule = ScheduleState(schedule_id="daily", paused_at=NOW - HOUR)
+    reason = explain(replace(ended(JobStatus.FAILED), schedule=schedule)).reasons[-1]
+    assert reason.command == "pg-scheduler schedules resume daily"
+
+
 def test_reasons_state_since_when() -> None:
     assert [explain(each).reasons[0].since for each in (facts(pause=pause()), running(), FACTS)] == [
         NOW - HOUR,
