@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -13,6 +13,12 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 
 __all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow"]
+
+SPANS_S: Final = (60, 600, 3600)
+"""The spans of rows, in seconds; the vacuum merges each into the next."""
+
+PAGE_SIZE: Final = 250
+"""Rows that are read at a time: to decode their histograms takes the event loop 40 us each."""
 
 
 class StatisticsRow(NamedTuple):
@@ -95,13 +101,25 @@ class StatisticsRepository:
             names: Only these job names; None for all.
             limit: The maximum number of rows that are read of each span.
         """
-        found = await self._statements.fetch("read_statistics", seconds, names, limit, self._statements.now)
-        rows = [
-            StatisticsRow(row["bucket"], timedelta(seconds=row["span"]), row["job_name"], _figures(row))
-            for row in found
-            if row["bucket"] is not None
-        ]
-        return StatisticsPage(found[0]["now"], rows, is_complete=len(rows) < limit)
+        rows: list[StatisticsRow] = []
+        found: Sequence[asyncpg.Record] = ()
+        is_complete = True
+        for span_s in SPANS_S:
+            left, position = limit, (None, None)
+            while True:
+                size = min(left, PAGE_SIZE)
+                found = await self._statements.fetch(
+                    "read_statistics", span_s, seconds, names, *position, size, self._statements.now
+                )
+                kept = [row for row in found if row["bucket"] is not None]
+                span = timedelta(seconds=span_s)
+                rows += [StatisticsRow(row["bucket"], span, row["job_name"], _figures(row)) for row in kept]
+                left -= len(kept)
+                if len(kept) < size or not left:
+                    break
+                position = kept[-1]["bucket"], kept[-1]["job_name"]
+            is_complete = is_complete and left > 0
+        return StatisticsPage(found[0]["now"], rows, is_complete)
 
     async def starts_per_s(self, seconds: float) -> float | None:
         """Return how many attempts started per second of late; None if no worker counted any.

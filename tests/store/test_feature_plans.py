@@ -37,7 +37,7 @@ TYPES = {
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
     "delete_statistics": "integer, double precision, integer, timestamptz",
-    "read_statistics": "double precision, text[], bigint, timestamptz",
+    "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
     "read_starts": "double precision, timestamptz",
 }
 VALUES = {
@@ -56,7 +56,7 @@ VALUES = {
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
     "delete_statistics": f"60, 21600, 500, {INSTANT}",
-    "read_statistics": f"86400, '{{work1}}', 500, {INSTANT}",
+    "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
     "read_starts": f"900, {INSTANT}",
 }
 EXPECTED = {
@@ -105,7 +105,7 @@ READ_AT_MOST = {
     "get_results": 1000,
     "fold_statistics": 1000,
     "delete_statistics": 1000,
-    "read_statistics": 501,  # the average of three spans is rounded
+    "read_statistics": 250,
     "read_starts": 800,
 }
 FILL = f"""

@@ -121,23 +121,22 @@ SELECT count(*) FROM gone;
 
 -- name: read_statistics
 -- route: pool
--- Return the statistics of the last $1 seconds and the names $2 (NULL for all); read $3 rows of each span at most.
+-- Return $6 rows of statistics of the span $1, newest first, after the position $4 and $5 (NULL at the start).
 --
--- The time of the database comes with each row, and alone where there are none.
-SELECT coalesce($4, now()) AS now, kept.*
+-- Those of the last $2 seconds and of the names $3, NULL for all. The time of the database comes with each row, and
+-- alone where there are none.
+SELECT coalesce($7, now()) AS now, figures.*
 FROM (SELECT) AS one
 LEFT JOIN LATERAL (
-    SELECT figures.*
-    FROM unnest(ARRAY [60, 600, 3600]) AS spans (span)
-    CROSS JOIN LATERAL (
-        SELECT bucket, span, job_name, counts, sums, run_hist, late_hist
-        FROM {schema}scheduler_stats AS stats
-        WHERE stats.span = spans.span AND stats.bucket > (coalesce($4, now()) - make_interval(secs => $1::double precision + spans.span))
-        ORDER BY stats.bucket DESC
-        LIMIT $3
-    ) AS figures
-    WHERE $2::text[] IS NULL OR figures.job_name = ANY ($2)
-) AS kept ON true;
+    SELECT bucket, job_name, counts, sums, run_hist, late_hist
+    FROM {schema}scheduler_stats
+    WHERE span = $1::integer
+      AND bucket > (coalesce($7, now()) - make_interval(secs => $2::double precision + $1::integer))
+      AND (bucket, job_name) < (coalesce($4::timestamptz, {last_instant}), coalesce($5::text, ''))
+      AND ($3::text[] IS NULL OR job_name = ANY ($3))
+    ORDER BY bucket DESC, job_name DESC
+    LIMIT $6::bigint
+) AS figures ON true;
 
 -- name: read_starts
 -- route: pool
