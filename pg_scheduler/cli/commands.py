@@ -23,6 +23,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.connections.standalone import open_connection, open_pool
+from pg_scheduler.store.faults import translated
 
 from .dsn import remove_secrets
 from .errors import CommandError, ExitCode, exit_code_of
@@ -76,7 +77,8 @@ class Command:
             )
             if verified:
                 async with pool.acquire() as connection:
-                    await verify(connection, schema=self.schema)
+                    with translated():
+                        await verify(connection, schema=self.schema)
             with acting_as(Author(actor, "cli")):
                 yield scheduler
             await scheduler.flush()

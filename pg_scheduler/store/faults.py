@@ -145,7 +145,7 @@ def translated() -> Iterator[None]:
     except asyncpg.InsufficientPrivilegeError as error:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({error}); grant it as their "
-            "owner (the documentation lists, under Roles, the privileges of a worker and an enqueuer)"
+            "owner (the documentation lists, under Roles, the privileges of each role)"
         ) from error
     except asyncpg.InvalidSQLStatementNameError as error:
         raise ConfigurationError(

@@ -39,6 +39,7 @@ TESTED = {
     "docs/operations/database.md worker.sql",
     "docs/operations/database.md enqueuer.sql",
     "docs/operations/database.md exporter.sql",
+    "docs/operations/database.md reader.sql",
 }
 
 

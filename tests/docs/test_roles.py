@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote, urlsplit
 
 import asyncpg
 import pytest
@@ -23,16 +24,25 @@ from pg_scheduler import (
     VacuumConfig,
     periodic,
 )
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import run
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
+from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.prometheus import Exposition
 from tests.support.worker import Recorder
 
-OWNER, WORKER, ENQUEUER, EXPORTER = ROLES = ("jobs_owner", "jobs_worker", "jobs_enqueuer", "jobs_exporter")
+OWNER, WORKER, ENQUEUER, EXPORTER, READER = ROLES = (
+    "jobs_owner",
+    "jobs_worker",
+    "jobs_enqueuer",
+    "jobs_exporter",
+    "jobs_reader",
+)
 DENIED = asyncpg.InsufficientPrivilegeError
 PASSWORD = "open sesame"
 
@@ -64,6 +74,12 @@ class Roles:
             code = code.replace(role, self.name(role))
         await connection.execute(code)
 
+    def dsn(self, role: str) -> str:
+        """Return the DSN of a role."""
+        parts = urlsplit(self._dsn)
+        address = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=f"{self.name(role)}:{quote(PASSWORD)}@{address}").geturl()
+
     async def connect(self, role: str) -> asyncpg.Pool:
         """Return a pool that connects as a role."""
         pool = await asyncpg.create_pool(
@@ -88,6 +104,7 @@ async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
             await roles.grant(owner, "worker.sql")
             await roles.grant(owner, "enqueuer.sql")
             await roles.grant(owner, "exporter.sql")
+            await roles.grant(owner, "reader.sql")
             yield roles
         finally:
             await stack.aclose()
@@ -284,6 +301,81 @@ async def test_exporter_role_can_read_the_metrics_and_change_nothing(roles: Role
     for statement in (f"{INSERT} {VALUES.format('own')}", "DELETE FROM jobs.scheduler_totals"):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+PAGE = ROOT / "docs/operations/database.md"
+COMMANDS = {
+    "jobs list": (),
+    "jobs show": ("seen",),
+    "jobs errors": (),
+    "jobs export": (),
+    "jobs wait": ("seen",),
+    "jobs result": ("seen",),
+    "jobs explain": ("seen",),
+    "status": (),
+    "doctor": (),
+    "workers list": (),
+    "workers show": ("w1",),
+    "schedules list": (),
+    "schedules show": ("nightly",),
+    "schedules preview": ("nightly",),
+    "tasks list": (),
+    "limits list": (),
+    "limits show": ("api",),
+    "stats": (),
+    "audit": (),
+    "vacuum --stats": (),
+}
+ALLOWED = {ExitCode.DONE, ExitCode.NEGATIVE, ExitCode.NOT_FOUND}
+
+
+def rows_of_the_page() -> list[tuple[list[str], list[str]]]:
+    """Return the commands of each row of the table of the reader, and the tables that they need."""
+    text = PAGE.read_text(encoding="utf-8").partition("| The reader can |")[2].partition("\n\n")[0]
+    found = []
+    for line in text.splitlines()[2:]:
+        names, tables = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("|").split("|"))
+        group = names[0].partition(" ")[0]
+        words = [each if each in COMMANDS else f"{group} {each}" for each in names]
+        found.append((words, tables))
+    return found
+
+
+async def test_reader_role_can_use_each_command_with_the_tables_of_its_row(roles: Roles) -> None:
+    owner, reader = await roles.connect(OWNER), roles.name(READER)
+    scheduler = Scheduler(owner, schema="jobs")
+    await scheduler.schedule(work, execution_time=now() + timedelta(hours=1), job_id="seen")
+    await scheduler.cancel_job("seen")
+    await scheduler.schedules.add(work, Every(hours=1), schedule_id="nightly")
+    options = ("--dsn", roles.dsn(READER), "--schema", "jobs")
+    rows = rows_of_the_page()
+    assert sorted(each for names, _ in rows for each in names) == sorted(COMMANDS)
+    for names, tables in rows:
+        if tables:
+            granted = ", ".join(f"jobs.{table}" for table in ("scheduler_migrations", *tables))
+            await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {reader}")
+            await owner.execute(f"GRANT SELECT ON {granted} TO {reader}")
+        else:
+            await roles.grant(owner, "reader.sql")
+        for name in names:
+            code = await asyncio.to_thread(run, [*name.split(), *COMMANDS[name], *options])
+            assert code in ALLOWED, name
+
+
+async def test_reader_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privilege(
+    roles: Roles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = await roles.connect(OWNER)
+    await Scheduler(owner, schema="jobs").schedule(work, execution_time=now(), job_id="seen")
+    options = ("--dsn", roles.dsn(READER), "--schema", "jobs")
+    for command in (["jobs", "cancel", "seen"], ["tasks", "pause", "work"]):
+        assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
+        assert "permission denied for table schedule" in capsys.readouterr().err
+    await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {roles.name(READER)}")
+    for command in (["status"], ["jobs", "list"], ["jobs", "cancel", "seen"]):
+        assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
+        assert "permission denied for table scheduler_migrations" in capsys.readouterr().err
+    assert await asyncio.to_thread(run, ["doctor", *options]) == ExitCode.NEGATIVE
 
 
 CALLS: list[Callable[[Scheduler], object]] = [
