@@ -106,10 +106,10 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
 def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield workers that receive no notifications or hold no liveness lock.
 
-    A worker connects after it has registered, so its first heartbeat decides.
+    A worker connects after it has registered, so its first heartbeat decides. A stopping worker disconnects.
     """
     for worker in alive:
-        if worker.last_beat <= worker.started_at:
+        if worker.last_beat <= worker.started_at or worker.state == "stopping":
             continue
         pool = worker.health.get("pool")
         size = f" (max_size of its pool: {pool['max']})" if isinstance(pool, dict) and "max" in pool else ""

@@ -75,6 +75,7 @@ async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
         assert list(judge_connections([replace(worker, started_at=worker.last_beat)])) == [], (
             "it has just registered"
         )
+        assert list(judge_connections([replace(worker, state="stopping")])) == [], "it shuts down"
         await scheduler.shutdown()
     scheduler = await make()
     await beat(scheduler)
