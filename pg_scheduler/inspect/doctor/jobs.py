@@ -139,6 +139,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
     for row in rows:
         earlier_ended = row.ended_before - row.ended
         earlier = (row.failed_before - row.failed) / earlier_ended if earlier_ended > 0 else 0.0
+        before = f"{earlier:.1%} did before" if earlier_ended > 0 else "no attempt ended before"
         share = row.failed / row.ended if row.ended else 0.0
         if row.failed < failures or share <= ratio or share < 2 * earlier:
             continue
@@ -147,7 +148,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             Severity.WARNING,
             row.job_name,
             f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
-            f"{earlier:.1%} did before",
+            f"{before}",
             command("jobs", "list", "status:failed", term(row.job_name), "finished:>-15m"),
         )
 
