@@ -161,11 +161,14 @@ def judge_rights(schema: str, role: RoleRow, missing: Mapping[str, Sequence[str]
         f"GRANT {', '.join(privileges)} ON {', '.join(tables)} TO {grantee}"
         for privileges, tables in by_privileges.items()
     ]
+    hidden = sum("SELECT" in privileges for privileges in missing.values())
+    read = f" and may not read {hidden} of them, so checks are not made" if hidden else ""
     yield Finding(
         FindingCode.RIGHTS,
-        Severity.WARNING,
+        Severity.ERROR if hidden else Severity.WARNING,
         role.name,
-        f"the role {role.name!r} lacks privileges of a worker on {len(missing)} tables of schema {schema!r}",
+        f"the role {role.name!r} lacks privileges of a worker on {len(missing)} tables of schema {schema!r}"
+        f"{read}",
         "; ".join([f"GRANT USAGE ON SCHEMA {home} TO {grantee}", *grants]),
     )
 
