@@ -24,6 +24,9 @@ START_DELAY: Final = timedelta(seconds=10)
 SHORT_GRACE: Final = timedelta(seconds=30)
 """A job that expires within this time, or a tenth of its misfire grace time, has nearly expired."""
 
+HELD_GRACE: Final = timedelta(hours=1)
+"""The same for a job that is held: it does not start without intervention."""
+
 HOLDING: Final = frozenset(
     {
         ReasonCode.NO_WORKER,
@@ -48,8 +51,9 @@ def explain_pending(facts: Facts) -> Explanation:
     if not decisive:
         decisive = [_should_run_now(facts)]
     eta = None if blocking or is_prevented else _start(facts, queueing)
-    reasons = [*decisive, *_near_expiry(facts, eta), *about_schedule(facts), *about_standby(facts)]
     is_held = is_prevented and not timing
+    expiry = _near_expiry(facts, eta, is_held=is_held)
+    reasons = [*decisive, *expiry, *about_schedule(facts), *about_standby(facts)]
     return Explanation(Verdict.HELD if is_held else Verdict.WAITING, tuple(reasons), eta)
 
 
@@ -221,12 +225,13 @@ def _should_run_now(facts: Facts) -> Reason:
     )
 
 
-def _near_expiry(facts: Facts, eta: datetime | None) -> Iterator[Reason]:
+def _near_expiry(facts: Facts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
     job = facts.job
     if job.expires_at is None or job.blocked_on is not None:
         return
     left = job.expires_at - facts.now
-    soon = max(SHORT_GRACE, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
+    shortest = HELD_GRACE if is_held else SHORT_GRACE
+    soon = max(shortest, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
     is_late = job.execution_time <= facts.now and left <= soon
     if is_late or (eta is not None and eta > job.expires_at):
         yield Reason(
@@ -234,7 +239,7 @@ def _near_expiry(facts: Facts, eta: datetime | None) -> Iterator[Reason]:
             f"expires at {instant(job.expires_at)}, in {length(left)}, unless it starts before"
             if left > timedelta(0)
             else f"expires now: its misfire grace time ended at {instant(job.expires_at)}",
-            "schedule it with a longer misfire_grace_time=",
+            f"{'remove what holds it, or ' if is_held else ''}schedule it with a longer misfire_grace_time=",
             job.execution_time,
         )
 

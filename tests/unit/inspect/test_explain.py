@@ -227,6 +227,18 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         "paused by ada",
     ),
     (
+        replace(job(expires_at=NOW + 47 * SECOND, misfire_grace_time=107), pause=pause()),
+        Verdict.HELD,
+        [ReasonCode.TASK_PAUSED, ReasonCode.NEARLY_EXPIRED],
+        "paused by ada",
+    ),
+    (
+        replace(job(expires_at=NOW + 2 * HOUR, misfire_grace_time=7260), pause=pause()),
+        Verdict.HELD,
+        [ReasonCode.TASK_PAUSED],
+        "paused by ada",
+    ),
+    (
         replace(job(execution_time=NOW + HOUR), workers=(), pause=pause()),
         Verdict.WAITING,
         [ReasonCode.NOT_DUE, ReasonCode.NO_WORKER, ReasonCode.TASK_PAUSED],
