@@ -12,7 +12,9 @@ from hmac import compare_digest
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
+
+from pg_scheduler.dashboard.answers import refusal
 
 __all__ = [
     "Access",
@@ -173,7 +175,7 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
             given = b""
         if compare_digest(given, expected):
             return granted
-        return _challenge('Basic realm="pg_scheduler", charset="UTF-8"')
+        return _challenge(request, 'Basic realm="pg_scheduler", charset="UTF-8"')
 
     return authorize
 
@@ -198,7 +200,7 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
         given = value.strip() if scheme.lower() == "bearer" else ""
         if compare_digest(given.encode(), token.encode()):
             return granted
-        return _challenge('Bearer realm="pg_scheduler"')
+        return _challenge(request, 'Bearer realm="pg_scheduler"')
 
     return authorize
 
@@ -233,7 +235,5 @@ def _check_secret(name: str, secret: object) -> None:
         raise ValueError(f"{name} must be a str that is not empty")
 
 
-def _challenge(scheme: str) -> Response:
-    return PlainTextResponse(
-        "authentication is required\n", status_code=401, headers={"www-authenticate": scheme}
-    )
+def _challenge(request: Request, scheme: str) -> Response:
+    return refusal(request, 401, "authentication is required", {"www-authenticate": scheme})

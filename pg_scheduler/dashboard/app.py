@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.access import (
     check_authorize,
     decide,
 )
+from pg_scheduler.dashboard.answers import refusal, wants_json
 from pg_scheduler.dashboard.cache import Cache
 from pg_scheduler.dashboard.context import (
     NotFoundError,
@@ -33,7 +34,7 @@ from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.live import stream
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
-from pg_scheduler.dashboard.rendering import render, static_files, wants_json
+from pg_scheduler.dashboard.rendering import render, static_files
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector, ReadSettings
@@ -175,19 +176,19 @@ class _Dashboard:
         """Return the answer, and whether it is one of the dashboard and not of ``authorize``."""
         try:
             if request.method not in SAFE_METHODS:
-                text = "the dashboard is read-only: it accepts GET and HEAD\n"
-                return PlainTextResponse(text, 405, {"allow": "GET, HEAD"}), True
+                text = "the dashboard is read-only: it accepts GET and HEAD"
+                return refusal(request, 405, text, {"allow": "GET, HEAD"}), True
             access = await decide(self._settings.authorize, request)
             if access is None:
-                return PlainTextResponse("you may not read this dashboard\n", 403), True
+                return refusal(request, 403, "you may not read this dashboard"), True
             if isinstance(access, Response):
                 return access, False
             return await self._answer(request, access), True
         except Exception:  # a bug, or an error of the host's functions: the page does not show it
             path = request.url.path
             logger.exception("the dashboard could not answer %s", path, extra=record_fields())
-            text = "the dashboard could not answer; its log has the reason\n"
-            return PlainTextResponse(text, 500), True
+            text = "the dashboard could not answer; its log has the reason"
+            return refusal(request, 500, text), True
 
     async def _answer(self, request: Request, access: Access) -> Response:
         path = path_of(request)
@@ -196,7 +197,7 @@ class _Dashboard:
         try:
             inspector = self._inspector()
         except RejectedError as error:
-            return PlainTextResponse(f"{error}\n", error.status)
+            return refusal(request, error.status, str(error))
         page_request = PageRequest(
             self._settings,
             access,

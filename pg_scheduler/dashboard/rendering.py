@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 
+from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest, term
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import ago, json_text, plain, short, utc, visible
@@ -19,9 +18,7 @@ from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.version import __version__
 
-__all__ = ["SHAPE_VERSION", "StaticFile", "render", "render_region", "static_files", "wants_json"]
-
-SHAPE_VERSION: Final = 1
+__all__ = ["StaticFile", "render", "render_region", "static_files"]
 
 MEDIA_TYPES: Final = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
@@ -44,19 +41,6 @@ def static_files() -> dict[str, StaticFile]:
     }
 
 
-class _JsonResponse(JSONResponse):
-    def render(self, content: Any) -> bytes:
-        text = json.dumps(content, ensure_ascii=True, allow_nan=False, indent=2)
-        return text.encode() + b"\n"
-
-
-def wants_json(request: Request) -> bool:
-    """Return whether the request accepts JSON, and does not prefer HTML."""
-    accepted = ",".join(request.headers.getlist("accept")).lower()
-    json_at, html_at = accepted.find("application/json"), accepted.find("text/html")
-    return json_at >= 0 and (html_at < 0 or json_at < html_at)
-
-
 def render(
     page: Any, template: str, request: PageRequest, path: str, *, is_json: bool, status: int = 200
 ) -> Response:
@@ -72,8 +56,8 @@ def render(
     """
     vary = {"vary": "accept"}
     if is_json:
-        document = {"v": SHAPE_VERSION, "beta": True, "page": template, "data": plain(page)}
-        return _JsonResponse(document, status_code=status, headers=vary)
+        document = document_of(template, plain(page))
+        return JsonAnswer(document, status_code=status, headers=vary)
     html = _environment().get_template(f"{template}.html").render(_names(page, request, path))
     return HTMLResponse(html, status_code=status, headers=vary)
 

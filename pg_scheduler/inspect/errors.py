@@ -15,7 +15,7 @@ from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
 from pg_scheduler.inspect.pages import MAX_ROWS, MAX_SECONDS
 from pg_scheduler.inspect.paths import LAST_DAY
 from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
-from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.inspections import ErrorRow, InspectionRepository
 
@@ -102,6 +102,7 @@ class ErrorCounter:
                 last_at=group.newest.finished_at,
                 last_job_id=group.newest.job_id,
                 example=group.newest.error,
+                status=JobStatus(group.newest.status),
             )
             for (job_name, text), group in islice(self._groups.items(), limit)
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = [
     "Backlog",
@@ -152,6 +152,8 @@ class ErrorGroup:
     """The id of the newest one."""
     example: str
     """The start of its error."""
+    status: JobStatus = JobStatus.FAILED
+    """The status of the newest one: ``failed``, ``expired`` or ``cancelled``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ App: TypeAlias = Callable[
 
 
 class Request(NamedTuple):
-    """What these applications read of a request."""
+    """What these applications read of a request. The path is that within the application."""
 
     method: str
     path: str
@@ -62,9 +62,16 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
         else:
             accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
             query = scope.get("query_string", b"").decode("latin-1")
-            found = await answer(Request(scope["method"], scope["path"], query, accept.decode("latin-1")))
+            request = Request(scope["method"], _path_of(scope), query, accept.decode("latin-1"))
+            found = await answer(request)
             await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
             body = b"" if scope["method"] == "HEAD" else found.body
             await send({"type": "http.response.body", "body": body})
 
     return app
+
+
+def _path_of(scope: Message) -> str:
+    """Return the path within the application. ``path`` contains the ``root_path`` or not."""
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path

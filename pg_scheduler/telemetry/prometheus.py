@@ -11,10 +11,10 @@ import os
 import platform
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import start_http_server
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, make_wsgi_app
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -28,11 +28,17 @@ from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.gauges import Gauges, gauges_of
 
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
 
 PREFIX: Final = "pg_scheduler_"
 MULTIPROCESS_VARIABLES: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 CLAIM_RESULTS: Final = ("full", "part", "empty")
+PATHS: Final = frozenset({"", "/metrics"})
+"""The paths of the metrics, without a slash at the end."""
+NOT_FOUND: Final = "not found: the metrics are at /metrics\n"
 STATUSES: Final = ("completed", "failed", "cancelled", "expired")
 
 
@@ -73,7 +79,7 @@ class SchedulerCollector(Collector):
 
 
 def metrics_app(source: Scheduler | Collector) -> App:
-    """Return an ASGI application that answers every GET with the metrics, to be mounted in a web application.
+    """Return an ASGI application that answers ``/`` and ``/metrics``, to be mounted in a web application.
 
     It has no authentication. A blocked event loop blocks this application too; ``serve_metrics()`` answers
     then.
@@ -123,6 +129,7 @@ def serve_metrics(source: Scheduler | Collector, host: str = "127.0.0.1", port: 
     """
     registry = _registry_of(source)
     server, thread = start_http_server(port, host, registry)
+    server.set_app(_only_metrics(make_wsgi_app(registry)))
     try:
         yield server.server_port
     finally:
@@ -142,7 +149,23 @@ def refuse_multiprocess_mode() -> None:
             )
 
 
+def _only_metrics(app: WSGIApplication) -> WSGIApplication:
+    """Return the application with status 404 for other paths than those of the metrics."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"].rstrip("/") in PATHS:
+            return app(environ, start_response)
+        found = text_answer(404, NOT_FOUND)
+        headers = [(name.decode(), value.decode()) for name, value in found.headers]
+        start_response("404 Not Found", headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [found.body]
+
+    return answer
+
+
 async def _answer(registry: CollectorRegistry, request: Request) -> Answer:
+    if request.path.rstrip("/") not in PATHS:
+        return text_answer(404, NOT_FOUND)
     if request.method not in {"GET", "HEAD"}:
         return text_answer(405, "metrics are read by GET\n")
     encode, kind = choose_encoder(request.accept)

@@ -189,6 +189,10 @@ async def test_names_restrict_what_is_visible(
     missing = await request(restricted, "/job?id=absent", headers=JSON)
     assert hidden.status == missing.status == 404
     assert hidden.text.replace("closed", "absent") == missing.text
+    for url in ("/jobs", "/jobs?q=name:*", "/worker?id=w1"):
+        summary = (await request(restricted, url, headers=JSON)).data["summary"]
+        assert summary.endswith(" found"), "the number of all jobs is hidden"
+        assert "searched" not in summary
     nothing = build(authorize=lambda _: Access("eve", names=()))
     assert (await request(nothing, "/jobs", headers=JSON)).data["items"] == []
 

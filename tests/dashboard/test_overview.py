@@ -50,11 +50,11 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     assert "hourly" in page.text
     charts = (await request(app, "/", headers=JSON)).data["charts"]
     assert [chart["title"] for chart in charts] == [
-        "Attempts per minute",
+        "Outcomes per minute",
         "Lateness of starts",
         "Duration of attempts",
     ]
-    completed, failed, _ = charts[0]["series"]
+    completed, failed = charts[0]["series"]
     assert (sum(completed["values"]), sum(failed["values"])) == (4, 1)
     assert len(charts[0]["times"]) == 61
     assert len(page.all("svg")) == 3
@@ -64,6 +64,43 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
         assert sum(found["series"][0]["values"]) > 0, span
     assert (await request(app, "/?range=2h")).status == 400
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
+
+
+async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, app: App) -> None:
+    await add_worker(pool, names=["board.mail"])
+    figures = JobFigures(5, 5, (0, 0, 0, 0, 0, 3, 0, 2, 0), LATE, LATE)
+    assert await Store(Connections(pool)).statistics.add("w1", 1, {"board.mail": figures})
+    chart = (await request(app, "/", headers=JSON)).data["charts"][0]
+    totals = {each["label"]: sum(each["values"]) for each in chart["series"]}
+    assert totals == {"completed": 0, "failed": 0, "released": 3, "expired": 2}
+
+
+async def test_newest_errors_contain_no_cancelled_jobs(pool: asyncpg.Pool, app: App) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " SELECT status, 'board.' || status, now(), status, status || ' by ada', now()"
+        " FROM unnest(ARRAY ['failed', 'expired', 'cancelled']) AS status"
+    )
+    errors = (await request(app, "/", headers=JSON)).data["errors"]
+    assert {each["text"] for each in errors} == {"failed by ada", "expired by ada"}
+    groups = (await request(app, "/errors", headers=JSON)).data["items"]
+    assert {each["status"] for each in groups} == {"failed", "expired", "cancelled"}
+
+
+async def test_next_fire_times_name_the_task(scheduler: Scheduler, app: App) -> None:
+    await scheduler.schedules.add("board.tick", Every(timedelta(hours=1)), schedule_id="0f3a")
+    for url in ("/", "/schedule?id=0f3a"):
+        text = Page((await request(app, url)).text).text
+        assert "board.tick" in text.partition("Definition")[0], url
+
+
+async def test_heading_of_the_page_is_not_repeated_in_its_title(build: Callable[..., App]) -> None:
+    async def title(app: App, path: str) -> str:
+        return (await request(app, path)).text.partition("<title>")[2].partition("</title>")[0]
+
+    assert await title(build(), "/jobs") == "Jobs"
+    assert await title(build(), "/tasks") == "Tasks \N{EN DASH} Jobs"
+    assert await title(build(title="Q&A"), "/jobs") == "Jobs \N{EN DASH} Q&amp;A"
 
 
 async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Pool, app: App) -> None:

@@ -183,6 +183,7 @@ async def test_restricted_requests_see_no_other_names_and_no_arguments(
             assert "payroll" not in answer.text, url
             assert SECRET not in answer.text, url
             assert "billing" in answer.text or url == "/workers", url
+            assert "searched" not in answer.text, "the number of all jobs is hidden"
     assert (await request(app, "/schedule?id=payroll.run-nightly")).status == 404
 
 

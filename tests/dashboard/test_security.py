@@ -116,6 +116,22 @@ async def test_wrong_decision_answers_500_without_details(
     assert "must return" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("authorize", "status"),
+    [(basic_auth("ada", "secret"), 401), (bearer("secret"), 401), (lambda _: None, 403), (lambda _: 1, 500)],
+)
+async def test_refusals_are_json_for_those_who_accept_json(
+    authorize: Any, status: int, build: Callable[..., App]
+) -> None:
+    app = build(authorize=authorize)
+    answer = await request(app, "/jobs", headers=JSON)
+    assert (answer.status, answer.data["status"]) == (status, status)
+    assert answer.headers["content-type"] == "application/json"
+    assert ("www-authenticate" in answer.headers) == (status == 401)
+    text = (await request(app, "/jobs")).text
+    assert text == f"{answer.data['text']}\n"
+
+
 @pytest.mark.parametrize("decision", [None, False, "", 0])
 async def test_empty_decision_answers_403(decision: Any, build: Callable[..., App]) -> None:
     assert (await request(build(authorize=lambda _: decision), "/jobs")).status == 403

@@ -70,7 +70,9 @@ def scrape(scheduler: Scheduler) -> Exposition:
     return Exposition(generate_latest(registry).decode())
 
 
-async def ask(app: App, method: str = "GET", accept: str = "") -> tuple[int, dict[str, str], str]:
+async def ask(
+    app: App, method: str = "GET", accept: str = "", path: str = "/metrics", root_path: str = ""
+) -> tuple[int, dict[str, str], str]:
     """Send a request to an ASGI application."""
     sent: list[Any] = []
 
@@ -81,7 +83,8 @@ async def ask(app: App, method: str = "GET", accept: str = "") -> tuple[int, dic
         sent.append(message)
 
     headers = [(b"accept", accept.encode())]
-    await app({"type": "http", "method": method, "path": "/metrics", "headers": headers}, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": headers}
+    await app(scope, receive, send)
     start, body = sent
     return start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, body["body"].decode()
 
@@ -208,6 +211,26 @@ class TestApplication:
         assert int(headers["content-length"]) > 1000
         assert (await ask(app, "POST"))[0] == 405
 
+    @pytest.mark.parametrize(
+        ("path", "root_path", "expected"),
+        [
+            ("/", "", 200),
+            ("", "", 200),
+            ("/metrics", "", 200),
+            ("/metrics/", "/metrics", 200),
+            ("/ops/metrics", "/ops", 200),
+            ("/metrics", "/proxy", 200),
+            ("/favicon.ico", "", 404),
+            ("/metrics/other", "", 404),
+            ("/metrics/other", "/metrics", 404),
+        ],
+    )
+    async def test_answers_404_at_other_paths(
+        self, path: str, root_path: str, expected: int, pool: asyncpg.Pool
+    ) -> None:
+        app = metrics_app(Scheduler(pool))
+        assert (await ask(app, path=path, root_path=root_path))[0] == expected
+
     async def test_answers_with_the_metrics_of_all_workers(self, pool: asyncpg.Pool) -> None:
         app = metrics_app(ClusterCollector(Inspector(pool)))
         assert Exposition((await ask(app))[2])["pg_scheduler_cluster_collect_errors_total"] == 0
@@ -228,13 +251,16 @@ class TestApplication:
 
 
 async def test_server_answers_from_a_thread_and_closes(pool: asyncpg.Pool) -> None:
-    def read(port: int) -> str:  # while the event loop is blocked
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    def read(port: int, path: str = "/metrics") -> str:  # while the event loop is blocked
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
             text: str = answer.read().decode()
             return text
 
     with serve_metrics(Scheduler(pool), port=0) as port:
         assert Exposition(read(port))[P + "slots"] == 0
+        assert Exposition(read(port, "/?x=1"))[P + "slots"] == 0
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            read(port, "/favicon.ico")
     with pytest.raises(urllib.error.URLError):
         read(port)
 

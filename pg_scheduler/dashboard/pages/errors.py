@@ -57,7 +57,9 @@ async def build(request: PageRequest) -> ErrorsPage:
     items = [group for group in found.items if request.access.sees_name(group.job_name)]
     summary = found.summary
     if request.access.visible_names is not None:
-        summary = f"searched {found.searched:,} unsuccessful jobs, {len(items):,} groups that you may see"
+        summary = f"{len(items):,} groups that you may see" + (
+            "" if found.is_complete else "; the search is not complete"
+        )
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the newest {SHOWN_GROUPS} are shown"
     return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete)

@@ -15,9 +15,12 @@ __all__ = ["charts_of"]
 NOTHING: Final = JobFigures()
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
+ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
+"""Outcomes that the chart shows even if nothing ended so."""
+
 
 def charts_of(statistics: Statistics, width: timedelta, oldest_due_at: datetime | None) -> list[Chart]:
-    """Return the charts of a period: throughput by outcome, lateness and duration.
+    """Return the charts of a period: outcomes, lateness and duration.
 
     Args:
         statistics: The figures.
@@ -65,18 +68,19 @@ def _times(since: datetime, until: datetime, width: timedelta) -> list[datetime]
 def _throughput(times: Sequence[datetime], figures: Sequence[JobFigures], width: timedelta) -> Chart:
     minutes = width.total_seconds() / 60
 
-    def rate(*outcomes: str) -> list[float | None]:
-        places = [OUTCOMES.index(outcome) for outcome in outcomes]
-        return [sum(each.ended[place] for place in places) / minutes for each in figures]
+    def rate(outcome: str) -> list[float | None]:
+        place = OUTCOMES.index(outcome)
+        return [each.ended[place] / minutes for each in figures]
 
+    rates = {outcome: rate(outcome) for outcome in OUTCOMES}
     return Chart(
-        "Attempts per minute",
+        "Outcomes per minute",
         "/min",
         times,
         [
-            Series("completed", rate("completed")),
-            Series("failed", rate("failed", "expired", "lost")),
-            Series("retried", rate("retried", "released", "snoozed")),
+            Series(outcome, values)
+            for outcome, values in rates.items()
+            if outcome in ALWAYS_SHOWN or any(values)
         ],
     )
 

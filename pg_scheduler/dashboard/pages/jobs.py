@@ -9,12 +9,12 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.texts import short
-from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.jobs.model import Job
 
-__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "row_of", "share_done", "tags_of"]
+__all__ = ["CHIPS", "JobRow", "JobsPage", "build", "row_of", "share_done", "summary_of", "tags_of"]
 
 PAGE_LENGTH: Final = 50
 
@@ -97,10 +97,17 @@ async def build(request: PageRequest) -> JobsPage:
         q,
         None,
         [row_of(job, request) for job in page.items],
-        page.summary,
+        summary_of(page, request),
         page.is_complete,
         page.next,
     )
+
+
+def summary_of(page: SearchPage, request: PageRequest) -> str:
+    """Return what was found; what was searched only if the request may see the number of all jobs."""
+    if request.access.visible_names is None:
+        return page.summary
+    return f"{page.found:,} found" + ("" if page.is_complete else "; the search is not complete")
 
 
 def tags_of(job: Job, request: PageRequest) -> list[str]:

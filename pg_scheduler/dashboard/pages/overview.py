@@ -15,7 +15,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup, NameBacklog, Totals
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.schedules.schedule import Schedule
 
 __all__ = ["RANGES", "NextFire", "OverviewPage", "Problem", "build"]
@@ -150,9 +150,10 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
     try:
-        groups = (await inspector.error_groups(since=now - since, limit=MAX_GROUPS)).items
+        found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
+        groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     except ConfigurationError:  # the index is missing; the page of errors states it
-        groups = ()
+        groups = []
     return _History(statistics, active, groups)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, quoted
-from pg_scheduler.dashboard.pages.jobs import JobRow, row_of
+from pg_scheduler.dashboard.pages.jobs import JobRow, row_of, summary_of
 from pg_scheduler.jobs.model import Worker
 
 __all__ = ["WorkerPage", "WorkerRow", "WorkersPage", "build", "build_one"]
@@ -93,7 +93,7 @@ async def build_one(request: PageRequest) -> WorkerPage:
         settings=worker.settings if is_open else {},
         metadata=request.settings.redaction.values(worker.metadata) if is_open else {},
         jobs=[row_of(job, request) for job in page.items],
-        summary=page.summary,
+        summary=summary_of(page, request),
     )
 
 
