@@ -125,6 +125,18 @@ async def test_job_page_shows_attempts_errors_and_result(pool: asyncpg.Pool) -> 
     assert "no answer from the bank" in Page((await request(app, "/job?id=pay:1")).text).text
 
 
+async def test_job_page_shows_the_remedy_as_a_shell_command(pool: asyncpg.Pool, app: App) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
+        " VALUES ('mail 9', 'board.mail', now(), 'failed', 'no route', now())"
+    )
+    command = "pg-scheduler jobs retry 'mail 9'"
+    text = Page((await request(app, "/job?id=mail%209")).text).text
+    assert f"In a shell: {command}" in text
+    (reason,) = (await request(app, "/job?id=mail%209", headers=JSON)).data["reasons"]
+    assert reason["command"] == command
+
+
 async def test_attempts_continue_after_a_retry_by_hand(pool: asyncpg.Pool) -> None:
     may_complete = False
 

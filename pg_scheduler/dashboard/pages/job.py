@@ -103,7 +103,7 @@ def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
     if request.access.visible_names is None:
         return explanation
     reasons = [
-        replace(each, text=OTHERS[each.code], remedy=None) if each.code in OTHERS else each
+        replace(each, text=OTHERS[each.code], remedy=None, command=None) if each.code in OTHERS else each
         for each in explanation.reasons
     ]
     return replace(explanation, reasons=tuple(reasons))
