@@ -305,6 +305,11 @@ async def test_taken_health_port_exits_with_4(start: Start) -> None:
     assert f"--health-port {port} cannot be used" in program.text
 
 
+async def test_worker_without_functions_logs_a_warning(start: Start) -> None:
+    with start("json") as program:
+        assert "no function is registered; name the modules" in await program.read_until("no function")
+
+
 class TestCheck:
     @pytest.fixture(autouse=True)
     def settings(self, monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:
@@ -351,6 +356,12 @@ class TestCheck:
         assert "return 1 / 0" in ran.err
         assert "importlib" not in ran.err
         assert "cliworker_broken cannot be imported: ZeroDivisionError" in ran.err
+
+    def test_names_that_match_no_task_exit_with_1(self, call: Run) -> None:
+        ran = call("worker", "--check", JOBS, "--names", "cliworker.*,shop.nope")
+        assert ran.code == ExitCode.NEGATIVE
+        assert "--names matches no registered task: shop.nope" in ran.err
+        assert call("worker", "--check", JOBS, "--names", "cliworker.*").code == 0
 
     def test_missing_tables_exit_with_6(self, call: Run, empty_dsn: str) -> None:
         assert call("worker", "--check", JOBS, "--dsn", empty_dsn).code == ExitCode.SCHEMA

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 import typer
@@ -19,7 +20,7 @@ from pg_scheduler.cli.times import read_duration
 from .inside import verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions, read_names
-from .process import open_scheduler, probes, run_worker
+from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
 from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor, program
 from .target import Source, load_targets
@@ -140,9 +141,11 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
         tasks = [info for info in await scheduler.tasks.list() if info.is_registered]
     command.output.write_list(REGISTERED, [_row(info) for info in tasks])
     if not tasks:
-        raise CommandError(
-            ExitCode.NEGATIVE, "no function is registered; name the modules that declare them with @job"
-        )
+        raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
+    names = [name for info in tasks for name in (info.name, *info.aliases)]
+    unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
+    if unmatched:
+        raise CommandError(ExitCode.NEGATIVE, f"--names matches no registered task: {', '.join(unmatched)}")
     command.output.say(f"{len(tasks)} tasks are registered; the tables can be used")
     return ExitCode.DONE
 

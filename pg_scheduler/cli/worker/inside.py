@@ -13,7 +13,15 @@ from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
-__all__ = ["claimed_names", "configure", "hurry", "preview_vacuum", "running_attempts", "verify_tables"]
+__all__ = [
+    "claimed_names",
+    "claims_nothing",
+    "configure",
+    "hurry",
+    "preview_vacuum",
+    "running_attempts",
+    "verify_tables",
+]
 
 
 def configure(scheduler: Scheduler, **settings: Any) -> None:
@@ -31,6 +39,12 @@ def claimed_names(scheduler: Scheduler) -> frozenset[str]:
     if runtime is None or not runtime.config.runs_jobs:
         return frozenset()
     return frozenset(runtime.routing.names())
+
+
+def claims_nothing(scheduler: Scheduler) -> bool:
+    """Return whether it has started to run jobs, and no function is registered."""
+    runtime = scheduler._runtime  # noqa: SLF001
+    return runtime is not None and runtime.config.runs_jobs and not scheduler._tasks.names()  # noqa: SLF001
 
 
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:

@@ -18,7 +18,7 @@ from pg_scheduler.store.connections.standalone import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
 
-from .inside import configure, hurry
+from .inside import claims_nothing, configure, hurry
 from .options import WorkerOptions
 from .recycle import wait_for_recycling, wait_until_drained
 from .reports import send_reports
@@ -26,9 +26,10 @@ from .stacks import log_stacks
 from .stop import StopRequest, handle_signals, stop_self
 from .target import Source, open_source
 
-__all__ = ["open_scheduler", "probes", "run_worker"]
+__all__ = ["NOTHING_REGISTERED", "open_scheduler", "probes", "run_worker"]
 
 APPLICATION_NAME: Final = "pg_scheduler worker"
+NOTHING_REGISTERED: Final = "no function is registered; name the modules that declare them with @job"
 POOL_SIZE: Final = 10
 """Connections of the pool that is made for modules, at most."""
 
@@ -142,6 +143,8 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
         await scheduler.shutdown()
         return False
     starting.result()
+    if claims_nothing(scheduler):
+        logger.warning(NOTHING_REGISTERED, extra=record_fields(worker_id=scheduler.worker_id))
     return True
 
 
