@@ -287,6 +287,8 @@ class _Run:
             self._output.say(self._last.summary)
         if self._last.refused:
             self._output.say(f"refused: {_ALLOWED[self._action]}")
+        elif not self._options.job_ids and not self._last.done:
+            self._output.say(_ALLOWED[self._action])
         if self._last.cursor is not None:
             self._output.say(f"continue with --after '{self._last.cursor}'")
         return code

@@ -65,6 +65,10 @@ async def list_jobs(
         )
     command.output.write_list(JOB, [job_row(job) for job in page.items], next=page.next)
     command.output.say(page.summary)
+    statuses = [each for each in " ".join(where or ()).split() if each.startswith("status:")]
+    if not page.items and len(statuses) > 1:
+        values = ",".join(each.removeprefix("status:") for each in statuses)
+        command.output.say(f"no job has several statuses; for a job with any of them write status:{values}")
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
 

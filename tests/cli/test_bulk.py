@@ -131,6 +131,13 @@ def test_search_without_jobs_asks_nothing(call: Run, fill: Fill) -> None:
     assert "0 jobs to cancel found" in ran.err
 
 
+def test_search_that_the_action_leaves_out_states_which_jobs_it_changes(call: Run, fill: Fill) -> None:
+    fill(1)
+    ran = call("jobs", "cancel", "--where", "status:failed")
+    assert (ran.code, summary(ran)["done"]) == (0, 0)
+    assert "only pending and running jobs can be cancelled" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "done"),
     [

@@ -56,6 +56,8 @@ def test_list_prints_what_a_search_finds_and_how_far_it_got(on: Callable[..., Ra
     assert {line["job_id"] for line in ran.checked("job")} == {"mail:0", "mail:1", "mail:2"}
     assert "3 found" in ran.err
     assert on("jobs", "list", "status:failed", "-o", "ids").out == "mail:3\n"
+    both = on("jobs", "list", "status:pending", "status:failed")
+    assert (both.out, "write status:pending,failed" in both.err) == ("", True)
     empty = on("jobs", "list", "name:nothing", "-o", "table")
     assert (empty.code, empty.out) == (0, "")
     assert "0 found" in empty.err
