@@ -82,8 +82,11 @@ def _write(command: Command, diagnosis: Diagnosis) -> None:
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
     )
+    by_reason: dict[str, list[str]] = {}
     for each in diagnosis.not_made:
-        command.output.say(f"not checked: {each.code.value}: {each.reason}")
+        by_reason.setdefault(each.reason, []).append(each.code.value)
+    for reason, codes in by_reason.items():
+        command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)
 
 

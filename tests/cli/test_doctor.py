@@ -68,6 +68,12 @@ def test_all_checks_are_made(on: Callable[..., Ran]) -> None:
     assert sorted([*document["made"], *unmade]) == sorted(FindingCode)
 
 
+def test_checks_that_are_not_made_for_the_same_reason_are_one_line(call: Run, empty_dsn: str) -> None:
+    ran = call("doctor", "--dsn", empty_dsn, "--only", "LATE", "--only", "STUCK", "--only", "SCHED-OVERDUE")
+    (line,) = [each for each in ran.err.splitlines() if each.startswith("not checked: ")]
+    assert line.startswith("not checked: LATE, STUCK, SCHED-OVERDUE: ")
+
+
 def test_code_is_explained_without_a_database(call: Run) -> None:
     ran = call("doctor", "--explain", "hot_lost")
     document = json.loads(ran.out)

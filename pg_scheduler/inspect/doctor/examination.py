@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import DatabaseUnavailableError, SchemaError
+from pg_scheduler.errors import DatabaseUnavailableError, SchemaError, SchemaMissingError
 from pg_scheduler.inspect.doctor import (
     connections,
     database,
@@ -23,6 +23,7 @@ from pg_scheduler.inspect.doctor.check import Check
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.remedies import command
 from pg_scheduler.store.store import Store
 
 __all__ = ["CHECKS", "examine", "read_codes"]
@@ -50,6 +51,9 @@ async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> 
             continue
         try:
             found = await check.run(store, thresholds)
+        except SchemaMissingError as error:
+            reason = await _describe_missing(store, error)
+            not_made += [UnmadeCheck(code, reason) for code in check.codes]
         except SchemaError as error:
             not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
         except DatabaseUnavailableError as error:
@@ -60,6 +64,15 @@ async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> 
             for each in found:
                 (findings if isinstance(each, Finding) else not_made).append(each)  # type: ignore[arg-type]
     return Diagnosis.of(findings, asked, not_made)
+
+
+async def _describe_missing(store: Store, error: SchemaMissingError) -> str:
+    """Return why checks are not made on a schema that is not migrated: the same text for all of them."""
+    try:
+        schema = await store.schema()
+    except SchemaMissingError:
+        return str(error)
+    return f"schema {schema!r} has no tables, or old ones; execute {command('migrate', '--schema', schema)}"
 
 
 def read_codes(texts: Iterable[str]) -> set[FindingCode]:
