@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -27,6 +28,13 @@ RECORD: Final = Shape(
         Column("details", "DETAILS", is_wide=True),
     ),
 )
+
+ACTIONS: Final = (
+    "add_schedule", "update_schedule", "remove_schedule", "pause_schedule", "resume_schedule",
+    "trigger_schedule", "backfill_schedule", "pause_task", "resume_task", "drain_worker", "resume_worker",
+    "cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs", "add_job", "start_release",
+)  # fmt: skip
+"""The actions of this release; records may have those of another one."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -66,5 +74,9 @@ async def audit(
     rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
     command.output.write_list(RECORD, rows, next=page.next)
     command.output.say(page.summary)
+    if not page.items and action is not None and action not in ACTIONS:
+        near = difflib.get_close_matches(action, ACTIONS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"actions: {', '.join(ACTIONS)}"
+        command.output.say(f"unknown action {action!r}; {hint}")
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")

@@ -60,6 +60,14 @@ def test_audit_filters(on: Callable[..., Ran], filters: tuple[str, ...], actions
     assert [line["action"] for line in on("audit", *filters).lines] == actions
 
 
+def test_unknown_action_is_named_with_a_suggestion(on: Callable[..., Ran]) -> None:
+    assert (
+        "unknown action 'cancel_job'; did you mean cancel_jobs?" in on("audit", "--action", "cancel_job").err
+    )
+    assert "actions: add_schedule, " in on("audit", "--action", "x").err
+    assert "unknown" not in on("audit", "--action", "move_jobs").err
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_table_of_records_fits_the_width(
     on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
