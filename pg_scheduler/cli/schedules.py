@@ -102,6 +102,9 @@ async def resume(
 ) -> None:
     """Resume a paused schedule."""
     async with command.scheduler() as scheduler:
+        schedule = await scheduler.schedules.get(schedule_id)
+        if schedule is not None and schedule.paused_at is None:
+            raise CommandError(ExitCode.REFUSED, f"schedule {schedule_id!r} is not paused")
         if not await scheduler.schedules.resume(schedule_id, resume_from=_read_start(start)):
             raise ScheduleNotFoundError(schedule_id)
     _write_action(command, schedule_id, "resumed")

@@ -57,9 +57,14 @@ def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> Non
     shown = json.loads(on("schedules", "show", "report").out)
     assert (shown["note"], shown["paused_at"] is None) == ("holiday", False)
     assert on("schedules", "resume", "report", "--from", "pause").checked("action")[0]["result"] == "resumed"
+    again = on("schedules", "resume", "report")
+    assert (again.code, "schedule 'report' is not paused" in again.err) == (ExitCode.REFUSED, True)
+    on("schedules", "pause", "report")
     assert on("schedules", "resume", "report", "--from", "2099-01-01T00:00:00+00:00").code == 0
+    on("schedules", "pause", "report")
     assert on("schedules", "resume", "report", "--from", "later").code == ExitCode.USAGE
     assert on("schedules", "resume", "report", "--from", "2099-99-99").code == ExitCode.USAGE
+    assert on("schedules", "resume", "report").code == 0
     assert json.loads(on("schedules", "show", "report").out)["paused_at"] is None
     (action,) = on("schedules", "trigger", "report").checked("action")
     assert json.loads(on("jobs", "show", action["job_id"]).out)["schedule_id"] == "report"
