@@ -24,7 +24,7 @@ __all__ = ["BULK", "CHANGE", "cancel", "delete", "move", "retry"]
 CHANGE: Final = Shape(
     "change",
     "job_id",
-    (Column("job_id", "ID"), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
+    (Column("job_id", "ID", is_id=True), Column("result", "RESULT"), Column("status", "STATUS BEFORE")),
 )
 BULK: Final = Shape(
     "bulk",
@@ -39,7 +39,9 @@ BULK: Final = Shape(
     ),
 )
 _FOUND: Final = Shape(
-    "found", "job_id", (Column("job_id", "ID"), Column("job_name", "NAME"), Column("status", "STATUS"))
+    "found",
+    "job_id",
+    (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status", "STATUS")),
 )
 MAX_SHOWN: Final = 10
 MAX_GROUPS: Final = 1000

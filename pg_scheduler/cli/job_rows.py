@@ -15,7 +15,7 @@ JOB: Final = Shape(
     "job",
     "job_id",
     (
-        Column("job_id", "ID"),
+        Column("job_id", "ID", is_id=True),
         Column("job_name", "NAME"),
         Column("status", "STATUS"),
         Column("execution_time", "DUE"),

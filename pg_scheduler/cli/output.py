@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, TextIO, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .errors import CommandError, ExitCode
+from .widths import Field, Kind, fit, shorten
 
 __all__ = [
     "FORMATS",
@@ -39,6 +41,9 @@ FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 SHAPE_VERSION: Final = 1
 """The ``"v"`` of every object. A change that removes or redefines a key raises it."""
 
+_UNBOUNDED: Final = 100_000
+"""Wider than any line."""
+
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 Row = Mapping[str, Any]
@@ -54,6 +59,7 @@ class Column:
         is_wide: Whether ``-o table`` omits it.
         is_number: Whether it is aligned to the right.
         is_long: Whether ``-o table`` cuts it to what fits into the line.
+        is_id: Whether ``-o table`` shortens it in its middle if the line is too long.
     """
 
     key: str
@@ -61,6 +67,7 @@ class Column:
     is_wide: bool = False
     is_number: bool = False
     is_long: bool = False
+    is_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +189,7 @@ class Output:
                 table = Table.grid(padding=(0, 2))
                 for column in shape.columns:
                     table.add_row(Text(column.title), self._cell(row[column.key]))
-                self._print(table)
+                self._print(table, _UNBOUNDED if self.format == "wide" else None)
             case _:
                 self.write_list(shape, [row])
 
@@ -218,26 +225,42 @@ class Output:
             writer.writerows([_csv_value(_plain(row[key])) for key in keys] for row in rows)
 
     def _write_table(self, shape: Shape, rows: Sequence[Row]) -> None:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         columns = [column for column in shape.columns if self.format == "wide" or not column.is_wide]
-        for index, column in enumerate(columns):
+        lines = [[self._cell(row[column.key]) for column in columns] for row in rows]
+        fields = [
+            Field(
+                width=max([cell_len(column.title), *(line[index].cell_len for line in lines)]),
+                title_width=cell_len(column.title),
+                kind=_kind(shape, column, rows),
+            )
+            for index, column in enumerate(columns)
+        ]
+        console = self._console()
+        is_wide = self.format == "wide"
+        widths = [field.width for field in fields] if is_wide else fit(fields, console.width)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column, field, width in zip(columns, fields, widths, strict=True):
             table.add_column(
                 column.title,
                 justify="right" if column.is_number else "left",
-                overflow="fold",
-                no_wrap=index == 0 or any(isinstance(row[column.key], datetime) for row in rows),
+                overflow="ellipsis" if field.kind == "cut" else "fold",
+                no_wrap=field.kind != "folded",
+                width=width,
             )
-        for row in rows:
-            cells = [self._cell(row[column.key]) for column in columns]
-            for cell, column in zip(cells, columns, strict=True):
-                if column.is_long and self.format == "table":
-                    cell.no_wrap, cell.overflow = True, "ellipsis"
-            table.add_row(*cells)
-        if rows:
-            self._print(table)
+        for line in lines:
+            table.add_row(
+                *(
+                    Text(shorten(cell.plain, width)) if field.kind == "id" else cell
+                    for cell, field, width in zip(line, fields, widths, strict=True)
+                )
+            )
+        self._print(table, sum(widths) + 2 * len(widths))
 
-    def _print(self, table: Table) -> None:
-        console = Console(file=self._out, highlight=False, markup=False, emoji=False)
+    def _console(self, width: int | None = None) -> Console:
+        return Console(file=self._out, width=width, highlight=False, markup=False, emoji=False)
+
+    def _print(self, table: Table, width: int | None = None) -> None:
+        console = self._console(width)
         with console.capture() as captured:
             console.print(table)
         self._out.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
@@ -253,6 +276,20 @@ class Output:
         if isinstance(value, str):
             return Text(escape(value, kept=""))
         return Text(escape(json.dumps(_plain(value), ensure_ascii=False)))
+
+
+def _kind(shape: Shape, column: Column, rows: Sequence[Row]) -> Kind:
+    if column.is_id:
+        return "id"
+    if column.is_long:
+        return "cut"
+    if (
+        column is shape.columns[0]
+        or column.is_number
+        or any(isinstance(row[column.key], datetime) for row in rows)
+    ):
+        return "whole"
+    return "folded"
 
 
 def discard_stdout() -> None:

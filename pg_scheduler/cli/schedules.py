@@ -24,11 +24,11 @@ SCHEDULE: Final = Shape(
     "schedule",
     "schedule_id",
     (
-        Column("schedule_id", "ID"),
+        Column("schedule_id", "ID", is_id=True),
+        Column("task", "TASK"),
         Column("described", "TRIGGER", is_long=True),
         Column("next_fire_at", "NEXT"),
         Column("paused_at", "PAUSED"),
-        Column("task", "TASK", is_wide=True),
         Column("owner", "OWNER", is_wide=True),
         Column("last_fire_at", "LAST", is_wide=True),
         Column("note", "NOTE", is_wide=True),

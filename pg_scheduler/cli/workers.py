@@ -23,7 +23,7 @@ WORKER: Final = Shape(
     "worker",
     "worker_id",
     (
-        Column("worker_id", "ID"),
+        Column("worker_id", "ID", is_id=True),
         Column("is_alive", "ALIVE"),
         Column("state", "STATE"),
         Column("running_jobs", "RUNNING", is_number=True),
@@ -41,7 +41,7 @@ REQUEST: Final = Shape(
     "request",
     "worker_id",
     (
-        Column("worker_id", "ID"),
+        Column("worker_id", "ID", is_id=True),
         Column("result", "RESULT"),
         Column("running_jobs", "RUNNING", is_number=True),
     ),

@@ -134,7 +134,8 @@ class TestFormats:
         assert written("ids") == "ada\ngrace\n"
         assert written("table") == "NAME   COUNT\nada        1\ngrace     20\n"
         assert written("wide") == 'NAME   COUNT  NOTE\nada        1  -\ngrace     20  two "words"\n'
-        assert written("table", []) == written("ids", []) == written("csv", []) == ""
+        assert written("ids", []) == written("csv", []) == ""
+        assert written("table", []) == "NAME  COUNT\n"
 
     def test_json_document_of_a_list_fits_its_schema(self) -> None:
         jsonschema.validate(json.loads(written("json")), schema("list"))

@@ -59,7 +59,7 @@ def test_list_prints_what_a_search_finds_and_how_far_it_got(on: Callable[..., Ra
     both = on("jobs", "list", "status:pending", "status:failed")
     assert (both.out, "write status:pending,failed" in both.err) == ("", True)
     empty = on("jobs", "list", "name:nothing", "-o", "table")
-    assert (empty.code, empty.out) == (0, "")
+    assert (empty.code, empty.out) == (0, "ID  NAME  STATUS  DUE  ATTEMPT  ERROR\n")
     assert "0 found" in empty.err
 
 

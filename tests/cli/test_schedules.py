@@ -50,6 +50,7 @@ def test_schedules_are_listed_by_page_and_shown(on: Callable[..., Ran]) -> None:
     ] == ["report"]
     jsonschema.validate(json.loads(on("schedules", "show", "report").out), schema("schedule"))
     assert "2099-01-01 02:30:00+00:00" in on("schedules", "list", "-o", "table").out
+    assert on("schedules", "list", "-o", "table").out.splitlines()[1].split()[1] == "reports.send"
 
 
 def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
