@@ -21,8 +21,8 @@ from tools.environment import ROOT, DevError, Environment, call, note
 
 WORKERS = min(4, os.cpu_count() or 1)
 MIN_COVERAGE_PERCENT = 98.8
-"""Applied when the whole suite runs; raise it when coverage rises. Commands that tests run as processes are not
-measured, such as those of workers."""
+"""Applied when the whole suite runs; raise it when coverage rises. Commands that run as processes are not
+measured."""
 
 HELP = """\
 usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [arguments of the tool]
