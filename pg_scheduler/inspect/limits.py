@@ -66,6 +66,11 @@ class _Limit(NamedTuple):
     per_s: Any
 
 
+def _number(value: object) -> int | float | None:
+    """Return the value if it is a number; a row may have been written by hand."""
+    return value if isinstance(value, int | float) else None
+
+
 async def read_limits(inspector: Inspector) -> list[LimitState]:
     """Return the limits that live workers declare, by name, at most 200.
 
@@ -80,7 +85,7 @@ async def read_limits(inspector: Inspector) -> list[LimitState]:
     for worker in await inspector.workers():
         for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
             if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
-                numbers = (limit.get(name) for name in ("max_running", "max_starts", "per_s"))
+                numbers = (_number(limit.get(name)) for name in ("max_running", "max_starts", "per_s"))
                 place = _Limit(limit["name"], bool(limit.get("by_key")), *numbers)
                 declared.setdefault(place, set()).add(str(limit.get("task")))
     blocked = (await inspector.backlog()).blocked

@@ -6,7 +6,19 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import about, audit, errors, job, jobs, overview, schedules, tasks, workers
+from pg_scheduler.dashboard.pages import (
+    about,
+    audit,
+    doctor,
+    errors,
+    job,
+    jobs,
+    limits,
+    overview,
+    schedules,
+    tasks,
+    workers,
+)
 
 __all__ = ["PAGES", "Page"]
 
@@ -35,8 +47,11 @@ PAGES: Final[dict[str, Page]] = {
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
     "/schedule": Page(schedules.build_one, "schedule"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
+    "/limits": Page(limits.build, "limits", "Limits", is_live=True),
+    "/limit": Page(limits.build_one, "limit"),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),
     "/worker": Page(workers.build_one, "worker"),
+    "/doctor": Page(doctor.build, "doctor", "Doctor"),
     "/audit": Page(audit.build, "audit", "Audit"),
     "/about": Page(about.build, "about", "About"),
 }

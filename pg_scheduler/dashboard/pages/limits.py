@@ -1,0 +1,92 @@
+"""The pages of limits, and of one limit with the keys for which jobs wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.inspect import LimitKeyState, LimitState, read_limit, read_limits
+
+__all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one"]
+
+AGE_S: Final = 2.0
+"""Seconds for which limits are kept: each costs a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """A limit in a list. What the request may not see is None."""
+
+    name: str
+    tasks: Sequence[str]
+    by_key: bool
+    max_running: int | None
+    max_starts: int | None
+    per_s: float | None
+    running: int | None
+    starts: int | None
+    waiting: int | None
+    is_shared: bool
+    """Whether tasks share it that the request may not see, so that its numbers are hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsPage:
+    """The limits that live workers declare, by name."""
+
+    items: Sequence[LimitRow]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPage:
+    """A limit, with its declarations, and its keys: those with the most waiting jobs first."""
+
+    name: str
+    declared: Sequence[LimitRow]
+    keys: Sequence[LimitKeyState]
+    summary: str
+
+
+async def build(request: PageRequest) -> LimitsPage:
+    """Read the limits."""
+    items = await _read(request)
+    shown = f"{len(items)} limits of live workers, 200 at most"
+    return LimitsPage(items, f"{shown}; waiting jobs are counted among the first 20,000 blocked jobs")
+
+
+async def build_one(request: PageRequest) -> LimitPage:
+    """Read the keys of a limit."""
+    name = request.required("name")
+    declared = [each for each in await _read(request) if each.name == name]
+    if not declared:
+        raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
+    if any(each.is_shared for each in declared):
+        return LimitPage(name, declared, [], "tasks share this limit that you may not see")
+    keys = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
+    summary = f"{len(keys)} keys, 200 at most, among the first 20,000 blocked jobs"
+    return LimitPage(name, declared, keys, summary)
+
+
+async def _read(request: PageRequest) -> list[LimitRow]:
+    found = await request.cache.get("limits", AGE_S, lambda: read_limits(request.inspector))
+    return [row for row in (_row(each, request) for each in found) if row.tasks]
+
+
+def _row(limit: LimitState, request: PageRequest) -> LimitRow:
+    tasks = [task for task in limit.tasks if request.access.sees_name(task)]
+    row = LimitRow(
+        name=limit.name,
+        tasks=tasks,
+        by_key=limit.by_key,
+        max_running=limit.max_running,
+        max_starts=limit.max_starts,
+        per_s=limit.per_s,
+        running=limit.running,
+        starts=limit.starts,
+        waiting=limit.waiting,
+        is_shared=len(tasks) < len(limit.tasks),
+    )
+    return replace(row, running=None, starts=None, waiting=None) if row.is_shared else row

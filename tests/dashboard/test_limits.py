@@ -1,0 +1,97 @@
+"""The pages of limits: what is in use, what waits, and who sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import asyncpg
+import pytest
+
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+from tests.inspect.workers import add_worker
+
+
+def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]]:
+    none = {"by_key": False, "max_running": None, "max_starts": None, "per_s": None}
+    return [{"name": name, "task": task, **none, **numbers} for task in tasks]
+
+
+async def fill(pool: asyncpg.Pool) -> None:
+    """Add a shared limit of two teams, and one by key, for which five jobs wait."""
+    limits = declare("stripe", "billing.charge", "payroll.pay", max_running=20)
+    limits += declare("account", "billing.charge", by_key=True, max_running=1, max_starts=5, per_s=10.0)
+    await add_worker(pool, settings=json.dumps({"limits": limits}))
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
+        " VALUES ('run', 'billing.charge', now(), 'running', 'w1', 1)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:ada', 'run', 1, now(), 600)"
+    )
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
+        " SELECT 'wait:' || n, 'billing.charge', now(), 'limit:account:' || (ARRAY ['ada', 'b*b'])[1 + n / 4]"
+        " FROM generate_series(1, 5) AS n"
+    )
+
+
+async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: asyncpg.Pool, app: App) -> None:
+    await fill(pool)
+    account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
+    assert (stripe["tasks"], stripe["running"], stripe["max_running"]) == (
+        ["billing.charge", "payroll.pay"],
+        1,
+        20,
+    )
+    assert (account["by_key"], account["waiting"], account["running"]) == (True, 5, None)
+    page = Page((await request(app, "/limits")).text)
+    assert "among the first 20,000 blocked jobs" in page.text
+    (waiting,) = [each for each in page.links() if each.startswith("/jobs?q=limit%3Aaccount")]
+    assert len((await request(app, waiting, headers=JSON)).data["items"]) == 5
+    answer = await request(app, "/limit?name=account")
+    check(answer.text)
+    searches = [each for each in Page(answer.text).links() if "limit%3A%22account%3A" in each]
+    found = [len((await request(app, each, headers=JSON)).data["items"]) for each in searches]
+    assert found == [3, 2], "a search per key, that with most jobs first"
+    keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
+    assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
+        ("ada", 1, 3),
+        ("b*b", 0, 2),
+    ]
+    assert (await request(app, "/limit?name=nothing")).status == 404
+
+
+async def test_numbers_of_limits_that_hidden_tasks_share_are_hidden(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill(pool)
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
+    assert account["waiting"] == 5
+    assert (stripe["running"], stripe["waiting"], stripe["is_shared"]) == (None, None, True)
+    for url in ("/limits", "/limit?name=stripe"):
+        answer = await request(app, url)
+        assert answer.status == 200
+        assert "payroll" not in answer.text
+        assert "and others" in Page(answer.text).text
+    assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"] == []
+    other = build(authorize=lambda _: Access("eve", names=("mail.*",)))
+    assert (await request(other, "/limits", headers=JSON)).data["items"] == []
+    assert (await request(other, "/limit?name=account")).status == 404
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_limits_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+    limits = declare(text, text, max_running=text, max_starts=[text], per_s={text: text})
+    await add_worker(pool, settings=json.dumps({"limits": [*limits, text, None, {"name": [text]}]}))
+    answer = await request(app, "/limits")
+    assert answer.status == 200
+    check(answer.text)
+    (link,) = [each for each in Page(answer.text).links() if "/limit?" in each]
+    one = await request(app, link)
+    assert one.status == 200
+    check(one.text)
