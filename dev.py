@@ -37,6 +37,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   build    build wheel and sdist into dist/; --tag v1.2.3 also checks version and changelog
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
+  scale    measure the pages of the dashboard on a table with millions of jobs (--rows N)
   chaos    inject faults under load and verify that no job is lost (--minutes N, --seed S)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
@@ -184,6 +185,7 @@ def main(words: list[str]) -> int:
         "demo": lambda: replace_process([python, "-m", "examples.demo", *arguments]),
         "picture": lambda: replace_process([python, "-m", "tools.record_demo", *arguments]),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
+        "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
         "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),

@@ -30,8 +30,8 @@ def specs(func: Any, count: int, *args: Any) -> list[JobSpec]:
 async def until(pool: asyncpg.Pool, query: str, expected: object) -> None:
     """Wait for a state of the tables that no event announces."""
     async with asyncio.timeout(PATIENCE):
-        while await pool.fetchval(query) != expected:  # noqa: ASYNC110 - nothing reports it
-            await asyncio.sleep(0.01)
+        while await pool.fetchval(query) != expected:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # no event announces a state of the tables
 
 
 BLOCKED = "SELECT count(*) FROM scheduled_jobs WHERE blocked_on IS NOT NULL"

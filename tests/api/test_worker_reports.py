@@ -84,8 +84,8 @@ async def test_draining_worker_claims_no_job_until_it_resumes(make: Make) -> Non
     workers = scheduler._store.workers
     async with asyncio.timeout(PATIENCE):
         assert await workers.request_state([scheduler.worker_id, "unknown"], DRAIN) == [scheduler.worker_id]
-        while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110 - no event reports it
-            await asyncio.sleep(0.01)
+        while (await only_worker(scheduler)).state != "draining":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # no event reports that a worker drains
         waiting = await scheduler.enqueue("work")
         gate.open.set()
         await seen.until(JobCompleted, job_id=running)
@@ -129,8 +129,8 @@ async def test_worker_reports_that_it_is_stopping(make: Make) -> None:
     runtime = runtime_of(scheduler)
     stopping = asyncio.create_task(scheduler.shutdown())
     async with asyncio.timeout(PATIENCE):
-        while not runtime.reporter.is_stopping:  # noqa: ASYNC110 - no event reports it
-            await asyncio.sleep(0.01)
+        while not runtime.reporter.is_stopping:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # no event reports that a shutdown has begun
         await runtime.heartbeat.run_once()
         assert (await only_worker(scheduler)).state == "stopping"
         gate.open.set()

@@ -41,10 +41,10 @@ def client(pool: asyncpg.Pool) -> Scheduler:
 async def warmed_up_server(pool: asyncpg.Pool) -> None:
     """Wait until ten seconds after the server's start; before that, only leases detect dead workers."""
     async with asyncio.timeout(TIMEOUT_S):
-        while not await pool.fetchval(  # noqa: ASYNC110 - nothing reports it
+        while not await pool.fetchval(  # noqa: ASYNC110
             "SELECT clock_timestamp() - pg_postmaster_start_time() > '10 s'"
         ):
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # nothing reports the age of a server
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ async def accompany() -> None:
     if current_job().attempt == 1:
         await match_ended.wait()
     else:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the moment that it runs for
     report_job("ran")
 
 

@@ -105,7 +105,7 @@ class Workload:
             except ConnectionRejectedError:
                 raise
             except DatabaseUnavailableError:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # nothing reports when the server accepts connections again
 
     async def schedule_with_retries(self) -> str:
         """Schedule a job, with retries while the database is unavailable."""
