@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -68,8 +69,8 @@ class Statistics:
         return self._added(lambda _: None).get(None, JobFigures())
 
     def _added(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
-        found: dict[K, JobFigures] = {}
+        found: dict[K, list[JobFigures]] = defaultdict(list)
         for row in self.rows:
-            place = key(row)
-            found[place] = found[place].plus(row.figures) if place in found else row.figures
-        return dict(sorted(found.items(), key=lambda item: (item[0] is not None, item[0])))
+            found[key(row)].append(row.figures)
+        in_order = sorted(found.items(), key=lambda item: (item[0] is not None, item[0]))
+        return {place: JobFigures.added(*figures) for place, figures in in_order}

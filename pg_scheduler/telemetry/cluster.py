@@ -131,7 +131,7 @@ class ClusterCollector(Collector):
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
         claimed = sorted(figures.claimed)
         empty = [(name, JobFigures()) for name in claimed]  # increase() finds no first value of a series
-        totals = self._merge([*figures.jobs, *empty], JobFigures.plus)
+        totals = self._merge([*figures.jobs, *empty], JobFigures.added)
         numbers = [(row.name, row.due) for row in figures.backlog]
         due = self._merge([*numbers, *((name, 0) for name in claimed)], add)
         families.gauge("jobs_due", "Due jobs that wait for a slot.", _by_name(due), "job_name")

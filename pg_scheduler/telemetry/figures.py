@@ -50,10 +50,10 @@ class Histogram(NamedTuple):
         """The number of values."""
         return sum(self.buckets)
 
-    def plus(self, other: Histogram) -> Histogram:
-        """Return a histogram with the values of both."""
-        buckets = tuple(a + b for a, b in zip(self.buckets, other.buckets, strict=True))
-        return Histogram(buckets, self.total + other.total)
+    @classmethod
+    def added(cls, *histograms: Histogram) -> Histogram:
+        """Return a histogram with the values of all of these, at least one."""
+        return cls(_by_place(each.buckets for each in histograms), sum(each.total for each in histograms))
 
     def minus(self, earlier: Histogram) -> Histogram:
         """Return the values that were added since an earlier state."""
@@ -101,14 +101,15 @@ class JobFigures(NamedTuple):
     durations: Histogram = Histogram()
     lateness: Histogram = Histogram()
 
-    def plus(self, other: JobFigures) -> JobFigures:
-        """Return the sum of both."""
-        return JobFigures(
-            self.scheduled + other.scheduled,
-            self.started + other.started,
-            tuple(a + b for a, b in zip(self.ended, other.ended, strict=True)),
-            self.durations.plus(other.durations),
-            self.lateness.plus(other.lateness),
+    @classmethod
+    def added(cls, *figures: JobFigures) -> JobFigures:
+        """Return the sum of all of these, at least one."""
+        return cls(
+            sum(each.scheduled for each in figures),
+            sum(each.started for each in figures),
+            _by_place(each.ended for each in figures),
+            Histogram.added(*(each.durations for each in figures)),
+            Histogram.added(*(each.lateness for each in figures)),
         )
 
     def minus(self, earlier: JobFigures) -> JobFigures:
@@ -144,6 +145,10 @@ class Snapshot(NamedTuple):
 
 
 _NOTHING: Final = JobFigures()
+
+
+def _by_place(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 def _is_something(figures: JobFigures) -> bool:

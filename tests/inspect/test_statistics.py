@@ -52,7 +52,7 @@ async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg
     found = await inspector.statistics()
     assert found.is_complete
     assert found.duration == timedelta(hours=1)
-    assert found.by_name() == {"mail": figures(3).plus(figures(4)), "report": figures(1)}
+    assert found.by_name() == {"mail": JobFigures.added(figures(3), figures(4)), "report": figures(1)}
     assert [each.started for each in found.by_time().values()] == [4, 4]
     assert [each.started for each in found.by_time(timedelta(days=10_000)).values()] == [8]
     assert found.total().started == 8

@@ -99,7 +99,7 @@ def test_histogram_rejects_a_bound_that_no_bucket_has() -> None:
 
 @given(st.lists(seconds, max_size=30), st.lists(seconds, max_size=30))
 def test_sum_of_two_histograms_is_that_of_all_values(first: list[float], second: list[float]) -> None:
-    merged, whole = of(first).plus(of(second)), of(first + second)
+    merged, whole = Histogram.added(of(first), of(second)), of(first + second)
     assert merged.buckets == whole.buckets
     assert merged.total == pytest.approx(whole.total)
     assert merged.minus(of(second)).buckets == of(first).buckets
@@ -302,7 +302,7 @@ def test_sum_of_all_differences_is_the_last_snapshot(meter: Meter, time: Time) -
         meter.record_end("mail", "failed")
         meter.record_scheduled("mail")
         now = meter.snapshot()
-        total, before = total.plus(now.jobs_since(before.jobs)["mail"]), now
+        total, before = JobFigures.added(total, now.jobs_since(before.jobs)["mail"]), now
     assert total[:3] == mail(meter)[:3]
     assert total.durations.buckets == mail(meter).durations.buckets
     assert total.lateness.buckets == mail(meter).lateness.buckets
