@@ -1,0 +1,51 @@
+"""The jobs of an imaginary shop, and the data that its pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pg_scheduler import Scheduler, job
+from pg_scheduler.triggers import Cron
+from tests.support.worker import PATIENCE
+
+HOUR = timedelta(hours=1)
+
+
+@job(name="browser.charge")
+async def charge(customer: int) -> None:
+    raise ConnectionError(f"the bank does not answer customer {customer}")
+
+
+@job(name="browser.mail")
+async def mail(address: str) -> str:
+    return f"sent to {address}"
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Ids of its jobs and of its schedule."""
+
+    failed: str
+    completed: str
+    waiting: str
+    schedule: str
+
+
+async def open_shop(scheduler: Scheduler) -> Shop:
+    """Start the worker, and give it one job that fails, one that completes and one that waits."""
+    await scheduler.start()
+    waiting = await scheduler.schedule(
+        mail,
+        execution_time=datetime.now(UTC) + HOUR,
+        args=("bob",),
+        metadata={"tags": ["news"]},
+    )
+    schedule = await scheduler.schedules.add(
+        mail, Cron("30 2 * * *", timezone="Europe/Berlin"), args=("all",), schedule_id="nightly"
+    )
+    completed = await scheduler.enqueue(mail, args=("ada",), job_id="mail-ada", keep_result=HOUR)
+    failed = await scheduler.enqueue(charge, args=(7,), job_id="charge-7")
+    for each in (completed, failed):
+        await scheduler.get_job_result(each, timeout=PATIENCE)
+    return Shop(failed, completed, waiting, schedule.schedule_id)

@@ -1,0 +1,55 @@
+"""The rules of WCAG 2.2 AA that a program can check, on every page, in both themes and at two widths."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard.pages import PAGES
+from tests.browser.conftest import Open
+from tests.browser.shop import Shop
+from tests.browser.site import Site
+
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
+    "resultTypes": ["violations"],
+}
+
+
+def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
+    """Return an address with content for each page."""
+    special = {
+        "/job": f"/job?id={shop.failed}",
+        "/schedule": f"/schedule?id={shop.schedule}",
+        "/worker": f"/worker?id={worker_id}",
+        "/jobs": "/jobs?q=name:browser.*",
+        "/error": "/job?id=missing",
+    }
+    return {path: path for path in PAGES} | special
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_no_page_violates_a_rule(
+    color_scheme: str,
+    width: int,
+    *,
+    open_page: Open,
+    shop: Shop,
+    scheduler: Scheduler,
+    site: Site,
+    problems: list[str],
+) -> None:
+    page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
+    found = []
+    for path in addresses(shop, str(scheduler.worker_id)).values():
+        await page.goto(site.url + path)
+        results = await Axe().run(page, options=RULES)
+        if results.violations_count:
+            found.append(f"{path}: {results.generate_report()}")
+        overflow = await page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        if overflow > 0:
+            found.append(f"{path}: {overflow} px wider than the window")
+    assert found == []
+    assert "404" in problems.pop()  # of the page about an error

@@ -1,0 +1,198 @@
+"""Journeys of people who look: they find, follow and watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+from playwright.async_api import Page, expect
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.pages import PAGES
+from tests.browser.conftest import Open
+from tests.browser.shop import Shop
+from tests.browser.site import Site, until
+from tests.inspect.workers import add_worker
+
+PHONE = {"viewport": {"width": 390, "height": 844}}
+LABELS = [page.label for page in PAGES.values() if page.label]
+TABS = 8
+
+
+def heading(page: Page) -> Any:
+    return page.get_by_role("heading", level=1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, PHONE, {"java_script_enabled": False}], ids=["desktop", "phone", "without JavaScript"]
+)
+async def test_person_finds_a_failed_job_its_reason_and_its_worker(
+    options: dict[str, Any], open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/", **options)
+    await page.get_by_role("link", name="Errors", exact=True).click()
+    await page.get_by_role("link", name=shop.failed).click()
+    await expect(heading(page)).to_have_text(f"Job {shop.failed}")
+    await expect(page.locator(".reasons")).to_contain_text("FAILED")
+    await expect(page.locator(".timeline")).to_contain_text("the bank does not answer customer 7")
+    await page.get_by_text("Traceback", exact=True).click()
+    await expect(page.locator(".timeline").get_by_text("in charge")).to_be_visible()
+    worker_id = str(scheduler.worker_id)
+    await page.locator(".timeline").get_by_role("link", name=worker_id).first.click()
+    await expect(heading(page)).to_have_text(f"Worker {worker_id}")
+    await expect(page.get_by_role("link", name="browser.charge")).to_be_visible()
+
+
+async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/")
+    await page.keyboard.press("g")
+    await page.keyboard.press("j")
+    await expect(heading(page)).to_have_text("Jobs")
+    await page.keyboard.press("/")
+    await page.keyboard.type("status:failed")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".summary")).to_contain_text("1 found")
+    await press_until(page, "Tab", shop.failed)
+    await page.keyboard.press("Enter")
+    await expect(heading(page)).to_have_text(f"Job {shop.failed}")
+    await page.keyboard.press("Tab")
+    await expect(page.locator(":focus")).to_have_text("Skip to the content")
+    await page.keyboard.press("Enter")
+    await press_until(page, "Tab", "Traceback")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("in charge")).to_be_visible()
+
+
+async def press_until(page: Page, key: str, text: str) -> None:
+    """Press the key until the element with that text has the focus; each focus must be visible."""
+    for _ in range(60):
+        await page.keyboard.press(key)
+        focused = page.locator(":focus")
+        if await focused.count() == 0:
+            continue
+        style = await focused.evaluate("each => getComputedStyle(each).outlineStyle")
+        assert style != "none", await focused.inner_html()
+        if await focused.inner_text() == text:
+            return
+    raise AssertionError(f"{key} does not reach {text!r}")
+
+
+async def test_page_is_updated_without_a_reload(
+    open_page: Open, shop: Shop, pool: asyncpg.Pool, site: Site
+) -> None:
+    page = await open_page("/workers")
+    await expect(page.locator("#region tbody tr")).to_have_count(1)
+    await page.evaluate("window.isSamePage = true")
+    link = page.locator("#region a").first
+    await link.focus()
+    await add_worker(pool, "zz-second")
+    await expect(page.get_by_role("link", name="zz-second")).to_be_visible()
+    await expect(link).to_be_focused()
+    await page.keyboard.press("p")
+    await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
+    await until(lambda: site.streams == 0)
+    await add_worker(pool, "zz-third")
+    await page.get_by_role("button", name="Resume updates").click()
+    await expect(page.get_by_role("link", name="zz-third")).to_be_visible()
+    assert await page.evaluate("window.isSamePage")
+
+
+async def test_more_tabs_than_connections_all_answer(
+    open_page: Open, shop: Shop, site: Site, pool: asyncpg.Pool
+) -> None:
+    first = await open_page("/workers")
+    tabs = [first]
+    for _ in range(TABS - 1):
+        # Without windows, Chromium takes every tab for the one in front.
+        await tabs[-1].evaluate(
+            """() => {
+                Object.defineProperty(document, "hidden", { value: true, configurable: true });
+                document.dispatchEvent(new Event("visibilitychange"));
+            }"""
+        )
+        tab = await first.context.new_page()
+        await tab.goto(site.url + "/workers")
+        await expect(tab.locator("#region tbody tr")).to_have_count(1)
+        tabs.append(tab)
+    await until(lambda: site.streams == 1)
+    await add_worker(pool, "zz-second")
+    await expect(tabs[-1].get_by_role("link", name="zz-second")).to_be_visible()
+    await first.evaluate(
+        """() => {
+            Object.defineProperty(document, "hidden", { value: false });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    await expect(first.get_by_role("link", name="zz-second")).to_be_visible()
+
+
+async def test_page_continues_after_a_restart_of_the_server(
+    open_page: Open, shop: Shop, pool: asyncpg.Pool, site: Site, problems: list[str]
+) -> None:
+    page = await open_page("/workers")
+    await until(lambda: site.streams == 1)
+    await page.evaluate("window.isSamePage = true")
+    await site.stop()
+    await until(lambda: bool(problems))
+    await add_worker(pool, "zz-second")
+    await site.start()
+    await expect(page.get_by_role("link", name="zz-second")).to_be_visible()
+    assert await page.evaluate("window.isSamePage")
+    assert all("net::ERR_" in each for each in problems), problems
+    problems.clear()
+
+
+async def test_violation_of_the_policy_reaches_the_console(open_page: Open, problems: list[str]) -> None:
+    page = await open_page("/about")
+    await page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), { text: 'window.isRun = 1' }))"
+    )
+    await until(lambda: bool(problems))
+    assert "Content Security Policy" in problems.pop()
+    assert await page.evaluate("window.isRun") is None
+
+
+@pytest.mark.parametrize("site", ["/a/b"], indirect=True)
+async def test_links_stay_below_the_path_of_the_mount(open_page: Open, shop: Shop, site: Site) -> None:
+    page = await open_page("/")
+    for label in LABELS:
+        await page.get_by_role("navigation").get_by_role("link", name=label, exact=True).click()
+        await expect(heading(page)).to_have_text(label)
+        links = await page.locator("a[href]").evaluate_all("each => each.map(a => a.href)")
+        assert all(link.startswith(site.url + "/") for link in links), links
+        assert await page.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") != "none"
+    await page.keyboard.press("g")
+    await page.keyboard.press("w")
+    await expect(heading(page)).to_have_text("Workers")
+    await until(lambda: site.streams == 1)
+
+
+async def test_viewer_has_no_actions_and_sees_no_arguments(open_page: Open, shop: Shop, site: Site) -> None:
+    site.access = Access("eve", "viewer", sees_arguments=False)
+    for path in ("/", "/jobs", f"/job?id={shop.completed}", "/schedules", "/tasks", "/workers", "/errors"):
+        page = await open_page(path)
+        await expect(heading(page)).to_be_visible()
+        await expect(page.locator("form[method=post]")).to_have_count(0)
+        await expect(page.get_by_text("sent to ada")).to_have_count(0)
+    page = await open_page(f"/job?id={shop.completed}")
+    await expect(page.get_by_text("You may not see arguments, results and metadata")).to_be_visible()
+
+
+async def test_reader_opens_the_result_of_a_job(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/jobs?q=status:completed")
+    await page.get_by_role("link", name=shop.completed).click()
+    await expect(page.get_by_text("sent to ada")).to_be_visible()
+
+
+async def test_theme_is_kept_for_the_next_page(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/jobs", color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = await page.evaluate(paper)
+    await page.get_by_role("button", name="Theme").click()
+    dark = await page.evaluate(paper)
+    assert dark != light
+    await page.get_by_role("link", name="Errors", exact=True).click()
+    await expect(heading(page)).to_have_text("Errors")
+    assert await page.evaluate(paper) == dark
