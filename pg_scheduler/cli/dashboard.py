@@ -46,11 +46,12 @@ async def dashboard(
         typer.Option(
             "--auth",
             metavar="token|basic|proxy:HEADER",
-            help=f"Who may read: a one-time link, the password in {PASSWORD}, or users that a proxy names.",
+            help=f"Who may enter: a one-time link, the password in {PASSWORD}, or users that a proxy names.",
         ),
     ] = "token",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Accept no action.")] = False,
 ) -> None:
-    """Serve the read-only dashboard over HTTP, until SIGTERM or SIGINT."""
+    """Serve the dashboard over HTTP, until SIGTERM or SIGINT."""
     if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
         raise CommandError(
             ExitCode.USAGE,
@@ -72,7 +73,7 @@ async def dashboard(
             authorize, query = _authorization(auth, bound)
             shown = f"[{host}]" if ":" in host else host
             command.output.say(f"serving http://{shown}:{bound}/{query}")
-            await _serve(create(scheduler, authorize=authorize), listening)
+            await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
 
 
 def _authorization(auth: str, port: int) -> tuple[Authorize, str]:

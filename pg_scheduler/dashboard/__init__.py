@@ -1,4 +1,4 @@
-"""A read-only dashboard as an ASGI application, to be mounted in a web application or served by itself.
+"""A dashboard as an ASGI application, to be mounted in a web application or served by itself.
 
 It needs the extra ``[dashboard]``. Every request passes ``authorize=``, which has no default.
 """

@@ -1,4 +1,4 @@
-"""Decide who may read what: the value that ``authorize=`` returns, and ready-made functions for it."""
+"""Decide who may do what: the value that ``authorize=`` returns, and ready-made functions for it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pg_scheduler.dashboard.answers import refusal
+from pg_scheduler.dashboard.rights import Right, Role, rights_of
 
 __all__ = [
     "Access",
@@ -28,39 +29,42 @@ __all__ = [
     "trusted_header",
 ]
 
-Role: TypeAlias = Literal["viewer", "operator", "admin"]
-"""The role of a user. The dashboard is read-only, so all of them read the same."""
-
 MAX_ACTOR_LENGTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a request may read.
+    """What a request may read and change.
 
     Args:
-        actor: Who sends the request, shown in the page.
-        role: ``"viewer"``, ``"operator"`` or ``"admin"``. The dashboard has no actions, so all of them only
-            read.
-        names: The names of the jobs, schedules and tasks that are visible, in which ``*`` stands for any
-            text; None for all. Pages that do not belong to a name, such as the audit, need None.
+        actor: Who sends the request, shown in the page, and named in the audit of what it changes.
+        role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry and move jobs, pause and resume tasks
+            and schedules, trigger and backfill schedules, drain and resume workers. ``"admin"`` may also
+            delete jobs, and add, change and remove schedules.
+        names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
+            stands for any text; None for all. What does not belong to a name, such as the audit and workers,
+            needs None.
         sees_arguments: Whether arguments, results, progress notes and metadata are visible, and can be
             searched.
+        can: The rights, instead of those of ``role``, such as ``{"retry", "task_pause"}``.
 
     Raises:
-        TypeError: ``names`` is a str, or one of the values has another type.
-        ValueError: ``role`` is unknown, or ``actor`` is empty.
+        TypeError: ``names`` or ``can`` is a str, or one of the values has another type.
+        ValueError: ``role`` or a right is unknown, or ``actor`` is empty.
 
     Example:
         >>> from pg_scheduler.dashboard import Access
-        >>> Access("ada@example.org", names=("billing.*",)).sees_name("billing.invoice")
-        True
+        >>> access = Access("ada@example.org", "operator", names=("billing.*",))
+        >>> access.sees_name("billing.invoice"), access.may("retry"), access.may("delete")
+        (True, True, False)
     """
 
     actor: str
     role: Role = "viewer"
     names: Iterable[str] | None = None
     sees_arguments: bool = True
+    can: Iterable[Right] | None = None
+    rights: frozenset[Right] = field(init=False, repr=False, compare=False, default=frozenset())
     _pattern: re.Pattern[str] | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
@@ -68,8 +72,7 @@ class Access:
             raise TypeError(f"actor must be a str, not {type(self.actor).__name__}")
         if not self.actor:
             raise ValueError("actor must not be empty; pass the name or address of the user")
-        if self.role not in get_args(Role):
-            raise ValueError(f"role must be one of {', '.join(get_args(Role))}, not {self.role!r}")
+        object.__setattr__(self, "rights", rights_of(self.role, self.can))
         if not isinstance(self.sees_arguments, bool):
             raise TypeError(f"sees_arguments must be True or False, not {self.sees_arguments!r}")
         if self.names is None:
@@ -87,6 +90,10 @@ class Access:
     def visible_names(self) -> tuple[str, ...] | None:
         """The patterns of ``names``; None for all names."""
         return None if self.names is None else tuple(self.names)
+
+    def may(self, right: Right) -> bool:
+        """Return whether the request has a right."""
+        return right in self.rights
 
     def sees_name(self, name: str) -> bool:
         """Return whether jobs, schedules and tasks of this name are visible."""
@@ -141,7 +148,7 @@ async def decide(authorize: Authorize, request: Request) -> Access | Response | 
 
 
 def allow_anyone(_request: Request) -> Access:
-    """Let everybody read everything: pass it as ``authorize=`` for development only.
+    """Let everybody read everything and change nothing: pass it as ``authorize=`` for development only.
 
     The dashboard logs a warning when it is created.
     """
@@ -156,7 +163,7 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     Args:
         user: The name.
         password: The password.
-        access: What the user may read; None for everything.
+        access: What the user may read and change; None to read everything and change nothing.
 
     Raises:
         ValueError: One of them is empty, or the name contains a colon.
@@ -187,7 +194,7 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
 
     Args:
         token: The token.
-        access: What its bearer may read; None for everything.
+        access: What its bearer may read and change; None to read everything and change nothing.
 
     Raises:
         ValueError: The token is empty.

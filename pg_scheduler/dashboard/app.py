@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.access import (
     check_authorize,
     decide,
 )
+from pg_scheduler.dashboard.actions import ACTIONS, act
 from pg_scheduler.dashboard.answers import refusal, wants_json
 from pg_scheduler.dashboard.cache import Cache
 from pg_scheduler.dashboard.context import (
@@ -30,8 +31,10 @@ from pg_scheduler.dashboard.context import (
     base_of,
     path_of,
 )
+from pg_scheduler.dashboard.csrf import check_origins, is_own_request
 from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.live import stream
+from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files
@@ -73,12 +76,14 @@ def dashboard(
     read_pool: asyncpg.Pool | None = None,
     refresh: float = 2.0,
     trust_forwarded: bool = False,
+    read_only: bool = False,
+    trusted_origins: Iterable[str] = (),
 ) -> ASGIApp:
     """Return the dashboard as an ASGI application that can be mounted under any path.
 
-    It reads only: it accepts no method but GET and HEAD, and its transactions are read-only. It needs no
-    lifespan, cookie or session. At most 2 connections are in use at once, and the server cancels its
-    statements after 2 seconds.
+    It needs no lifespan, cookie or session. Pages are read in read-only transactions on at most 2 connections
+    at once, whose statements the server cancels after 2 seconds. Requests with the rights for it change jobs,
+    tasks, schedules and workers by POST, on the pool of the Scheduler.
 
     Args:
         source: A Scheduler, started or not, or a function that returns one, so that it can be made after
@@ -100,10 +105,14 @@ def dashboard(
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
+        read_only: Whether no action is accepted, whatever the rights: there are no buttons, and POST answers
+            405.
+        trusted_origins: Other origins, such as ``"https://admin.example.org"``, whose pages may send
+            changes. Those of the dashboard's own host always may.
 
     Raises:
-        TypeError: ``source``, ``authorize`` or ``redact`` has the wrong type.
-        ValueError: ``refresh`` is out of range.
+        TypeError: ``source``, ``authorize``, ``redact`` or ``trusted_origins`` has the wrong type.
+        ValueError: ``refresh`` is out of range, or one of ``trusted_origins`` is no origin.
 
     Example::
 
@@ -126,6 +135,8 @@ def dashboard(
         links=links,
         refresh_s=_check_refresh(refresh),
         trust_forwarded=trust_forwarded,
+        read_only=read_only,
+        trusted_origins=check_origins(trusted_origins),
     )
     if authorize is allow_anyone:
         logger.warning(
@@ -156,6 +167,7 @@ class _Dashboard:
         self._source = source
         self._settings = settings
         self._read_pool = read_pool
+        self._operations: Operations
         self._inspected: tuple[Scheduler, Inspector] | None = None
         self._cache = Cache()
 
@@ -175,9 +187,8 @@ class _Dashboard:
     async def _respond(self, request: Request) -> tuple[Response, bool]:
         """Return the answer, and whether it is one of the dashboard and not of ``authorize``."""
         try:
-            if request.method not in SAFE_METHODS:
-                text = "the dashboard is read-only: it accepts GET and HEAD"
-                return refusal(request, 405, text, {"allow": "GET, HEAD"}), True
+            if (refused := _check_method(request, self._settings)) is not None:
+                return refused, True
             access = await decide(self._settings.authorize, request)
             if access is None:
                 return refusal(request, 403, "you may not read this dashboard"), True
@@ -206,9 +217,12 @@ class _Dashboard:
             base_of(request, trust_forwarded=self._settings.trust_forwarded),
             datetime.now(UTC),
             self._cache,
+            self._operations,
         )
         is_json = wants_json(request)
         try:
+            if path in ACTIONS:
+                return await act(path, request, page_request)
             if path == "/live":
                 shown = page_request.parameters.get("page", "")
                 return stream(page_request, shown, is_head=request.method == "HEAD")
@@ -237,8 +251,22 @@ class _Dashboard:
                 scheduler, read_pool=self._read_pool, read_settings=READ_SETTINGS, actor="dashboard"
             )
             self._inspected = scheduler, inspector
+            self._operations = Operations(scheduler)
             self._cache = Cache()
         return self._inspected[1]
+
+
+def _check_method(request: Request, settings: Settings) -> Response | None:
+    """Return why the method of a request is refused; None if it is not."""
+    is_action = path_of(request) in ACTIONS and not settings.read_only
+    allowed = frozenset({"POST"}) if is_action else SAFE_METHODS
+    if request.method not in allowed:
+        allow = ", ".join(sorted(allowed))
+        return refusal(request, 405, f"this address accepts {allow} only", {"allow": allow})
+    if is_action and not is_own_request(request, settings.trusted_origins):
+        text = "the request comes from another site; send it from a page of the dashboard"
+        return refusal(request, 403, text)
+    return None
 
 
 def _static(path: str) -> Response:

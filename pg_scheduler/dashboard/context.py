@@ -13,7 +13,9 @@ from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access, Authorize
 from pg_scheduler.dashboard.cache import Cache
+from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import Redaction
+from pg_scheduler.dashboard.rights import Right
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.model import Job
 
@@ -66,6 +68,8 @@ class Settings:
     links: JobLinks | None
     refresh_s: float
     trust_forwarded: bool
+    read_only: bool
+    trusted_origins: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class PageRequest:
         base: The path under which browsers reach the dashboard, without a slash at the end.
         now: The time of this process.
         cache: What requests share.
+        operations: Makes the changes.
     """
 
     settings: Settings
@@ -89,6 +94,11 @@ class PageRequest:
     base: str
     now: datetime
     cache: Cache
+    operations: Operations
+
+    def may(self, right: Right) -> bool:
+        """Return whether the request may make such changes."""
+        return not self.settings.read_only and self.access.may(right)
 
     def url(self, path: str, /, **parameters: object) -> str:
         """Return the address of a page."""

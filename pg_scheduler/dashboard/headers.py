@@ -18,7 +18,7 @@ POLICY: Final = (
 
 ALWAYS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with "no-referrer", browsers send "Origin: null" with forms
     "x-frame-options": "DENY",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",

@@ -40,7 +40,15 @@ def stream(request: PageRequest, path: str, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type=MEDIA_TYPE)
     access, parameters = request.access, request.parameters
-    key = ("live", path, request.base, access.visible_names, access.sees_arguments, parameters.get("range"))
+    key = (
+        "live",
+        path,
+        request.base,
+        access.visible_names,
+        access.sees_arguments,
+        access.rights,
+        parameters.get("range"),
+    )
 
     async def read() -> tuple[str, str]:
         fresh = replace(request, now=datetime.now(UTC))

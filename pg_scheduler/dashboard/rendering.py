@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -12,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest, term
+from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.texts import ago, json_text, plain, short, utc, visible
 from pg_scheduler.inspect.model import rounded
@@ -71,12 +73,15 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
     return {
         "page": page,
         "access": request.access,
+        "may": request.may,
+        "message": message_of(request.parameters.get("did", "")),
         "settings": request.settings,
         "url": request.url,
         "search_url": request.search_url,
         "term": term,
         "now": request.now,
         "path": path,
+        "is_page": path in PAGES,
         "is_live": path in PAGES and PAGES[path].is_live,
         "live_url": request.url("/live", page=path, range=request.parameters.get("range")),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
@@ -97,6 +102,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "ago": ago,
         "json_text": json_text,
+        "percent": lambda text: quote(text, safe=""),
         "length_of": length,
         "number": lambda number: f"{number:,}",
         "rounded": rounded,

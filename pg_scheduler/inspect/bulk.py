@@ -15,15 +15,15 @@ from pg_scheduler.inspect.model import rounded
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.bulk import Batch, BatchJob, BulkAction
-from pg_scheduler.store.searches import Condition
+from pg_scheduler.store.searches import Condition, Scan
 from pg_scheduler.store.store import Store
 
-__all__ = ["BATCH_SIZE", "BulkRun", "ChangeOutcome", "JobChange", "Progress"]
+__all__ = ["ALLOWED", "BATCH_SIZE", "BulkRun", "ChangeOutcome", "JobChange", "Progress"]
 
 BATCH_SIZE: Final = 500
 """Jobs of a transaction."""
 
-_ALLOWED: Final = {
+ALLOWED: Final = {
     BulkAction.CANCEL: {JobStatus.PENDING, JobStatus.RUNNING},
     BulkAction.RETRY: {JobStatus.FAILED, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.COMPLETED},
     BulkAction.DELETE: set(JobStatus) - {JobStatus.RUNNING},
@@ -99,7 +99,7 @@ class BulkRun:
         store: The tables to change.
         reads: The tables to search, which may be those of a standby.
         author: Who makes the change.
-        batch: What the batches have in common.
+        batch: What the batches have in common, such as conditions for the jobs of ids.
         job_ids: The jobs; None for those of ``wanted``.
         wanted: The search; only jobs that the action can change are found.
         limit: The number of jobs to change; None for no limit.
@@ -133,7 +133,7 @@ class BulkRun:
                 if self.is_dry:
                     changes = [self._judge(each, found.get(each)) for each in job_ids]
                 else:
-                    batch = replace(self.batch, job_ids=job_ids, conditions=conditions)
+                    batch = self._batch(progress, job_ids, conditions)
                     with acting_as(self.author):  # for the task; the consumer has its own author
                         task = asyncio.ensure_future(self.store.bulk.change(batch))
                     changes = _changes(job_ids, await _finished(task))
@@ -143,6 +143,12 @@ class BulkRun:
                 return
             if self.rate is not None and not self.is_dry:
                 await asyncio.sleep(started + len(job_ids) / self.rate - self.clock())
+
+    def _batch(self, progress: Progress, job_ids: Sequence[str], conditions: Sequence[Condition]) -> Batch:
+        details = dict(self.batch.details)
+        if self.batch.subject is not None:  # the record alone shows where another call continues
+            details |= {"done": progress.done, "searched": progress.searched, "next": progress.cursor}
+        return replace(self.batch, job_ids=job_ids, conditions=conditions, details=details)
 
     def _size(self, done: int) -> int:
         """Return the number of jobs of the next batch: at most those of a second."""
@@ -159,11 +165,18 @@ class BulkRun:
         job_ids = self.job_ids or ()
         start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
         part = job_ids[start : start + size]
-        found = {job.job_id: job for job in await self.reads.jobs.get_jobs(part)} if self.is_dry else {}
+        found = await self._found(part) if self.is_dry else {}
         end = start + len(part)
         cursor = part[-1] if end < len(job_ids) else None
         after = replace(progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=())
-        return after, part, (), found
+        return after, part, self.batch.conditions, found
+
+    async def _found(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """Return the jobs of these ids that fulfil the conditions, by id."""
+        scan = Scan(self.batch.conditions, len(job_ids), len(job_ids))
+        async with self.reads.searches.transaction() as connection:
+            examined = await self.reads.searches.ids(job_ids, scan, on=connection)
+        return {job.job_id: job for job, _ in examined.jobs}
 
     async def _search(
         self, progress: Progress, size: int
@@ -185,7 +198,7 @@ class BulkRun:
         """Return what would probably become of a job."""
         if job is None:
             return JobChange(job_id, None, None, ChangeOutcome.SKIPPED)
-        is_allowed = job.status in _ALLOWED[self.batch.action]
+        is_allowed = job.status in ALLOWED[self.batch.action]
         outcome = ChangeOutcome.DONE if is_allowed else ChangeOutcome.REFUSED
         return JobChange(job_id, job.job_name, job.status, outcome)
 

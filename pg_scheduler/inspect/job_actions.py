@@ -13,8 +13,9 @@ from pg_scheduler.inspect.bulk import BulkRun, Progress
 from pg_scheduler.inspect.errors import group_terms, is_in_group
 from pg_scheduler.inspect.finder import Wanted
 from pg_scheduler.inspect.model import ErrorGroup
-from pg_scheduler.inspect.search.parser import parse_search
-from pg_scheduler.inspect.search.terms import SearchStatus, StatusTerm, Term
+from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.search.parser import names_term, parse_search
+from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.store.bulk import Batch, BulkAction
 from pg_scheduler.store.store import Store
@@ -41,6 +42,8 @@ class JobActions(Acting):
         dry_run: bool = False,
         after: str | None = None,
         tz: tzinfo | None = None,
+        names: Iterable[str] | None = None,
+        run_id: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Cancel the pending and running jobs of a search or a list, and yield the progress.
 
@@ -57,6 +60,9 @@ class JobActions(Acting):
             dry_run: Whether nothing is changed: the steps then count the jobs whose status allows the action.
             after: The ``cursor`` of an earlier call with the same jobs; None to start with the first one.
             tz: The time zone of days, and of times without one, in ``where``; None rejects such times.
+            names: Names to which the jobs are restricted, in which ``*`` stands for any text; None for all.
+            run_id: The subject of the records in the audit, each of which then has ``next``, the cursor
+                behind its batch; None for the id of a job that was changed alone.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -78,6 +84,8 @@ class JobActions(Acting):
             dry_run=dry_run,
             after=after,
             tz=tz,
+            names=names,
+            run_id=run_id,
         )
 
     def retry_jobs(
@@ -91,6 +99,8 @@ class JobActions(Acting):
         dry_run: bool = False,
         after: str | None = None,
         tz: tzinfo | None = None,
+        names: Iterable[str] | None = None,
+        run_id: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
 
@@ -107,6 +117,8 @@ class JobActions(Acting):
             dry_run: Likewise.
             after: Likewise.
             tz: Likewise.
+            names: Likewise.
+            run_id: Likewise.
 
         Example::
 
@@ -135,6 +147,8 @@ class JobActions(Acting):
             dry_run=dry_run,
             after=after,
             tz=tz,
+            names=names,
+            run_id=run_id,
         )
 
     def delete_jobs(
@@ -147,6 +161,8 @@ class JobActions(Acting):
         dry_run: bool = False,
         after: str | None = None,
         tz: tzinfo | None = None,
+        names: Iterable[str] | None = None,
+        run_id: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Delete jobs that do not run, and yield the progress.
 
@@ -168,6 +184,8 @@ class JobActions(Acting):
             dry_run=dry_run,
             after=after,
             tz=tz,
+            names=names,
+            run_id=run_id,
         )
 
     def move_jobs(
@@ -182,6 +200,8 @@ class JobActions(Acting):
         dry_run: bool = False,
         after: str | None = None,
         tz: tzinfo | None = None,
+        names: Iterable[str] | None = None,
+        run_id: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Change when pending jobs are due, and yield the progress.
 
@@ -198,6 +218,8 @@ class JobActions(Acting):
             dry_run: Likewise.
             after: Likewise.
             tz: Likewise.
+            names: Likewise.
+            run_id: Likewise.
 
         Raises:
             ValueError: Neither or both of ``to`` and ``by`` are given, ``to`` is naive, or ``by`` is longer
@@ -225,6 +247,8 @@ class JobActions(Acting):
             dry_run=dry_run,
             after=after,
             tz=tz,
+            names=names,
+            run_id=run_id,
         )
 
     def _run(
@@ -239,6 +263,8 @@ class JobActions(Acting):
         dry_run: bool,
         after: str | None,
         tz: tzinfo | None,
+        names: Iterable[str] | None,
+        run_id: str | None,
     ) -> AsyncGenerator[Progress, None]:
         action = batch.action
         if (ids is None) is (where is None):
@@ -250,13 +276,19 @@ class JobActions(Acting):
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
         searched = {"where": where} if where else {}
+        restricted = () if names is None else (names_term(names),)
         run = BulkRun(
             store=self._store,
             reads=self._reads,
             author=self._author(),
-            batch=replace(batch, details={**searched, **batch.details}),
+            batch=replace(
+                batch,
+                conditions=conditions_of(Search(restricted, datetime.now(UTC))),
+                details={**searched, **batch.details},
+                subject=None if run_id is None else check_text("run_id", run_id),
+            ),
             job_ids=None if ids is None else _checked(ids, after),
-            wanted=Wanted(where or "", tz, tuple(terms), is_by_id=action is BulkAction.MOVE),
+            wanted=Wanted(where or "", tz, (*terms, *restricted), is_by_id=action is BulkAction.MOVE),
             limit=limit,
             rate=rate,
             is_dry=dry_run,

@@ -51,6 +51,7 @@ class Batch:
         to: When moved jobs are due; None to move each from its own time.
         by_s: Seconds by which each is moved then.
         details: Why these jobs, for the audit.
+        subject: The subject of its record in the audit; None for the only job that was changed.
     """
 
     action: BulkAction
@@ -60,6 +61,7 @@ class Batch:
     to: datetime | None = None
     by_s: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
+    subject: str | None = None
 
 
 class BatchJob(NamedTuple):
@@ -138,8 +140,9 @@ class BulkRepository:
         effects = await self._act(batch, searched, connection) if searched else _Effects()
         if effects.job_ids:
             details = {**_recorded(effects.job_ids), **batch.details}
-            is_one = len(effects.job_ids) == 1
-            subject = next(iter(effects.job_ids)) if is_one else None
+            subject = batch.subject
+            if subject is None and len(effects.job_ids) == 1:
+                subject = next(iter(effects.job_ids))
             await self._audit.record(batch.action.value, subject, on=connection, **details)
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 App = Callable[..., Awaitable[None]]
 Message = MutableMapping[str, Any]
 
+FORM = "application/x-www-form-urlencoded"
 JSON = {"accept": "application/json"}
 
 
@@ -55,9 +57,15 @@ def scope_of(url: str, method: str, headers: Mapping[str, str], root_path: str) 
 
 
 async def request(
-    app: App, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None, root_path: str = ""
+    app: App,
+    url: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    root_path: str = "",
+    body: bytes = b"",
 ) -> Answer:
-    """Return the answer to a request without a body."""
+    """Return the answer to a request."""
     messages: list[Message] = []
     is_read = False
 
@@ -66,7 +74,7 @@ async def request(
         if is_read:
             await asyncio.Event().wait()
         is_read = True
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
         messages.append(message)
@@ -76,6 +84,20 @@ async def request(
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     assert len({name for name, _ in found}) == len(found), found
     return Answer(start["status"], dict(found), b"".join(each.get("body", b"") for each in messages))
+
+
+async def send(
+    app: App,
+    url: str,
+    fields: Mapping[str, object] | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """Return the answer to a form that a page of the dashboard sends."""
+    found = {"sec-fetch-site": "same-origin", "content-type": FORM, **(headers or {})}
+    return await request(
+        app, url, method="POST", headers=found, body=urlencode(fields or {}, doseq=True).encode()
+    )
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.texts import json_text, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.attempts import last_attempt
+from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Job, JobStatus
 
@@ -79,6 +80,8 @@ class JobPage:
     result: str | None
     """What the function returned, as JSON; None if nothing was kept, or if the job has not completed."""
     links: Mapping[str, str]
+    actions: Sequence[str]
+    """What its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
 
 
 async def build(request: PageRequest) -> JobPage:
@@ -159,6 +162,9 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         progress_note=shown.progress.note if shown.progress else None,
         result=result,
         links=_links(shown, request),
+        actions=[
+            action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
+        ],
     )
 
 

@@ -61,6 +61,8 @@ class JobsPage:
     is_complete: bool = False
     next: str | None = None
     """The position of the following page; None if the search is complete."""
+    after: str | None = None
+    """The position of this page; None for the first one."""
 
     @property
     def http_status(self) -> int:
@@ -100,6 +102,7 @@ async def build(request: PageRequest) -> JobsPage:
         summary_of(page, request),
         page.is_complete,
         page.next,
+        request.parameters.get("after") or None,
     )
 
 

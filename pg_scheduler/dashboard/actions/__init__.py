@@ -1,0 +1,74 @@
+"""The actions by their paths. Each is a form that is sent by POST, needs a right, and is audited."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from pg_scheduler.dashboard.actions import jobs
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.rendering import render
+from pg_scheduler.dashboard.rights import Right
+from pg_scheduler.errors import (
+    JobConflictError,
+    ScheduleConflictError,
+    ScheduleNotFoundError,
+    ScheduleOwnedByCodeError,
+)
+
+__all__ = ["ACTIONS", "Action", "act"]
+
+CONFLICTS: Final = (JobConflictError, ScheduleConflictError, ScheduleOwnedByCodeError)
+
+
+class Action(NamedTuple):
+    """An action.
+
+    Attributes:
+        right: What a request needs.
+        run: Makes the change.
+        is_named: Whether it belongs to a name; others need access to all names.
+    """
+
+    right: Right
+    run: Callable[[ActionRequest], Awaitable[Done | Shown]]
+    is_named: bool = True
+
+
+ACTIONS: Final[dict[str, Action]] = {
+    "/actions/jobs/cancel": Action("cancel", jobs.cancel),
+    "/actions/jobs/retry": Action("retry", jobs.retry),
+    "/actions/jobs/run": Action("move", jobs.run),
+    "/actions/jobs/move": Action("move", jobs.move),
+    "/actions/jobs/delete": Action("delete", jobs.delete),
+}
+
+
+async def act(path: str, http: Request, page: PageRequest) -> Response:
+    """Make the change of a request, and return its answer.
+
+    Raises:
+        RejectedError: The request may not make it, or it is invalid.
+    """
+    action = ACTIONS[path]
+    if not page.may(action.right):
+        raise RejectedError(f"you may not do this: it needs the right {action.right!r}", 403)
+    if not action.is_named and page.access.visible_names is not None:
+        raise RejectedError("you may not do this: it concerns jobs of all names", 403)
+    request = ActionRequest(page, await read_form(http))
+    try:
+        with page.operations.acting(page.access):
+            found = await action.run(request)
+    except CONFLICTS as error:
+        raise RejectedError(str(error), 409) from error
+    except ScheduleNotFoundError as error:
+        raise RejectedError(str(error), 404) from error
+    except ValueError as error:
+        raise RejectedError(str(error)) from error
+    if isinstance(found, Done):
+        return RedirectResponse(page.url(found.path, **(found.parameters or {}), did=found.did), 303)
+    return render(found.page, found.template, page, path, is_json=False, status=found.status)

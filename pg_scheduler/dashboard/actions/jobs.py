@@ -1,0 +1,99 @@
+"""Change jobs: one by its id, or the selected rows of a list."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.context import NotFoundError, RejectedError
+from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.inspect import Progress
+
+__all__ = ["ConfirmPage", "cancel", "delete", "move", "retry", "run"]
+
+MAX_SHOWN: Final = 10
+"""Ids that a question shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmPage:
+    """A question before jobs are changed."""
+
+    action: str
+    question: str
+    rows: Sequence[str]
+    """The ids of the jobs."""
+    parameters: Mapping[str, str]
+    """The parameters of the address."""
+
+    @property
+    def back_path(self) -> str:
+        """The page from which the question came."""
+        return "/job" if "id" in self.parameters else "/jobs"
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The first ids."""
+        return self.rows[:MAX_SHOWN]
+
+
+async def cancel(request: ActionRequest) -> Done:
+    """Cancel pending and running jobs."""
+    return await _change(request, "cancel", request.operations.inspector.cancel_jobs)
+
+
+async def retry(request: ActionRequest) -> Done:
+    """Run finished jobs again."""
+    return await _change(request, "retry", request.operations.inspector.retry_jobs)
+
+
+async def run(request: ActionRequest) -> Done:
+    """Make pending jobs due now."""
+    return await _change(request, "run", request.operations.inspector.move_jobs, to=request.page.now)
+
+
+async def move(request: ActionRequest) -> Done:
+    """Make pending jobs due at another time."""
+    to = request.instant("to")
+    if to is None:
+        raise RejectedError("enter the time to which the jobs are moved")
+    return await _change(request, "move", request.operations.inspector.move_jobs, to=to)
+
+
+async def delete(request: ActionRequest) -> Done | Shown:
+    """Delete jobs that do not run, after a question."""
+    ids = _ids(request)
+    if request.is_confirmed:
+        return await _change(request, "delete", request.operations.inspector.delete_jobs)
+    jobs = await request.operations.inspector.get_jobs(ids)
+    visible = [each for each in ids if each in jobs and request.access.sees_name(jobs[each].job_name)]
+    if not visible:
+        raise NotFoundError("there are no such jobs, or you may not see them")
+    many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"
+    question = f"Delete {many}? Nothing can bring them back."
+    return Shown(ConfirmPage("delete", question, visible, request.page.parameters), "confirm_jobs")
+
+
+async def _change(request: ActionRequest, action: str, call: Any, **arguments: Any) -> Done:
+    """Change the jobs that the request names and sees, in one transaction."""
+    steps: AsyncGenerator[Progress, None] = call(
+        ids=_ids(request), names=request.access.visible_names, **arguments
+    )
+    last = [step async for step in steps][-1]
+    if _is_one(request) and not last.done and not last.refused:
+        raise NotFoundError("there is no such job, or you may not see it")
+    did = code_of(action, last.done, last.refused, last.skipped)
+    parameters = request.page.parameters
+    if _is_one(request) and action != "delete":
+        return Done("/job", did, {"id": parameters["id"]})
+    return Done("/jobs", did, {name: parameters.get(name) for name in ("q", "after")})
+
+
+def _is_one(request: ActionRequest) -> bool:
+    return "id" in request.page.parameters
+
+
+def _ids(request: ActionRequest) -> Sequence[str]:
+    return [request.page.required("id")] if _is_one(request) else request.rows

@@ -1,0 +1,151 @@
+"""A request to change something: its form, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from starlette.requests import Request
+
+from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.operations import Operations
+
+__all__ = ["ActionRequest", "Done", "Shown", "read_form"]
+
+MAX_BODY_BYTES: Final = 512 * 1024
+MAX_FIELDS: Final = 600
+MAX_ROWS: Final = 500
+"""Rows of a list that one request can select."""
+
+MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
+
+Form = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The page to which the browser is sent.
+
+    Attributes:
+        path: Its path within the dashboard.
+        did: The code of the message; None for none.
+        parameters: The parameters of its address.
+    """
+
+    path: str
+    did: str | None = None
+    parameters: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page that is the answer itself: one that asks for a confirmation, or a form with an error."""
+
+    page: Any
+    template: str
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """A request to change something.
+
+    Attributes:
+        page: The request, as for a page. Its parameters are those of the address, which name the subject.
+        form: The fields of the form.
+    """
+
+    page: PageRequest
+    form: Form
+
+    @property
+    def access(self) -> Access:
+        """What the request may change."""
+        return self.page.access
+
+    @property
+    def operations(self) -> Operations:
+        """Makes the change."""
+        return self.page.operations
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether this is the answer to a question."""
+        return self.text("confirm") == "yes"
+
+    def text(self, name: str) -> str:
+        """Return a field without surrounding space; empty if it is missing."""
+        return (self.form.get(name) or ("",))[0].strip()
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number; None if the field is empty.
+
+        Raises:
+            RejectedError: It is none.
+        """
+        text = self.text(name).replace(",", "")
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise RejectedError(f"{name} must be a whole number, not {text[:50]!r}")
+        return int(text)
+
+    def instant(self, name: str) -> datetime | None:
+        """Return an instant, which is in UTC unless it has an offset; None if the field is empty.
+
+        Raises:
+            RejectedError: It is none.
+        """
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise RejectedError(
+                f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}"
+            ) from error
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    @property
+    def rows(self) -> list[str]:
+        """The ids that were selected in a list; forms have them percent-encoded.
+
+        Raises:
+            RejectedError: There are none, or too many.
+        """
+        rows = [unquote(each, errors="strict") for each in self.form.get("row", ())]
+        if not rows:
+            raise RejectedError("select a row first")
+        if len(rows) > MAX_ROWS:
+            raise RejectedError(f"select at most {MAX_ROWS} rows, not {len(rows)}")
+        return rows
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of an urlencoded form.
+
+    Raises:
+        RejectedError: The body is another one, too long, or not UTF-8.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != MEDIA_TYPE:
+        raise RejectedError(f"the body must be a form of type {MEDIA_TYPE}", 415)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise RejectedError(f"the form has more than {MAX_BODY_BYTES:,} bytes; select fewer rows", 413)
+    try:
+        form = parse_qs(
+            body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
+        )
+    except ValueError as error:
+        raise RejectedError(f"the form must be UTF-8 with at most {MAX_FIELDS} fields") from error
+    if any("\0" in text for texts in form.values() for text in texts):
+        raise RejectedError("a field must not contain a NUL character")
+    return form

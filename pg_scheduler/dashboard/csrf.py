@@ -1,0 +1,60 @@
+"""Tell requests of the dashboard's own pages from those that another site makes a browser send.
+
+A browser states with each unsafe request where it comes from: in ``Sec-Fetch-Site`` if the address is HTTPS
+or that of this machine, and in ``Origin``. So no token is needed, and no session or cookie to keep one in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.requests import Request
+
+__all__ = ["check_origins", "is_own_request"]
+
+_ORIGIN: Final = re.compile(r"https?://[^/\s?#@]+")
+
+
+def check_origins(origins: Iterable[str]) -> frozenset[str]:
+    """Return the origins in lower case.
+
+    Raises:
+        TypeError: They are a str.
+        ValueError: One of them is no origin.
+    """
+    if isinstance(origins, str):
+        raise TypeError(f"trusted_origins must be several origins, not a str; write ({origins!r},)")
+    found: list[object] = list(origins)
+    for origin in found:
+        if not isinstance(origin, str) or not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f'each of trusted_origins must be an origin such as "https://example.org", not {origin!r}'
+            )
+    return frozenset(str(origin).lower() for origin in found)
+
+
+def is_own_request(request: Request, trusted: frozenset[str]) -> bool:
+    """Return whether an unsafe request comes from a page of this origin, or of a trusted one.
+
+    If the browser states the site, a comparison of ``Origin`` with ``Host`` cannot overrule it: ``Host`` has
+    no scheme, so a page over HTTP could pass for one over HTTPS. A request without both headers is not from a
+    browser, and must prove it by ``Authorization``, which no other site can set.
+    """
+    sites, origins = (request.headers.getlist(name) for name in ("sec-fetch-site", "origin"))
+    if len(sites) > 1 or len(origins) > 1:
+        return False
+    origin = origins[0].lower() if origins else None
+    if sites:
+        return sites[0] == "same-origin" or origin in trusted
+    if origin is None:
+        return "authorization" in request.headers
+    return origin in trusted or _is_host(origin, request)
+
+
+def _is_host(origin: str, request: Request) -> bool:
+    hosts = request.headers.getlist("host")
+    return (
+        len(hosts) == 1 and bool(_ORIGIN.fullmatch(origin)) and origin.partition("//")[2] == hosts[0].lower()
+    )

@@ -1,0 +1,56 @@
+"""Say on the next page what an action did.
+
+The address of that page carries a code and numbers, and no text. So a forged link shows nothing but one of
+these sentences, and neither a session nor a cookie is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["code_of", "message_of"]
+
+_CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,3})")
+
+_JOBS: Final[Mapping[str, tuple[str, str]]] = {
+    "cancel": ("cancelled", "only pending and running jobs can be cancelled"),
+    "retry": (
+        "will run again",
+        "only finished jobs can run again, and only while no unfinished job has their unique key",
+    ),
+    "run": ("moved to now", "only pending jobs can be moved"),
+    "move": ("moved", "only pending jobs can be moved"),
+    "delete": ("deleted", "running jobs, and those for whose end others wait, cannot be deleted"),
+}
+"""What became of jobs, and why an action refuses some."""
+
+_TEXTS: Final[Mapping[str, str]] = {}
+
+
+def code_of(action: str, *numbers: int) -> str:
+    """Return the value of the parameter ``did``."""
+    return ".".join((action, *map(str, numbers)))
+
+
+def message_of(code: str) -> str | None:
+    """Return the sentence of a code; None for a code that no action makes."""
+    found = _CODE.fullmatch(code)
+    if found is None:
+        return None
+    action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]
+    if action in _JOBS and len(numbers) == 3:
+        return _jobs_message(action, *numbers)
+    text = _TEXTS.get(action)
+    return None if text is None else text.format(*numbers, *[0] * 3)
+
+
+def _jobs_message(action: str, done: int, refused: int, missing: int) -> str:
+    past, rule = _JOBS[action]
+    parts = [f"{done:,} {'job' if done == 1 else 'jobs'} {past}"]
+    if refused:
+        parts.append(f"{refused:,} refused ({rule})")
+    if missing:
+        parts.append(f"{missing:,} not found")
+    return ", ".join(parts)

@@ -1,0 +1,55 @@
+"""The rights of a request: what each role may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, TypeAlias, get_args
+
+__all__ = ["Right", "Role", "rights_of"]
+
+Role: TypeAlias = Literal["viewer", "operator", "admin"]
+"""The role of a user."""
+
+Right: TypeAlias = Literal[
+    "cancel",
+    "retry",
+    "move",
+    "delete",
+    "task_pause",
+    "schedule_pause",
+    "schedule_trigger",
+    "backfill",
+    "schedule_add",
+    "schedule_update",
+    "schedule_remove",
+    "drain",
+]
+"""What a user may do. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming."""
+
+_OPERATOR: Final[frozenset[Right]] = frozenset(
+    {"cancel", "retry", "move", "task_pause", "schedule_pause", "schedule_trigger", "backfill", "drain"}
+)
+_BY_ROLE: Final[Mapping[str, frozenset[Right]]] = {
+    "viewer": frozenset(),
+    "operator": _OPERATOR,
+    "admin": frozenset(get_args(Right)),
+}
+
+
+def rights_of(role: str, can: Iterable[Right] | None) -> frozenset[Right]:
+    """Return the rights of a role, or those of ``can`` instead.
+
+    Raises:
+        TypeError: ``can`` is a str.
+        ValueError: The role or a right is unknown.
+    """
+    if role not in _BY_ROLE:
+        raise ValueError(f"role must be one of {', '.join(_BY_ROLE)}, not {role!r}")
+    if can is None:
+        return _BY_ROLE[role]
+    if isinstance(can, str):
+        raise TypeError(f"can must be a set of rights, not a str; write {{{can!r}}}")
+    rights = frozenset(can)
+    if unknown := [right for right in rights if right not in get_args(Right)]:
+        raise ValueError(f"can must contain only {', '.join(get_args(Right))}; unknown: {unknown[0]!r}")
+    return rights

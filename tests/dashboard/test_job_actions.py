@@ -1,0 +1,143 @@
+"""Change jobs from their page and from lists: each change happens in the database, with its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import asyncpg
+import pytest
+
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import App, Page, request, send
+from tests.dashboard.test_actions import as_role, insert, records, status
+from tests.dashboard.test_hostile import HOSTILE
+
+FAIL = (
+    "UPDATE scheduled_jobs SET status = 'failed', attempt = 1, finished_at = now(), error_message = 'E'"
+    " WHERE job_id = $1"
+)
+
+RECORDED = {"run": "move_jobs"}
+
+
+@pytest.fixture
+def admin(build: Callable[..., App]) -> App:
+    return as_role(build, "admin")
+
+
+def buttons(html: str) -> set[str]:
+    return {attrs.get("id") or "" for attrs in Page(html).all("button")} - {"pause", "theme", ""}
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        ("cancel", "pending", "cancelled"),
+        ("retry", "failed", "pending"),
+        ("run", "pending", "pending"),
+        ("move", "pending", "pending"),
+        ("delete", "failed", None),
+    ],
+)
+async def test_action_of_the_page_changes_the_job_and_is_recorded(
+    action: str, before: str, after: str | None, admin: App, pool: asyncpg.Pool
+) -> None:
+    await insert(pool)
+    if before == "failed":
+        await pool.execute(FAIL, "job")
+    page = await request(admin, "/job?id=job")
+    assert buttons(page.text) == (
+        {"retry", "delete"} if before == "failed" else {"cancel", "run", "move", "delete"}
+    )
+    fields = {"to": "2031-02-03T04:05", "confirm": "yes"}
+    answer = await send(admin, f"/actions/jobs/{action}?id=job", fields)
+    assert answer.status == 303, answer.text
+    assert await status(pool) == after
+    assert await records(pool) == [("ada", "dashboard", RECORDED.get(action, f"{action}_jobs"), "job")]
+    due = await pool.fetchval("SELECT execution_time <= now() FROM scheduled_jobs WHERE job_id = 'job'")
+    assert due is {"cancel": False, "retry": True, "run": True, "move": False, "delete": None}[action]
+    if action == "move":
+        time = await pool.fetchval("SELECT execution_time::text FROM scheduled_jobs")
+        assert str(time).startswith("2031-02-03 04:05:00")
+    assert (await request(admin, answer.headers["location"])).status == 200
+
+
+async def test_selected_jobs_are_changed_and_others_are_not(admin: App, pool: asyncpg.Pool) -> None:
+    for job_id in ("a", "b", "c"):
+        await insert(pool, job_id)
+    await pool.execute(FAIL, "b")
+    page = Page((await request(admin, "/jobs?q=board")).text)
+    boxes = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    assert sorted(map(str, boxes)) == ["a", "b", "c"]
+    (cancel,) = [each for each in page.all("button") if each.get("id") == "cancel"]
+    answer = await send(admin, str(cancel["formaction"]), {"row": ["a", "b", "missing"]})
+    assert answer.headers["location"] == "/jobs?q=board&did=cancel.1.1.1"
+    assert [await status(pool, each) for each in "abc"] == ["cancelled", "failed", "pending"]
+    page = Page((await request(admin, answer.headers["location"])).text)
+    assert (
+        "1 job cancelled, 1 refused (only pending and running jobs can be cancelled), 1 not found"
+        in page.text
+    )
+
+
+async def test_deletion_asks_first(admin: App, pool: asyncpg.Pool) -> None:
+    for job_id in ("a", "b"):
+        await insert(pool, job_id)
+    asked = await send(admin, "/actions/jobs/delete?q=board", {"row": ["a", "b", "missing"]})
+    page = Page(asked.text)
+    assert "Delete these 2 jobs?" in page.text
+    assert [await status(pool, each) for each in "ab"] == ["pending", "pending"]
+    (form,) = [each for each in page.all("form") if each["method"] == "post"]
+    fields = [(each["name"], each["value"]) for each in page.all("input")]
+    rows = [value for name, value in fields if name == "row"]
+    answer = await send(admin, str(form["action"]), {"row": rows, "confirm": "yes"})
+    assert answer.headers["location"] == "/jobs?q=board&did=delete.2.0.0"
+    assert [await status(pool, each) for each in "ab"] == [None, None]
+    assert (await send(admin, "/actions/jobs/delete?id=a")).status == 404
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry", "run", "move", "delete"])
+async def test_names_restrict_which_jobs_an_action_touches(
+    action: str, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await insert(pool, "mine", "billing.invoice")
+    await insert(pool, "other", "mail.send")
+    if action == "retry":
+        await pool.execute(FAIL, "mine")
+        await pool.execute(FAIL, "other")
+    before = await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = 'other'")
+    app = as_role(build, "admin", names=("billing.*",))
+    fields: dict[str, Any] = {"to": "2031-01-01T00:00Z", "confirm": "yes"}
+    assert (await send(app, f"/actions/jobs/{action}?id=other", fields)).status == 404
+    answer = await send(app, f"/actions/jobs/{action}", {"row": ["mine", "other"], **fields})
+    assert answer.headers["location"] == f"/jobs?did={action}.1.0.1"
+    assert await pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = 'other'") == before
+    asked = await send(app, "/actions/jobs/delete", {"row": "other"})
+    assert asked.status == 404
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_ids_are_changed_by_the_forms_of_the_pages(
+    text: str, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    job_id = text[:255]
+    await insert(pool, job_id)
+    app = build(authorize=lambda _: Access(text[:100], "admin"))
+    page = Page((await request(app, "/jobs")).text)
+    (box,) = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    answer = await send(app, "/actions/jobs/cancel", {"row": box})
+    assert answer.headers["location"] == "/jobs?did=cancel.1.0.0"
+    page = Page((await request(app, f"/job?id={quote(job_id)}")).text)
+    (retry,) = [each["action"] for each in page.all("form") if "retry" in str(each["action"])]
+    assert (await send(app, str(retry))).status == 303
+    assert await status(pool, job_id) == "pending"
+    assert [each[0] for each in await records(pool)] == [text[:100]] * 2
+
+
+@pytest.mark.parametrize("to", ["", "soon", "2031-13-01", "0001-01-01T00:00+14:00"])
+async def test_wrong_time_moves_nothing(to: str, admin: App, pool: asyncpg.Pool) -> None:
+    await insert(pool)
+    assert (await send(admin, "/actions/jobs/move?id=job", {"to": to})).status == 400
+    assert await records(pool) == []
