@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from importlib import import_module
+from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 __all__ = [
     "ClockChange",
     "change_at",
+    "data_version",
     "first_change",
     "instant_of",
     "named_zone",
@@ -22,6 +26,21 @@ NO_OFFSET: Final = timedelta(0)
 
 MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
 """Files next to the IANA time zones that an administrator chooses."""
+
+
+def data_version() -> str | None:
+    """Return the version of this machine's time zone data, such as ``2025b``; None if it states none.
+
+    As for every zone, the folders of ``zoneinfo.TZPATH`` are preferred to the package tzdata.
+    """
+    folder = next((Path(each) for each in zoneinfo.TZPATH if Path(each, "Europe").is_dir()), None)
+    try:
+        if folder is None:
+            return str(import_module("tzdata").IANA_VERSION)
+        with Path(folder, "tzdata.zi").open(encoding="utf-8") as lines:  # "# version 2025b"
+            return next(lines, "").partition("version ")[2].strip() or None
+    except (OSError, ImportError, UnicodeDecodeError):
+        return None
 
 
 def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:

@@ -16,6 +16,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SECRETS, SchedulerConfig
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.types import DRAIN, WorkerReport
+from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.signals import Signals
@@ -33,7 +34,7 @@ COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata
 
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
-    """Return the settings for people to read, without passwords, and the limits of the tasks."""
+    """Return the settings for people to read, with limits and time zone data, without passwords."""
     hidden = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in hidden}
@@ -49,7 +50,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         for task in {task.name: task for task in tasks.limited().values()}.values()
         for limit in task.limits
     ]
-    return {**settings, "limits": limits[:MAX_LIMITS]}
+    return {**settings, "limits": limits[:MAX_LIMITS], "tzdata": data_version()}
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

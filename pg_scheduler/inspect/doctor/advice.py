@@ -105,6 +105,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "large arguments make claims slow, since each claim transfers them",
         "store the data elsewhere and pass its id",
     ),
+    FindingCode.TZDATA: Advice(
+        "the fire times of a schedule depend on which worker plans them, since their time zone data differs",
+        "install the same version of tzdata on every host",
+    ),
     FindingCode.DB_VERSION: Advice("the server is older than PostgreSQL 14", "upgrade it"),
     FindingCode.DB_RTT: Advice(
         "a round trip to the server takes more than 5 ms, which limits how fast a worker claims jobs",

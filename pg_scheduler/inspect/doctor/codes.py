@@ -54,6 +54,8 @@ class FindingCode(StrEnum):
     """A job runs far longer than others of its name, or beyond its lease."""
     PAYLOAD = "PAYLOAD"
     """Jobs have large arguments."""
+    TZDATA = "TZDATA"
+    """Live workers have different time zone data."""
     DB_VERSION = "DB-VERSION"
     """PostgreSQL is too old."""
     DB_RTT = "DB-RTT"

@@ -19,9 +19,12 @@ from pg_scheduler.store.author import release_of
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DRAIN
 
-__all__ = ["CHECKS", "judge_connections", "judge_lives", "judge_loops", "judge_mixture"]
+__all__ = ["CHECKS", "judge_connections", "judge_lives", "judge_loops", "judge_mixture", "judge_zones"]
 
 MAX_VALUE_LENGTH: Final = 60
+
+ZONE_DATA: Final = "tzdata"
+"""Where workers report the version of their time zone data."""
 
 
 async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
@@ -31,6 +34,7 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     return [
         *judge_lives(workers, now),
         *judge_mixture(alive),
+        *judge_zones(alive),
         *judge_connections(alive),
         *judge_loops(alive, thresholds.loop_lag_s),
     ]
@@ -77,20 +81,16 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield in what live workers differ."""
     for subject, code in (("version", _version), ("release", _release)):
-        found = defaultdict[str, list[str]](list)
-        for worker in alive:
-            found[code(worker)].append(worker.hostname)
-        if len(found) > 1:
-            shown = [f"{value} on {listed(sorted(set(hosts)))}" for value, hosts in sorted(found.items())]
+        if shown := _differing([(code(each), each.hostname) for each in alive]):
             yield Finding(
                 FindingCode.WORKER_MIXED,
                 Severity.WARNING,
                 subject,
-                f"live workers have different {subject}s: {listed(shown)}",
+                f"live workers have different {subject}s: {shown}",
                 "finish the deployment",
             )
     reporting = [each for each in alive if each.settings]
-    names = sorted({name for each in reporting for name in each.settings})
+    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA})
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}
         if len(values) > 1:
@@ -101,6 +101,21 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 f"live workers have different values of {name}: {listed(sorted(map(_cut, values)))}",
                 "finish the deployment, or give the workers the same settings",
             )
+
+
+def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield whether live workers have different time zone data; not all machines state their version."""
+    stated = [
+        (_cut(str(each.settings[ZONE_DATA])), each.hostname) for each in alive if each.settings.get(ZONE_DATA)
+    ]
+    if shown := _differing(stated):
+        yield Finding(
+            FindingCode.TZDATA,
+            Severity.WARNING,
+            "time zone data",
+            f"live workers have different time zone data: {shown}",
+            "install the newest tzdata on every host, then restart its workers",
+        )
 
 
 def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
@@ -174,6 +189,18 @@ def _shown(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
 
 
+def _differing(values: Sequence[tuple[str, str]]) -> str | None:
+    """Return each value with its hosts; None unless there are several."""
+    found = defaultdict[str, set[str]](set)
+    for value, host in values:
+        found[value].add(host)
+    return (
+        listed([f"{value} on {listed(sorted(hosts))}" for value, hosts in sorted(found.items())])
+        if len(found) > 1
+        else None
+    )
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_VALUE_LENGTH else f"{short(text)[:MAX_VALUE_LENGTH]}..."
 
@@ -184,6 +211,7 @@ CHECKS: Final = (
             FindingCode.WORKER_NONE,
             FindingCode.WORKER_DEAD,
             FindingCode.WORKER_MIXED,
+            FindingCode.TZDATA,
             FindingCode.WORKER_NO_LISTEN,
             FindingCode.WORKER_NO_LOCK,
             FindingCode.WORKER_DRAINING,

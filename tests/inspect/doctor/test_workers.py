@@ -9,6 +9,7 @@ import asyncpg
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.workers import judge_connections
 from pg_scheduler.store.types import DRAIN
+from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker
@@ -59,6 +60,28 @@ async def test_workers_of_different_versions_releases_and_settings_are_found(poo
     ]
     await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w1'")
     assert await subjects(pool, FindingCode.WORKER_MIXED) == []
+
+
+async def test_workers_with_different_time_zone_data_are_found_until_they_have_the_same(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    scheduler = await make()
+    (own,) = await scheduler.workers()
+    assert own.settings["tzdata"] == data_version(), "reported at registration"
+    await add_worker(pool, "old", hostname="a", settings='{"tzdata": "2009a"}')
+    await add_worker(pool, "silent", hostname="b", settings='{"tzdata": null}')
+    await pool.execute(
+        'UPDATE scheduler_workers SET settings = \'{"tzdata": "2025b"}\' WHERE worker_id = $1', own.worker_id
+    )
+    finding = await find(pool, FindingCode.TZDATA)
+    assert (
+        finding.evidence == f"live workers have different time zone data: 2009a on a, 2025b on {own.hostname}"
+    )
+    assert "setting tzdata" not in await subjects(pool, FindingCode.WORKER_MIXED)
+    await pool.execute(
+        "UPDATE scheduler_workers SET settings = '{\"tzdata\": \"2025b\"}' WHERE worker_id = 'old'"
+    )
+    assert await subjects(pool, FindingCode.TZDATA) == []
 
 
 async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
