@@ -12,7 +12,7 @@ from pg_scheduler.inspect import Inspector
 
 from .commands import Command, add_command
 from .output import SHAPE_VERSION, Column, Shape
-from .values import read_since
+from .times import read_since
 
 __all__ = ["RECORD", "add_to"]
 

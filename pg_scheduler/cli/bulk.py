@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,13 +11,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pg_scheduler import JobStatus
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
+from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Output, Shape
 from .progress import Reporter, read_style
-from .values import read_move, read_rate
+from .times import read_move
+from .values import read_rate
 
 __all__ = ["BULK", "CHANGE", "cancel", "delete", "move", "retry"]
 
@@ -56,164 +59,74 @@ _ALLOWED: Final = {
 
 _PAST: Final = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", "move": "moved"}
 
-JobIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")]
-Where = Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")]
 Group = Annotated[
     str | None, typer.Option(metavar="F", help="Every job of a group that jobs errors prints instead.")
 ]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="Change at most so many jobs.")]
-Rate = Annotated[str | None, typer.Option(metavar="50/s", help="Spread the changes: jobs per s, m or h.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the jobs and change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-After = Annotated[str | None, typer.Option(help="Continue where an interrupted command stopped.")]
 To = Annotated[
     str,
     typer.Option(
         "--to", metavar="TIME|+1h", help="When they are due, or by how much later or earlier (-1h)."
     ),
 ]
-ProgressStyle = Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")]
 
 Start = Callable[..., AsyncGenerator[Progress, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """What the four commands have in common."""
+class BulkOptions:
+    """The options that the four commands have in common."""
 
-    job_ids: Sequence[str]
-    where: str | None
-    limit: int | None
-    rate: float | None
-    dry_run: bool
-    yes: bool
-    after: str | None
-    progress: str | None
-    group: str | None = None
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of jobs.")] = None
+    where: Annotated[str | None, typer.Option(metavar="SEARCH", help="Every job of a search instead.")] = None
+    limit: Annotated[int | None, typer.Option(metavar="N", help="Change at most so many jobs.")] = None
+    rate: Annotated[
+        str | None, typer.Option(metavar="50/s", help="Spread the changes: jobs per s, m or h.")
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the jobs and change nothing.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    after: Annotated[str | None, typer.Option(help="Continue where an interrupted command stopped.")] = None
+    progress: Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")] = None
 
-    def jobs(self, command: Command) -> dict[str, Any]:
+    def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
         """Return the parameters that name the jobs."""
-        names = [self.job_ids, self.where is not None or self.group is not None]
-        if sum(map(bool, names)) != 1:
+        if bool(self.job_ids) == (self.where is not None or has_group):
             raise CommandError(ExitCode.USAGE, "name jobs either by their ids or by a search")
         return {"ids": self.job_ids} if self.job_ids else {"where": self.where, "tz": command.output.zone}
 
 
-async def cancel(
-    command: Command,
-    job_ids: JobIds = None,
-    *,
-    where: Where = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    after: After = None,
-    progress: ProgressStyle = None,
-) -> ExitCode:
+async def cancel(command: Command, options: BulkOptions) -> ExitCode:
     """Cancel pending or running jobs."""
-    options = _Options(
-        job_ids=job_ids or (),
-        where=where,
-        limit=limit,
-        rate=read_rate(rate),
-        dry_run=dry_run,
-        yes=yes,
-        after=after,
-        progress=progress,
-    )
     async with command.scheduler() as scheduler:
         return await _change(command, "cancel", options, Inspector(scheduler).cancel_jobs)
 
 
-async def retry(
-    command: Command,
-    job_ids: JobIds = None,
-    *,
-    where: Where = None,
-    group: Group = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    after: After = None,
-    progress: ProgressStyle = None,
-) -> ExitCode:
+async def retry(command: Command, options: BulkOptions, group: Group = None) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
-    options = _Options(
-        job_ids=job_ids or (),
-        where=where,
-        group=group,
-        limit=limit,
-        rate=read_rate(rate),
-        dry_run=dry_run,
-        yes=yes,
-        after=after,
-        progress=progress,
-    )
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         start = inspector.retry_jobs
         if group is not None:
             start = partial(start, group=await _find_group(inspector, group))
-        return await _change(command, "retry", options, start)
+        return await _change(command, "retry", options, start, has_group=group is not None)
 
 
-async def delete(
-    command: Command,
-    job_ids: JobIds = None,
-    *,
-    where: Where = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    after: After = None,
-    progress: ProgressStyle = None,
-) -> ExitCode:
+async def delete(command: Command, options: BulkOptions) -> ExitCode:
     """Delete jobs that do not run and for whose end nothing waits."""
-    options = _Options(
-        job_ids=job_ids or (),
-        where=where,
-        limit=limit,
-        rate=read_rate(rate),
-        dry_run=dry_run,
-        yes=yes,
-        after=after,
-        progress=progress,
-    )
     async with command.scheduler() as scheduler:
         return await _change(command, "delete", options, Inspector(scheduler).delete_jobs)
 
 
-async def move(
-    command: Command,
-    job_ids: JobIds = None,
-    *,
-    to: To,
-    where: Where = None,
-    limit: Limit = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    after: After = None,
-    progress: ProgressStyle = None,
-) -> ExitCode:
+async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     """Change when pending jobs are due."""
-    options = _Options(
-        job_ids=job_ids or (),
-        where=where,
-        limit=limit,
-        rate=read_rate(rate),
-        dry_run=dry_run,
-        yes=yes,
-        after=after,
-        progress=progress,
-    )
-    target = read_move(to, command.output.zone)
+    target = read_move("--to", to, command.output.zone)
     time = {"to": target} if isinstance(target, datetime) else {"by": target}
     async with command.scheduler() as scheduler:
-        return await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
+        code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
+        for job_id in () if options.dry_run else (options.job_ids or ())[:MAX_SHOWN]:
+            job = await scheduler.get_job(job_id)
+            if job is not None and job.status is JobStatus.PENDING:
+                command.output.say(f"job {job_id} is due at {command.output.when(job.execution_time)}")
+    return code
 
 
 async def _find_group(inspector: Inspector, fingerprint: str) -> ErrorGroup:
@@ -228,9 +141,13 @@ async def _find_group(inspector: Inspector, fingerprint: str) -> ErrorGroup:
     )
 
 
-async def _change(command: Command, action: str, options: _Options, start: Start) -> ExitCode:
+async def _change(
+    command: Command, action: str, options: BulkOptions, start: Start, *, has_group: bool = False
+) -> ExitCode:
     """Change the jobs, after a question if a search names them, and write what was done."""
-    jobs = {**options.jobs(command), "limit": options.limit, "after": options.after}
+    named = options.jobs(command, has_group=has_group)
+    jobs = {**named, "limit": options.limit, "after": options.after}
+    rate = read_rate(options.rate)
     if not options.job_ids and (options.dry_run or not options.yes):
         step = await anext(found := start(**jobs, dry_run=True))
         await found.aclose()
@@ -239,7 +156,7 @@ async def _change(command: Command, action: str, options: _Options, start: Start
             confirm(f"{action.capitalize()} every job of this search?", yes=False)
     run = _Run(command, action, options)
     try:
-        await run.follow(start(**jobs, rate=options.rate, dry_run=options.dry_run))
+        await run.follow(start(**jobs, rate=rate, dry_run=options.dry_run))
     finally:  # also what an interrupted command has done
         code = run.write()
     return code
@@ -258,13 +175,13 @@ def _show_found(command: Command, action: str, step: Progress) -> None:
     )
     shown = f", {MAX_SHOWN} of them above" if step.done > MAX_SHOWN else ""
     more = "" if step.cursor is None else "; the search continues"
-    command.output.say(f"{step.done:,} jobs to {action} found{shown}{more}")
+    command.output.say(f"{counted(step.done, 'job')} to {action} found{shown}{more}")
 
 
 class _Run:
     """An action that is followed to its end, and what was done until then."""
 
-    def __init__(self, command: Command, action: str, options: _Options) -> None:
+    def __init__(self, command: Command, action: str, options: BulkOptions) -> None:
         self._output = command.output
         self._action = action
         self._options = options
@@ -326,7 +243,9 @@ class _Run:
             "total_estimate": last.total_estimate,
             "after": last.cursor,
         }
-        self._output.write_one(BULK, row)
+        is_short = self._output.is_table and last.cursor is None
+        columns = BULK.columns[:-1] if is_short else BULK.columns
+        self._output.write_one(Shape(BULK.name, BULK.identity, columns), row)
         return ExitCode.DONE
 
     def _result(self, change: JobChange) -> str:

@@ -9,25 +9,25 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
 from pg_scheduler import Scheduler
-from pg_scheduler.errors import SchemaMissingError
+from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError, SchemaMissingError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.connections.standalone import open_connection, open_pool
 from pg_scheduler.store.faults import translated
 
-from .dsn import remove_secrets
+from .dsn import mask_dsn, remove_secrets
 from .errors import CommandError, ExitCode, exit_code_of
-from .output import FORMATS, Output, discard_stdout, read_format, read_zone
+from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
 from .settings import NAMES, Settings, find_project, resolve
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = ["Command", "Result", "add_command", "add_group", "confirm", "with_com
 
 MAX_IDENTITY_LENGTH: Final = 200
 APPLICATION_NAME: Final = "pg_scheduler cli"
+NO_DSN: Final = "no DSN is set: pass --dsn postgresql://user@host/database, or set PG_SCHEDULER_DSN"
 
 Result = ExitCode | None
 Function = TypeVar("Function", bound=Callable[..., Result | Coroutine[Any, Any, Result]])
@@ -62,26 +63,42 @@ class Command:
         """The schema of the tables; None for the search path."""
         return self.settings["schema"]
 
-    def connect(self) -> AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]:
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
         """Open a connection to the server itself: ``--direct-dsn``, else the DSN."""
-        dsn = self.settings["direct-dsn"] or self.settings["dsn"]
-        return open_connection(dsn, application_name=APPLICATION_NAME)
+        name = "direct-dsn" if self.settings["direct-dsn"] else "dsn"
+        with self._naming(name):
+            async with open_connection(self.settings[name], application_name=APPLICATION_NAME) as connection:
+                yield connection
 
     @asynccontextmanager
     async def scheduler(self, *, verified: bool = True) -> AsyncIterator[Scheduler]:
         """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
-        async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
-            actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
-            scheduler = CommandScheduler(
-                pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"], identity=actor
-            )
-            if verified:
-                async with pool.acquire() as connection:
-                    with translated():
-                        await verify(connection, schema=self.schema)
-            with acting_as(Author(actor, "cli")):
-                yield scheduler
-            await scheduler.flush()
+        with self._naming("dsn"):
+            async with open_pool(self.settings["dsn"], application_name=APPLICATION_NAME) as pool:
+                actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
+                scheduler = CommandScheduler(
+                    pool, schema=self.schema, direct_dsn=self.settings["direct-dsn"], identity=actor
+                )
+                if verified:
+                    async with pool.acquire() as connection:
+                        with translated():
+                            await verify(connection, schema=self.schema)
+                with acting_as(Author(actor, "cli")):
+                    yield scheduler
+                await scheduler.flush()
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Add the DSN and its origin to the error of a database that is unavailable."""
+        try:
+            yield
+        except ConnectionRejectedError:
+            raise
+        except DatabaseUnavailableError as error:
+            dsn, origin = self.settings[name], self.settings.origin(name)
+            hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
+            raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error
 
 
 _COMMON: Final = [
@@ -157,22 +174,41 @@ def confirm(question: str, *, yes: bool) -> None:
 def with_common_options(
     function: Callable[..., Result | Coroutine[Any, Any, Result]],
 ) -> Callable[..., Result]:
-    """Return the function as Typer calls it: with its own options and those of every command."""
+    """Return the function as Typer calls it: with its own options and those of every command.
+
+    A parameter of which the type is a dataclass stands for the options that are its fields.
+    """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    options_of = {name: _options_of(group) for name, group in groups.items()}
+    given = [option for each in own for option in options_of.get(each.name, [each])]
 
     def call(**values: Any) -> Result:
         context: typer.Context = values.pop("ctx")
-        options: dict[str, str] = context.ensure_object(dict)
+        for group, members in options_of.items():
+            values[group] = groups[group](**{each.name: values.pop(each.name) for each in members})
+        settings: dict[str, str] = context.ensure_object(dict)
         for name in NAMES:
             if (value := values.pop(name.replace("-", "_"))) is not None:
-                options[name] = value
-        return None if context.invoked_subcommand else _execute(function, options, values)
+                settings[name] = value
+        return None if context.invoked_subcommand else _execute(function, settings, values)
 
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
     call.__annotations__ = {}
-    call.__signature__ = inspect.Signature([*own, *_COMMON, _CONTEXT])  # type: ignore[attr-defined] # read by Typer
+    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in given]
+    call.__signature__ = inspect.Signature([*by_name, *_COMMON, _CONTEXT])  # type: ignore[attr-defined] # read by Typer
     return call
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+        )
+        for each in fields(group)
+    ]
 
 
 def _execute(
@@ -190,6 +226,11 @@ def _execute(
     except BrokenPipeError:  # the reader, such as head, has read enough; Typer would exit with 1
         discard_stdout()
         return ExitCode.DONE
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        discard_stdout()
+        raise CommandError(ExitCode.NEGATIVE, f"cannot write the output: {error.strerror}") from error
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
     except Exception as error:

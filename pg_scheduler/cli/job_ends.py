@@ -10,6 +10,7 @@ import typer
 
 from pg_scheduler import Job, JobResult, JobStatus, Scheduler
 from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.inspect.texts import counted
 
 from .commands import Command
 from .errors import CommandError, ExitCode
@@ -60,7 +61,9 @@ async def wait(
                         results.append(await _wait_for(scheduler, job_id, reporter))
         except TimeoutError:
             left = len(set(job_ids)) - len(results)
-            raise CommandError(ExitCode.TIMEOUT, f"{left} jobs have not ended within {timeout}") from None
+            raise CommandError(
+                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(left, 'job')}"
+            ) from None
         finally:
             command.output.write_list(RESULT, [_row(each) for each in results])
     is_done = all(each.status is JobStatus.COMPLETED for each in results)

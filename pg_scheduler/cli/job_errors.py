@@ -11,7 +11,7 @@ from pg_scheduler.inspect import Inspector
 
 from .commands import Command
 from .output import SHAPE_VERSION, Column, Shape
-from .values import read_since
+from .times import read_since
 
 __all__ = ["GROUP", "errors"]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Inspector, Verdict
 
 from . import bulk, job_add, job_ends, job_errors, job_export
 from .commands import Command, add_command
@@ -93,6 +93,9 @@ async def show(
         columns.append(Column(key, key))
         shown[key] = ": ".join(filter(None, (error.outcome, error.error_type, error.message)))
     command.output.write_one(Shape("job", "job_id", columns), shown if command.output.is_table else row)
+    for error in job.errors if command.output.is_table else ():
+        if details := [*filter(None, [error.traceback]), *error.log]:
+            command.output.write_paragraph("\n".join([f"\nattempt {error.attempt}:", *details]))
 
 
 async def explain(command: Command, job_id: JobId) -> None:
@@ -109,7 +112,8 @@ async def explain(command: Command, job_id: JobId) -> None:
     if not command.output.is_table:
         command.output.write_one(EXPLANATION, row)
         return
-    expected = "" if found.eta is None else f", expected {command.output.when(found.eta)}"
-    command.output.write_line(f"{job_id}: {found.verdict.value}{expected}")
+    verb = "ends" if found.verdict is Verdict.RUNNING else "starts"
+    about = "" if found.eta is None else f", {verb} about {command.output.when(found.eta)}"
+    command.output.write_line(f"{job_id}: {found.verdict.value}{about}")
     rows = [asdict(reason) | {"remedy": reason.command or reason.remedy} for reason in found.reasons]
     command.output.write_list(_REASON, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -36,6 +37,9 @@ from .worker import command as worker
 __all__ = ["app", "run"]
 
 PROGRAM: Final = "pg-scheduler"
+
+_EXCLUSION: Final = re.compile(r"-[a-z_]+:")
+"""A search term that excludes jobs; it looks like an option."""
 
 app = typer.Typer(
     name=PROGRAM,
@@ -93,6 +97,8 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
             show(file=sys.stderr)
+        if (word := next(filter(_EXCLUSION.match, arguments), None)) and "--" not in arguments:
+            sys.stderr.write(f"{PROGRAM}: put -- before the terms of a search: -- {escape(word)}\n")
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):  # Ctrl-C outside of a command, or at a question
         sys.stderr.write(f"{PROGRAM}: interrupted\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from .widths import Field, Kind, fit, shorten
 
 __all__ = [
     "FORMATS",
+    "FULL",
     "SHAPE_VERSION",
     "Column",
     "Format",
@@ -40,6 +42,9 @@ FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 SHAPE_VERSION: Final = 1
 """The ``"v"`` of every object. A change that removes or redefines a key raises it."""
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Numbers of the errors of an output that takes no more."""
 
 _UNBOUNDED: Final = 100_000
 """Wider than any line."""
@@ -197,6 +202,10 @@ class Output:
         """Write text as it is."""
         self._out.write(text)
         self._out.flush()
+
+    def write_paragraph(self, text: str) -> None:
+        """Write lines of text of unknown origin for people."""
+        self.write_text(f"{escape(text.rstrip())}\n")
 
     def write_line(self, line: str) -> None:
         """Write a line of text for people."""

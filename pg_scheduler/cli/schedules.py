@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from pg_scheduler import Schedule, ScheduleNotFoundError
+from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
+from .times import read_since
 
 __all__ = ["ACTION", "FIRE_TIME", "SCHEDULE", "add_to"]
 
@@ -40,6 +41,8 @@ ACTION: Final = Shape(
     "subject",
     (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
 )
+
+MAX_SUGGESTED: Final = 5
 
 ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule.")]
 
@@ -101,11 +104,12 @@ async def resume(
     ] = "now",
 ) -> None:
     """Resume a paused schedule."""
+    since = _read_start(start, command.output.zone)
     async with command.scheduler() as scheduler:
         schedule = await scheduler.schedules.get(schedule_id)
         if schedule is not None and schedule.paused_at is None:
             raise CommandError(ExitCode.REFUSED, f"schedule {schedule_id!r} is not paused")
-        if not await scheduler.schedules.resume(schedule_id, resume_from=_read_start(start)):
+        if not await scheduler.schedules.resume(schedule_id, resume_from=since):
             raise ScheduleNotFoundError(schedule_id)
     _write_action(command, schedule_id, "resumed")
 
@@ -137,26 +141,28 @@ async def preview(
     )
 
 
-def _read_start(text: str) -> Literal["now", "pause"] | datetime:
+def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
     if text == "now":
         return "now"
     if text == "pause":
         return "pause"
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise CommandError(
-            ExitCode.USAGE,
-            f"--from must be now, pause or a time such as 2027-01-31T09:00+01:00, not {text!r}",
-        ) from None
+    return read_since("--from", text, zone)
 
 
 async def _get(command: Command, schedule_id: str) -> Schedule:
     async with command.scheduler() as scheduler:
         schedule = await scheduler.schedules.get(schedule_id)
-    if schedule is None:
-        raise ScheduleNotFoundError(schedule_id)
+        if schedule is None:
+            raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
     return schedule
+
+
+async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
+    """Return the message about an unknown id, with the schedules of the task if it is the name of one."""
+    message = str(ScheduleNotFoundError(schedule_id))
+    found = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
+    ids = ", ".join(each.schedule_id for each in found)
+    return f"{message}; schedules of the task {schedule_id!r}: {ids}" if ids else message
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:

@@ -35,9 +35,9 @@ FIGURES: Final = Shape(
         Column("completed", "COMPLETED", is_number=True),
         Column("failed", "FAILED", is_number=True),
         Column("retried", "RETRIED", is_number=True, is_wide=True),
-        Column("run_p50_s", "RUN P50", is_number=True, is_wide=True),
-        Column("run_p95_s", "RUN P95", is_number=True),
-        Column("late_p95_s", "LATE P95", is_number=True, is_wide=True),
+        Column("run_p50_s", "RUN P50 (S)", is_number=True, is_wide=True),
+        Column("run_p95_s", "RUN P95 (S)", is_number=True),
+        Column("late_p95_s", "LATE P95 (S)", is_number=True, is_wide=True),
         Column("trend", "TREND", is_long=True),
     ),
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler.inspect import Inspector, TaskState
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
@@ -31,8 +32,8 @@ TASK: Final = Shape(
         Column("workers", "WORKERS", is_number=True),
         Column("started", "STARTED", is_number=True, is_wide=True),
         Column("failed", "FAILED", is_number=True, is_wide=True),
-        Column("run_p50_s", "RUN P50", is_number=True, is_wide=True),
-        Column("run_p95_s", "RUN P95", is_number=True, is_wide=True),
+        Column("run_p50_s", "RUN P50 (S)", is_number=True, is_wide=True),
+        Column("run_p95_s", "RUN P95 (S)", is_number=True, is_wide=True),
         Column("paused_at", "PAUSED", is_wide=True),
         Column("paused_until", "PAUSED UNTIL", is_wide=True),
         Column("note", "NOTE", is_long=True),
@@ -111,9 +112,8 @@ async def pause(
         hint = f"; did you mean {near[0]}?" if near else ""
         command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
     elif state.due:
-        command.output.say(
-            f"{state.due:,} due jobs wait; they expire when their misfire grace time has passed"
-        )
+        due = counted(state.due, "due job")
+        command.output.say(f"held back: {due}; a job expires when its misfire grace time has passed")
     _write(command, name, "paused" if changed else "unchanged", state, until=ends_at, note=note)
 
 

@@ -12,6 +12,7 @@ from pg_scheduler import JobStatus, Scheduler, VacuumConfig
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.retention import read_retention
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
 
 from .commands import Command, add_command
@@ -86,7 +87,7 @@ async def _count(command: Command, scheduler: Scheduler) -> dict[str, int]:
         counts.update(found)
         if time.monotonic() - shown_at >= PROGRESS_S:
             shown_at = time.monotonic()
-            command.output.say(f"read {done:,} of {blocks:,} blocks, {counts.total():,} jobs found")
+            command.output.say(f"read {done:,} of {blocks:,} blocks, {counted(counts.total(), 'job')} found")
     return {status.value: number for status, number in counts.items()}
 
 
@@ -99,7 +100,7 @@ def _write(command: Command, config: VacuumConfig, counts: dict[str, int], *, is
         rows.append({"v": SHAPE_VERSION, "status": status.value, "policy": _described(policy), "jobs": jobs})
     command.output.write_list(RETENTION, rows)
     total = sum(counts.values())
-    command.output.say(f"{total:,} jobs would be deleted" if is_dry else f"{total:,} jobs deleted")
+    command.output.say(f"{counted(total, 'job')} {'would be ' if is_dry else ''}deleted")
 
 
 def _described(policy: VacuumPolicy) -> str:

@@ -1,16 +1,14 @@
-"""Read rates, times and JSON from options."""
+"""Read rates and JSON from options."""
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 from .errors import CommandError, ExitCode
-from .times import read_duration, read_time
 
-__all__ = ["read_json", "read_move", "read_rate", "read_since"]
+__all__ = ["read_json", "read_rate"]
 
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/([smh]))?")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -28,22 +26,6 @@ def read_rate(text: str | None) -> float | None:
     if found is None or not float(found[1]):
         raise CommandError(ExitCode.USAGE, f"--rate must be a rate such as 50/s, 10/m or 500/h, not {text!r}")
     return float(found[1]) / _SECONDS[found[2] or "s"]
-
-
-def read_since(name: str, text: str, zone: tzinfo) -> datetime:
-    """Return a time, or the instant a duration such as 1h ago."""
-    at = read_time(name, text, zone)
-    if text[-1:] in "smhd":
-        return datetime.now(UTC) - timedelta(seconds=read_duration(name, text))
-    return at
-
-
-def read_move(text: str, zone: tzinfo) -> datetime | timedelta:
-    """Return a time, or a signed duration such as +1h or -30m."""
-    if text[:1] in {"+", "-"}:
-        seconds = read_duration("--to", text[1:])
-        return timedelta(seconds=-seconds if text[0] == "-" else seconds)
-    return read_time("--to", text, zone)
 
 
 def read_json(name: str, text: str | None, kind: type) -> Any:

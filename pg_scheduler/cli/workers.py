@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -107,20 +107,29 @@ async def drain(
                 async with asyncio.timeout(timeout_s):
                     await _wait_until_idle(inspector, found)
             except TimeoutError:
-                _write(command, asked, found, await inspector.workers(), "draining")
+                _write(command, asked, dict.fromkeys(found, "draining"), await inspector.workers())
                 raise CommandError(
                     ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
                 ) from None
-        return _write(command, asked, found, await inspector.workers(), "drained" if wait else "draining")
+        results = dict.fromkeys(found, "drained" if wait else "draining")
+        return _write(command, asked, results, await inspector.workers())
 
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
     """Request of draining workers to claim jobs again."""
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
+        draining = {
+            each.worker_id
+            for each in await inspector.workers()
+            if each.wanted == "drain" or each.state == "draining"
+        }
         asked = await _asked(inspector, worker_ids, every=every)
         found = await inspector.resume_workers(asked)
-        return _write(command, asked, found, await inspector.workers(), "resumed")
+        results = {each: "resumed" if each in draining else "not draining" for each in found}
+        code = _write(command, asked, results, await inspector.workers())
+    is_refused = code is ExitCode.DONE and not every and "not draining" in results.values()
+    return ExitCode.REFUSED if is_refused else code
 
 
 async def _asked(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
@@ -143,8 +152,9 @@ async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) ->
 
 
 def _write(
-    command: Command, asked: Sequence[str], found: Collection[str], workers: Sequence[Worker], result: str
+    command: Command, asked: Sequence[str], results: Mapping[str, str], workers: Sequence[Worker]
 ) -> ExitCode:
+    """Write what became of the requests; the results are those of the workers that exist."""
     running = {worker.worker_id: worker.running_jobs for worker in workers}
     command.output.write_list(
         REQUEST,
@@ -152,13 +162,13 @@ def _write(
             {
                 "v": SHAPE_VERSION,
                 "worker_id": each,
-                "result": result if each in found else "not found",
+                "result": results.get(each, "not found"),
                 "running_jobs": running.get(each, 0),
             }
             for each in asked
         ],
     )
-    return ExitCode.DONE if set(asked) <= set(found) else ExitCode.NOT_FOUND
+    return ExitCode.DONE if results.keys() >= set(asked) else ExitCode.NOT_FOUND
 
 
 def _row(worker: Worker) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.store import Store
@@ -53,7 +54,7 @@ class AuditPage:
     def summary(self) -> str:
         """What was found, in one line, as every front end shows it."""
         extent = "all records searched" if self.next is None else "older records follow"
-        return f"{len(self.items):,} records found, {extent}"
+        return f"{counted(len(self.items), 'record')} found, {extent}"
 
 
 class AuditReader:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = [
@@ -173,7 +174,8 @@ class ErrorGroups:
     def summary(self) -> str:
         """What was searched and found, in one line, as every front end shows it."""
         extent = "all of" if self.is_complete else "the newest"
-        return f"searched {extent} {self.searched:,} unsuccessful jobs, {len(self.items):,} groups found"
+        groups = counted(len(self.items), "group")
+        return f"searched {extent} {self.searched:,} unsuccessful jobs, {groups} found"
 
 
 def rounded(number: int) -> str:

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.texts import count, length, listed
+from pg_scheduler.inspect.texts import count, counted, length, listed
 from pg_scheduler.telemetry.figures import OUTCOMES
 
 __all__ = ["Status", "StatusArea", "describe_status", "read_status"]
@@ -112,7 +112,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
     shown = [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
     if not shown:
         slots, busy = _slots(figures)
-        workers = _number(_alive(figures), "worker")
+        workers = counted(_alive(figures), "worker")
         yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, nothing late."
     for finding in shown[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
@@ -193,7 +193,3 @@ def _bytes(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number} bytes"
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from pg_scheduler.inspect.facts import LockHolder, WorkerState
 
-__all__ = ["count", "holder", "hosts", "instant", "later", "length", "listed", "short"]
+__all__ = ["count", "counted", "holder", "hosts", "instant", "later", "length", "listed", "short"]
 
 MAX_LISTED: Final = 5
 """Texts that a list shows at most."""
@@ -38,6 +38,16 @@ def listed(texts: Sequence[str]) -> str:
 def count(number: int, *, is_capped: bool) -> str:
     """Show a number that may be capped."""
     return f"{number:,}{'+' if is_capped else ''}"
+
+
+def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
+    """Show a number of things, which may be capped, by their name, of which the plural ends with an s.
+
+    Example:
+        >>> counted(1, "due job"), counted(1200, "due job")
+        ('1 due job', '1,200 due jobs')
+    """
+    return f"{count(number, is_capped=is_capped)} {noun}{'' if number == 1 and not is_capped else 's'}"
 
 
 def instant(at: datetime | None) -> str:

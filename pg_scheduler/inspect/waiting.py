@@ -11,7 +11,7 @@ from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
-from pg_scheduler.inspect.texts import count, holder, hosts, instant, later, length, listed, short
+from pg_scheduler.inspect.texts import counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.jobs.pause import Pause
@@ -185,10 +185,10 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
     queue = facts.queue
     due = facts.job.execution_time
     if queue is not None and queue.outranked_by:
-        outranked_by = count(queue.outranked_by, is_capped=queue.is_capped)
+        jobs = counted(queue.outranked_by, "due job", is_capped=queue.is_capped)
         yield Reason(
             ReasonCode.OUTRANKED,
-            f"{outranked_by} due jobs of a higher priority start before it",
+            f"{jobs} of a higher priority ahead of it",
             "add workers or slots, or schedule it with a higher priority",
             due,
         )
@@ -198,11 +198,11 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
     if is_full or (queue is not None and queue.ahead > queue.outranked_by):
         ahead = ""
         if queue is not None:
-            ahead = f"; about {count(queue.ahead, is_capped=queue.is_capped)} jobs start before it"
+            ahead = f"; about {counted(queue.ahead, 'job', is_capped=queue.is_capped)} ahead of it"
         used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
         yield Reason(
             ReasonCode.SLOTS_FULL,
-            f"{used} of {slots} slots of {len(claiming)} workers are in use{ahead}",
+            f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use{ahead}",
             "add workers, or raise max_concurrent_jobs=",
             due,
         )

@@ -176,6 +176,7 @@ def test_ids_have_an_outcome_each(call: Run, fill: Fill) -> None:
         ExitCode.REFUSED,
         ["moved", "refused"],
     )
+    assert "job mail:00001 is due at 2030-01-01 12:00:00+00:00" in ran.err
     assert json.loads(call("jobs", "show", "mail:00001").out)["execution_time"] == "2030-01-01T12:00:00Z"
     ran = call("jobs", "delete", "mail:00001", "done00001")
     assert (ran.code, [line["result"] for line in ran.checked("change")]) == (0, ["deleted", "deleted"])

@@ -215,7 +215,22 @@ class TestProgram:
         ran = call("migrate", "--dsn", UNREACHABLE)
         assert ran.code == ExitCode.UNAVAILABLE
         assert "ConnectionRefusedError" in ran.err
+        assert "the DSN is postgresql://app:***@127.0.0.1:1/app, from --dsn" in ran.err
         assert SECRET not in ran.err
+
+    def test_without_a_dsn_the_error_names_the_setting(
+        self, call: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PGHOST", "127.0.0.1")
+        monkeypatch.setenv("PGPORT", "1")
+        ran = call("jobs", "list")
+        assert ran.code == ExitCode.UNAVAILABLE
+        assert "no DSN is set: pass --dsn" in ran.err
+
+    def test_search_term_that_looks_like_an_option_is_explained(self, call: Run) -> None:
+        ran = call("jobs", "list", "-name:shop.*")
+        assert ran.code == ExitCode.USAGE
+        assert "put -- before the terms of a search: -- -name:shop.*" in ran.err
 
     def test_rejected_role_exits_with_4(self, call: Run, dsn: str) -> None:
         ran = call("migrate", "--check", "--dsn", dsn.replace("postgres@", f"nobody:{SECRET}@"))
@@ -259,3 +274,17 @@ class TestProgram:
         assert piped.stdout.startswith('-- schema "public", version 0 to')
         assert piped.stdout.endswith("\n0\n")
         assert piped.stderr == ""
+
+    def test_full_device_is_an_error_of_one_line(self) -> None:
+        with Path("/dev/full").open("w", encoding="utf-8") as full:
+            ran = subprocess.run(
+                [sys.executable, "-m", "pg_scheduler", "migrate", "sql"],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                timeout=50,
+            )
+        assert ran.returncode == ExitCode.NEGATIVE
+        assert ran.stderr == "pg-scheduler: cannot write the output: No space left on device\n"

@@ -222,7 +222,7 @@ class TestWait:
         on("jobs", "add", "mail.send", "--id", "a", "--in", "1h")
         ran = on("jobs", "wait", "kept", "a", "--timeout", "0.5s")
         assert (ran.code, [line["job_id"] for line in ran.lines]) == (ExitCode.TIMEOUT, ["kept"])
-        assert "1 jobs have not ended within 0.5s" in ran.err
+        assert "not ended within 0.5s: 1 job" in ran.err
 
 
 class TestExport:

@@ -40,6 +40,12 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
             "error_message = 'SMTPError: the server ' || repeat('is busy ', 12) WHERE job_id = 'mail:3'"
         )
         await connection.execute(
+            "UPDATE scheduled_jobs SET errors = $1 WHERE job_id = 'mail:3'",
+            json.dumps(
+                [{"attempt": 2, "outcome": "error", "traceback": "Traceback:\n  x.py\x1b", "log": ["sent"]}]
+            ),
+        )
+        await connection.execute(
             "UPDATE scheduled_jobs SET created_at = '2026-01-01Z', "
             """task_data = jsonb_set(task_data, '{metadata}', '{"tenant": 1}')"""
         )
@@ -108,6 +114,11 @@ def test_show_prints_the_row_and_can_omit_the_arguments(on: Callable[..., Ran]) 
     table = on("jobs", "show", "mail:0", "-o", "table")
     assert "2099-01-02 03:04:05+00:00" in table.out
     assert "user-0" not in on("jobs", "show", "mail:0", "--no-arguments", "-o", "table").out
+
+
+def test_show_prints_the_traceback_and_the_log_of_failed_attempts(on: Callable[..., Ran]) -> None:
+    shown = on("jobs", "show", "mail:3", "-o", "table").out
+    assert shown.endswith("\nattempt 2:\nTraceback:\n  x.py\\x1b\nsent\n")
 
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal(on: Callable[..., Ran]) -> None:

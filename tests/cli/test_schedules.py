@@ -63,7 +63,7 @@ def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> Non
     on("schedules", "pause", "report")
     assert on("schedules", "resume", "report", "--from", "2099-01-01T00:00:00+00:00").code == 0
     on("schedules", "pause", "report")
-    assert on("schedules", "resume", "report", "--from", "later").code == ExitCode.USAGE
+    assert on("schedules", "resume", "report", "--from", "1x").code == ExitCode.USAGE
     assert on("schedules", "resume", "report", "--from", "2099-99-99").code == ExitCode.USAGE
     assert on("schedules", "resume", "report").code == 0
     assert json.loads(on("schedules", "show", "report").out)["paused_at"] is None
@@ -84,6 +84,12 @@ def test_unknown_schedule_exits_with_3(on: Callable[..., Ran], command: str) -> 
     ran = on("schedules", command, "nothing")
     assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
     assert "schedule 'nothing' does not exist" in ran.err
+
+
+def test_task_in_place_of_a_schedule_suggests_its_schedules(on: Callable[..., Ran]) -> None:
+    ran = on("schedules", "show", "reports.send")
+    assert ran.code == ExitCode.NOT_FOUND
+    assert "schedules of the task 'reports.send': daily, report" in ran.err
 
 
 def test_workers_are_listed(on: Callable[..., Ran]) -> None:

@@ -53,7 +53,7 @@ def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> 
     (change,) = ran.checked("task_change")
     assert (change["result"], change["due"]) == ("paused", 3)
     assert change["paused_until"] == "2099-01-02T03:04:05Z"
-    assert "3 due jobs wait" in ran.err
+    assert "held back: 3 due jobs;" in ran.err
     (task,) = on("tasks", "list", "--paused").checked("task")
     assert (task["name"], task["note"], task["paused_until"]) == ("mail.send", NOTE, "2099-01-02T03:04:05Z")
     assert "@" in task["actor"]
@@ -133,6 +133,8 @@ def test_requests_report_every_worker_and_unknown_ones_exit_with_3(on: Callable[
         ("w2", "not found"),
     ]
     assert [row["result"] for row in on("workers", "resume", "--all").checked("request")] == ["resumed"]
+    again = on("workers", "resume", "w1")
+    assert (again.code, again.checked("request")[0]["result"]) == (ExitCode.REFUSED, "not draining")
 
 
 @pytest.mark.parametrize("arguments", [(), ("w1", "--all"), ("w1", "--wait", "--timeout", "soon")])

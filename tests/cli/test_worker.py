@@ -369,7 +369,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 12h or 2d"),
+            (("--max-age", "soon"), "--max-age must be a duration such as 90s, 15m, 1h30m or 2d"),
             (("--max-age", "0s"), "--max-age must be a duration"),
             (("--metrics-port", "0", "--processes", "2"), "--metrics-port serves one process"),
             (("--log-format", "xml"), "--log-format must be text or json, not 'xml'"),

@@ -89,7 +89,7 @@ async def test_explain_job_counts_the_jobs_that_start_before(
     explanation = await inspector.explain_job("job")
     assert [reason.code for reason in explanation.reasons] == [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL]
     assert explanation.reasons[0].text.startswith("6 due jobs of a higher priority")
-    assert explanation.reasons[1].text.endswith("about 21 jobs start before it")
+    assert explanation.reasons[1].text.endswith("about 21 jobs ahead of it")
 
 
 async def test_explain_job_reads_the_limit(

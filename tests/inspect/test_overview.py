@@ -161,7 +161,7 @@ async def test_error_groups_state_their_bounds(pool: asyncpg.Pool, monkeypatch: 
     found = await groups(0.0, 0.1, 0.3)
     assert (found.searched, found.is_complete, found.items[0].count) == (20, False, 20)
     assert found.since == found.items[0].first_at
-    assert found.summary == "searched the newest 20 unsuccessful jobs, 1 groups found"
+    assert found.summary == "searched the newest 20 unsuccessful jobs, 1 group found"
     monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 30)
     assert (await groups(*[0.0] * 9)).searched == 30
     monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 40)

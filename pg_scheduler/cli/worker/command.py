@@ -16,6 +16,7 @@ from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.times import read_duration
+from pg_scheduler.inspect.texts import counted
 
 from .inside import verify_tables
 from .logs import configure_logging
@@ -146,7 +147,7 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
         raise CommandError(ExitCode.NEGATIVE, f"--names matches no registered task: {', '.join(unmatched)}")
-    command.output.say(f"{len(tasks)} tasks are registered; the tables can be used")
+    command.output.say(f"{counted(len(tasks), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 
 

@@ -9,7 +9,7 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.texts import listed
+from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.doctor import SettingRow
 from pg_scheduler.store.server import ConnectionRow
@@ -111,8 +111,8 @@ def judge_server(
             FindingCode.CONNECTIONS,
             Severity.WARNING,
             "pools",
-            f"the pools of {len(sizes)} live workers may open {wanted} connections; the server has {usable} "
-            f"for ordinary roles, of which {used} are in use: {holders}",
+            f"the pools of {counted(len(sizes), 'live worker')} may open {wanted} connections; the server "
+            f"has {usable} for ordinary roles, of which {used} are in use: {holders}",
             f"max_size={max(usable // max(len(sizes), 1) - OUTSIDE, 1)} for each pool at most, a pooler, or "
             f"max_connections = {wanted + most - usable}",
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.texts import counted
 
 __all__ = ["Diagnosis", "Finding", "UnmadeCheck"]
 
@@ -89,4 +90,4 @@ class Diagnosis:
             if number
         )
         unmade = f", {len({each.code for each in self.not_made})} not made" if self.not_made else ""
-        return f"{found or 'no findings'}; {len(self.made)} checks made{unmade}"
+        return f"{found or 'no findings'}; {counted(len(self.made), 'check')} made{unmade}"

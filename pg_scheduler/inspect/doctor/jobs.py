@@ -14,7 +14,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command, term
-from pg_scheduler.inspect.texts import instant, length, listed
+from pg_scheduler.inspect.texts import counted, instant, length, listed
 from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.store.store import Store
@@ -91,8 +91,8 @@ def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:
         FindingCode.NAME_UNKNOWN,
         Severity.ERROR,
         row.name,
-        f"{row.due:,} due jobs of {row.name!r} wait, the oldest since {instant(row.oldest_due_at)}, and none "
-        f"of {workers} live workers claims that name",
+        f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest since "
+        f"{instant(row.oldest_due_at)}, and none of {counted(workers, 'live worker')} claims that name",
         f"{renamed}import the module of the function in a worker",
     )
 
@@ -106,7 +106,7 @@ def _late(row: BacklogRow, late: float, workers: Sequence[InspectedWorker]) -> F
         FindingCode.LATE,
         Severity.WARNING,
         row.name,
-        f"{row.due:,} due jobs of {row.name!r} wait, the oldest for {length(late)}; "
+        f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest for {length(late)}; "
         f"{free} of {slots} slots are free",
         explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
     )

@@ -15,7 +15,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
-from pg_scheduler.inspect.texts import instant, length, listed, short
+from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.store.inspections import InspectedWorker
@@ -53,7 +53,7 @@ async def _check_clock_changes(store: Store, _: Thresholds) -> Found:
     rows = await store.doctor.zoned()
     for place, row in enumerate(rows):
         if monotonic() > ends_at:
-            reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)} schedules"
+            reason = f"computing fire times took {MAX_SECONDS:g} s, after {place} of {len(rows)}"
             return [*found, UnmadeCheck(FindingCode.SCHED_DST, reason)]
         found += judge_clock_changes([row], now)
     return found
@@ -101,8 +101,8 @@ def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWork
             FindingCode.SCHED_UNKNOWN,
             Severity.ERROR,
             row.task,
-            f"{row.schedules:,} schedules, such as {row.example!r}, have the task {row.task!r}, which none "
-            f"of {len(claiming)} live workers claims",
+            f"the task {row.task!r} of {counted(row.schedules, 'schedule')}, such as {row.example!r}, is "
+            f"claimed by none of {counted(len(claiming), 'live worker')}",
             f"{renamed}import its module in a worker, or {command('schedules', 'pause', row.example)}",
         )
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.terms import TimeSpan
-from pg_scheduler.inspect.search.words import Word
+from pg_scheduler.inspect.search.words import Char, Word
 
-__all__ = ["read_time"]
+__all__ = ["UNITS", "read_instant", "read_time"]
 
 UNITS: Final = {
     "s": timedelta(seconds=1),
@@ -69,6 +69,26 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
             word.start,
         )
     return TimeSpan(start, end)
+
+
+def read_instant(text: str, now: datetime, tz: tzinfo | None) -> datetime:
+    """Return the instant at which the time of a text starts.
+
+    Args:
+        text: A relative time, a day or a time, as in a search.
+        now: The instant to which relative times refer.
+        tz: The time zone of days and times without one; None if there is none.
+
+    Raises:
+        SearchError: The text is no time, or it needs a time zone and there is none.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> read_instant("-1h30m", datetime(2027, 1, 1, tzinfo=UTC), UTC).isoformat()
+        '2026-12-31T22:30:00+00:00'
+    """
+    chars = tuple(Char(each, place, is_quoted=False) for place, each in enumerate(text))
+    return _bounds(Word(chars, 0, len(text)), now, tz)[0]
 
 
 def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan:

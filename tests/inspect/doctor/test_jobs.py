@@ -32,7 +32,7 @@ async def test_late_jobs_are_found_until_a_slot_is_free(pool: asyncpg.Pool, make
     await beat(scheduler)
     finding = await find(pool, FindingCode.LATE, late_s=0)
     assert (finding.subject, finding.severity) == ("doctor.late", Severity.WARNING)
-    assert finding.evidence.startswith("1 due jobs of 'doctor.late' wait, the oldest for ")
+    assert finding.evidence.startswith("1 due job of 'doctor.late' not started, the oldest for ")
     assert await subjects(pool, FindingCode.LATE) == [], "it is not late yet"
     gate.open.set()
     await until(pool, FindingCode.LATE, [], late_s=0)

@@ -143,9 +143,9 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         facts(workers=(FULL,), queue=replace(BEHIND, is_capped=True)),
         Verdict.WAITING,
         [ReasonCode.SLOTS_FULL],
-        "about 30+ jobs start before it",
+        "about 30+ jobs ahead of it",
     ),
-    (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 workers"),
+    (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 worker "),
     (
         facts(workers=(FULL,), queue=QueuePosition(ahead=1200, outranked_by=1200)),
         Verdict.WAITING,

@@ -1,0 +1,72 @@
+"""The grammar of times and durations, which every option has."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pg_scheduler.cli.errors import CommandError
+from pg_scheduler.cli.times import read_duration, read_move, read_since, read_time
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NEAR = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1w", 604_800), ("0.5s", 0.5)],
+)
+def test_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert read_duration("--timeout", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "soon", "5", "-5m", "1y", "99999999d"])
+def test_other_text_is_no_duration(text: str) -> None:
+    with pytest.raises(CommandError, match="--timeout must be a duration"):
+        read_duration("--timeout", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "later"),
+    [
+        ("now", timedelta()),
+        ("5m", timedelta(minutes=5)),
+        ("+1h", timedelta(hours=1)),
+        ("-15m", timedelta(minutes=-15)),
+    ],
+)
+def test_relative_times_count_from_now(text: str, later: timedelta) -> None:
+    assert abs(read_time("--at", text, UTC) - datetime.now(UTC) - later) < NEAR
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2027-01-31", "2027-01-30T23:00+00:00"),
+        ("2027-01-31T09:00", "2027-01-31T08:00+00:00"),
+        ("2027-01-31 09:00:30", "2027-01-31T08:00:30+00:00"),
+        ("2027-01-31T09:00Z", "2027-01-31T09:00+00:00"),
+        ("2027-01-31T09:00+05:30", "2027-01-31T03:30+00:00"),
+    ],
+)
+def test_days_and_times_are_in_the_zone_unless_they_have_one(text: str, instant: str) -> None:
+    assert read_time("--at", text, BERLIN) == datetime.fromisoformat(instant)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2027-13-01", "2027-01-31T25:00", "5", "+", "<2027-01-01"])
+def test_other_text_is_no_time(text: str) -> None:
+    with pytest.raises(CommandError, match="--at must be a time such as"):
+        read_time("--at", text, UTC)
+
+
+def test_duration_without_a_sign_looks_back_where_the_past_is_meant() -> None:
+    assert abs(read_since("--since", "1h", UTC) - datetime.now(UTC) + timedelta(hours=1)) < NEAR
+    assert abs(read_since("--since", "+1h", UTC) - datetime.now(UTC) - timedelta(hours=1)) < NEAR
+
+
+def test_sign_moves_each_job_from_its_own_time() -> None:
+    assert read_move("--to", "+1h", UTC) == timedelta(hours=1)
+    assert read_move("--to", "-30m", UTC) == timedelta(minutes=-30)
+    assert read_move("--to", "2027-01-31T09:00", UTC) == datetime(2027, 1, 31, 9, tzinfo=UTC)
