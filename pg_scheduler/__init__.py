@@ -40,6 +40,7 @@ from pg_scheduler.jobs.control import Abort, Snooze
 from pg_scheduler.jobs.decorator import job
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.limits import Limit
+from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
 from pg_scheduler.jobs.model import (
     ConflictResolution,
     Job,
@@ -95,6 +96,7 @@ __all__ = [
     "JobSpec",
     "JobStatus",
     "Limit",
+    "Middleware",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
@@ -111,6 +113,7 @@ __all__ = [
     "ScheduleConflictError",
     "ScheduleNotFoundError",
     "ScheduleOwnedByCodeError",
+    "ScheduledCall",
     "Scheduler",
     "SchedulerError",
     "SchemaError",

@@ -21,6 +21,7 @@ from pg_scheduler.api.health import HealthMethods
 from pg_scheduler.api.inspection import InspectionMethods
 from pg_scheduler.api.jobs import JobMethods
 from pg_scheduler.api.legacy import LegacyMethods
+from pg_scheduler.api.middleware import MiddlewareMethods
 from pg_scheduler.api.periodic import PeriodicMethods
 from pg_scheduler.api.registration import RegistrationMethods
 from pg_scheduler.api.results import ResultMethods
@@ -35,6 +36,7 @@ from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.gap_log import GapLog
 from pg_scheduler.events.log import EventLog
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_kind
@@ -63,6 +65,7 @@ class Scheduler(
     PeriodicMethods,
     RetentionMethods,
     LegacyMethods,
+    MiddlewareMethods,
 ):
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
@@ -87,32 +90,29 @@ class Scheduler(
         max_loop_block: Seconds for which the event loop or the whole process may be blocked before the worker
             loses its lease. A stopped process (SIGSTOP) keeps its jobs for as long.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
-            no limit but that of the table, 16 MiB. Larger arguments are rejected when the job is
-            scheduled.
+            the limit of the table, 16 MiB. Larger arguments are rejected when the job is scheduled.
         max_result_bytes: Maximum size of a kept result, as JSON, at least 64; None for no limit. A job with
             a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
-        lease: How long this worker owns its claimed jobs without a further heartbeat; None uses
-            ``LEASE_DURATION``.
+        lease: How long this worker owns its jobs without a heartbeat; None uses ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
         executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
             ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.
-        stop_grace: Seconds that an attempt gets to end after its cancellation: then the shutdown continues
-            without it, and a thread that runs on is reported.
+        stop_grace: Seconds that a cancelled attempt gets to end; a thread that runs on is reported.
         role: "worker" runs jobs, "scheduler" enqueues the jobs of schedules, "both" does both and "observer"
             neither. Every role does maintenance and receives events.
-        identity: A label of this worker, such as the name of its pod, of up to 200 characters. At start, jobs
-            of a worker that ended with this identity on this machine are released at once.
+        identity: A label of this worker, such as the name of its pod, at most 200 characters. Its start
+            releases the jobs of a worker that ended with this identity on this machine.
         only: Patterns such as "reports.*" for the names of jobs: others are left to other workers.
         skip: Patterns for the names of jobs that are left to other workers.
         metadata: Labels of this worker, a JSON object, for ``workers()``.
         statistics: Whether jobs are counted by name and outcome, for metrics and the tables of statistics.
+        middleware: Code around the attempts of all jobs, the outermost first; see Middleware.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
-        ConfigurationError: A setting is invalid; the message contains its name, value and constraint. A
-            ValueError.
+        ConfigurationError: A setting is invalid; with its name, value and constraint. A ValueError.
 
     Example::
 
@@ -160,6 +160,7 @@ class Scheduler(
         skip: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
         statistics: bool = True,
+        middleware: Sequence[Middleware] = (),
         clock: Clock | None = None,
     ) -> None:
         if not isinstance(db_pool, asyncpg.Pool):
@@ -200,9 +201,8 @@ class Scheduler(
         self._executors = check_executors(executors)
         self._events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         self._cluster_events = EventBus(GapLog(self._get_worker_id), worker_id=self._get_worker_id)
-        self._store = Store(
-            Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn), schema=schema, clock=clock
-        )
+        connections = Connections(db_pool, direct_dsn, keeper_dsn=keeper_dsn)
+        self._store = Store(connections, schema=schema, clock=clock)
         self._store.consequences.publish = self._events.publish
         self._store.statements.get_author = self._get_author
         self._meter = new_meter(self._store, self._events) if statistics else None
@@ -224,6 +224,7 @@ class Scheduler(
         self._tuning = Tuning()
         self._life = Lifecycle(self._events, self._new_worker_id(), self._build)
         self._switch_tasks: set[asyncio.Task[None]] = set()
+        self._use_middleware(middleware)
 
     @property
     def worker_id(self) -> str:
@@ -345,4 +346,5 @@ class Scheduler(
             self.worker_id,
             self._tuning,
             self._meter,
+            self._middleware,
         )

@@ -59,6 +59,7 @@ NAMES = [
     "JobSpec",
     "JobStatus",
     "Limit",
+    "Middleware",
     "MigrationChangedError",
     "NameConflictError",
     "NotRunningError",
@@ -75,6 +76,7 @@ NAMES = [
     "ScheduleConflictError",
     "ScheduleNotFoundError",
     "ScheduleOwnedByCodeError",
+    "ScheduledCall",
     "Scheduler",
     "SchedulerError",
     "SchemaError",
@@ -219,7 +221,7 @@ SETTINGS = (
     "max_result_bytes=1048576, shutdown_timeout=30.0, "
     "lease=None, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, role='both', "
-    "identity=None, only=(), skip=(), metadata=None, statistics=True, clock=None"
+    "identity=None, only=(), skip=(), metadata=None, statistics=True, middleware=(), clock=None"
 )
 PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "

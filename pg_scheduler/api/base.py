@@ -8,8 +8,10 @@ from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_book import ScheduleBook
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
+from pg_scheduler.enqueue.sending import SendingEnqueuer
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.settings import SchedulerConfig
 from pg_scheduler.store.author import Author, release_of
@@ -30,7 +32,8 @@ class SchedulerParts:
     _tasks: TaskRegistry
     _outbox: Outbox
     _preparer: JobPreparer
-    _enqueuer: Enqueuer
+    _enqueuer: Enqueuer | SendingEnqueuer
+    _middleware: tuple[Middleware, ...]
     _periodic: ScheduleBook
     _schedule_jobs: ScheduleJobs
     _life: Lifecycle

@@ -286,7 +286,8 @@ class JobMethods(SchedulerParts):
             misfire_grace_time: Seconds of grace, as in ``schedule()``.
             timeout: Time limit of one attempt, as in ``schedule()``.
             keep_result: How long the result is kept, as in ``schedule()``.
-            metadata: A JSON object, as in ``schedule()``.
+            metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
+                program: strings by name, at most 8 KiB.
             after: Ids of jobs that must end before, as in ``schedule()``.
             after_outcome: ``"completed"`` or ``"ended"``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
@@ -310,5 +311,6 @@ class JobMethods(SchedulerParts):
             after=after,
             after_outcome=after_outcome,
             unique=unique,
+            allows_trace=True,
         )
         return await self._enqueuer.insert(job, conflict_resolution, None)

@@ -53,15 +53,14 @@ class BulkInserter:
 
     async def insert(
         self,
-        specs: Sequence[JobSpec],
+        jobs: Sequence[NewJob],
         conflict_resolution: ConflictResolution,
         batch_size: int,
         connection: Connection | None,
-    ) -> tuple[list[NewJob], list[str | None]]:
-        """Validate and insert many jobs; return them with their ids, None where one was not inserted."""
-        jobs = await self._prepare_all(specs)
+    ) -> list[str | None]:
+        """Insert many validated jobs; return their ids, None where one was not inserted."""
         if not jobs:
-            return [], []
+            return []
         copied = [job for job in jobs if isinstance(job, GeneratedIdJob)]
         if len(copied) < MIN_COPY_JOBS:
             copied = []
@@ -83,7 +82,7 @@ class BulkInserter:
             for job in jobs:  # of several jobs with one id, the first one was inserted
                 ids.append(job.job_id if job.job_id in inserted else None)
                 inserted.discard(job.job_id)
-        return jobs, ids
+        return ids
 
     async def _insert_new(
         self,
@@ -141,7 +140,7 @@ class BulkInserter:
                     raise conflict
             raise JobConflictError(left[0].job_id, ENDED, key_of(left[0]))
 
-    async def _prepare_all(self, specs: Sequence[JobSpec]) -> list[NewJob]:
+    async def prepare(self, specs: Sequence[JobSpec]) -> list[NewJob]:
         """Validate many jobs, and yield to the event loop at intervals."""
         specs = list(specs)  # the caller may change its list meanwhile
         jobs: list[NewJob] = []

@@ -200,8 +200,17 @@ class Enqueuer:
         conflict_resolution: ConflictResolution,
         batch_size: int,
         connection: Connection | None,
+        *,
+        change: Callable[[Sequence[NewJob]], Awaitable[list[NewJob]]] | None = None,
     ) -> list[str | None]:
         """Validate and insert many jobs; return their ids in order, None where one was not inserted.
+
+        Args:
+            specs: The jobs.
+            conflict_resolution: What to do with ids and unique keys that exist.
+            batch_size: Jobs per statement.
+            connection: The transaction of the caller; None for none.
+            change: Changes the validated jobs before they are inserted; None to leave them.
 
         Raises:
             JobConflictError: An id exists or occurs twice, or a unique key does, and the resolution is RAISE.
@@ -212,7 +221,10 @@ class Enqueuer:
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
         check_connection(connection)
         check_count("batch_size", batch_size, least=1)
-        jobs, ids = await self._bulk.insert(specs, conflict_resolution, batch_size, connection)
+        jobs = await self._bulk.prepare(specs)
+        if change is not None:
+            jobs = await change(jobs)
+        ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)
         if jobs:
             await self._announce(min(job.execution_time for job in jobs), connection)
         if connection is None and self._meter is not None:

@@ -124,6 +124,7 @@ class JobPreparer:
         after: Iterable[str | None] = (),
         after_outcome: str = "completed",
         unique: Unique | str | Unset | None = UNSET,
+        allows_trace: bool = False,
     ) -> NewJob:
         """Return the row of a job whose function is given by name.
 
@@ -144,7 +145,8 @@ class JobPreparer:
         )
         due = check_execution_time(execution_time)
         task_data = encode(args, kwargs) if task is None else task.encode(args, kwargs)
-        task_data = with_metadata(task_data, NO_METADATA if task is None else task.metadata, metadata)
+        inherited = NO_METADATA if task is None else task.metadata
+        task_data = with_metadata(task_data, inherited, metadata, allows_trace=allows_trace)
         check_size(task_data, self._max_payload_bytes)
         if job_id is None:
             job: NewJob = GeneratedIdJob(new_job_id(), task_data, due, *defaults)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from pg_scheduler.enqueue.sending import Sender
 from pg_scheduler.enqueue.unique import made_unique
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
@@ -41,6 +42,7 @@ class JobBuilder:
     keep_result_s: float | None
     on_end: str | None
     task: Task | None = None
+    sender: Sender | None = None
 
     @property
     def is_unique(self) -> bool:
@@ -84,6 +86,8 @@ class JobBuilder:
         if self.keep_result_s is not None:
             options["keep_result"] = self.keep_result_s
         made = ExtendedJob.of(job, Extras(options=json.dumps(options), on_end=self.on_end))
+        if self.sender is not None:
+            made = self.sender.add_to_planned(made, row.schedule_id)
         if self.task is None or self.task.unique is None:
             return made
         return made_unique(made, self.task.unique, self.task, has_id=False)
@@ -95,11 +99,15 @@ class ScheduleJobs:
     Args:
         tasks: The registered functions.
         misfire_grace_time: The Scheduler's misfire grace time in seconds; None for no limit.
+
+    Attributes:
+        sender: Calls the middleware; None without any.
     """
 
     def __init__(self, tasks: TaskRegistry, *, misfire_grace_time: int | None) -> None:
         self._tasks = tasks
         self._grace = misfire_grace_time
+        self.sender: Sender | None = None
 
     def encoder_of(self, name: str) -> Encode:
         """Return the encoder of the arguments of a task, which checks them if it is registered here."""
@@ -140,6 +148,7 @@ class ScheduleJobs:
             keep_result_s=None if keep is None else to_seconds("keep_result", keep),
             on_end=_on_end(row, task),
             task=task,
+            sender=self.sender,
         )
 
 

@@ -11,11 +11,13 @@ of the wrong type reads as None.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from traceback import TracebackException
 from typing import Any, Final
+
+from pg_scheduler.jobs.metadata import trace_from
 
 __all__ = [
     "AttemptError",
@@ -69,6 +71,8 @@ class AttemptError:
     """The last 4 kB of the traceback; None without one."""
     log: tuple[str, ...] = ()
     """The last lines that it logged, oldest first, where a `JobLogHandler` keeps them."""
+    trace: Mapping[str, str] | None = None
+    """The headers that middleware gave it, such as ``traceparent``; None for none."""
 
 
 # -- write ---------------------------------------------------------------------------------------------
@@ -81,6 +85,7 @@ def history_entry(
     message: str | None = None,
     traceback: str | None = None,
     log: Sequence[str] = (),
+    trace: Mapping[str, str] | None = None,
 ) -> str:
     """Return the JSON text of an entry."""
     entry = {
@@ -89,19 +94,23 @@ def history_entry(
         "message": message,
         "traceback": traceback,
         "log": [storable(line) for line in log] or None,
+        "trace": {storable(name): storable(value) for name, value in (trace or {}).items()} or None,
     }
     given = {name: value for name, value in entry.items() if value is not None}
     return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
 
 
-def exception_entry(outcome: str, error: BaseException, log: Sequence[str] = ()) -> str:
-    """Return the entry of an attempt that an exception ended, with the lines that it logged."""
+def exception_entry(
+    outcome: str, error: BaseException, log: Sequence[str] = (), trace: Mapping[str, str] | None = None
+) -> str:
+    """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace."""
     return history_entry(
         outcome,
         error_type=storable(type(error).__qualname__),
         message=storable(message_of(error)),
         traceback=_traceback_of(error),
         log=log,
+        trace=trace,
     )
 
 
@@ -109,9 +118,12 @@ def entry_in_ascii(entry: str) -> str:
     """Return an entry for a database whose encoding lacks one of its characters."""
     values = json.loads(entry)
     log = [to_ascii(line) for line in values.pop("log", ())]
+    trace = {to_ascii(name): to_ascii(value) for name, value in values.pop("trace", {}).items()}
     values = {name: to_ascii(value) for name, value in values.items()}
     if log:
         values["log"] = log
+    if trace:
+        values["trace"] = trace
     if "traceback" in values:
         values["traceback"] = _end_of(values["traceback"])
     return json.dumps(values, separators=(",", ":"))
@@ -203,6 +215,7 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
         text("message"),
         text("traceback"),
         _log_from(entry.get("log")),
+        trace_from(entry),
     )
 
 

@@ -13,42 +13,93 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.payload import encode_object
 
-__all__ = ["NO_METADATA", "check_metadata", "metadata_of", "with_metadata"]
+__all__ = ["NO_METADATA", "check_metadata", "metadata_of", "trace_from", "with_metadata", "with_trace"]
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
 TRACE: Final = "trace"
 """The reserved key. Its value is an object of strings, such as the headers of W3C Trace Context."""
 
+MAX_TRACE_BYTES: Final = 8192
+"""The maximum size of its value as JSON."""
 
-def check_metadata(metadata: object) -> dict[str, Any]:
+
+def check_metadata(metadata: object, *, allows_trace: bool = False) -> dict[str, Any]:
     """Return a copy of the metadata as it will be read.
 
+    Args:
+        metadata: The metadata.
+        allows_trace: Whether it may have trace context.
+
     Raises:
-        PayloadError: JSON cannot represent a value, or ``trace`` is not an object of strings.
+        PayloadError: JSON cannot represent a value, or ``trace`` is not allowed or invalid.
     """
     checked: dict[str, Any] = json.loads(encode_object("metadata", metadata))
     if TRACE in checked:
-        trace = checked[TRACE]
-        if not isinstance(trace, dict) or not all(isinstance(value, str) for value in trace.values()):
+        if not allows_trace:
             raise PayloadError(
-                "metadata['trace'] is reserved for trace context; pass a dict of strings, or another key"
+                "metadata['trace'] is reserved for the headers of middleware; choose another key, or pass "
+                "trace context from another program to schedule_job()"
+            )
+        if trace_from(checked) is None:
+            raise PayloadError(
+                f"metadata['trace'] must be a dict of strings of at most {MAX_TRACE_BYTES} bytes as JSON; "
+                "pass headers such as {'traceparent': '00-...'}"
             )
     return checked
 
 
-def with_metadata(task_data: str, inherited: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> str:
+def trace_from(metadata: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return the trace context in metadata; None if there is none, or something else."""
+    trace = metadata.get(TRACE)
+    if not isinstance(trace, dict) or not all(isinstance(value, str) for value in trace.values()):
+        return None
+    return trace if len(encode_object(TRACE, trace)) <= MAX_TRACE_BYTES else None
+
+
+def with_trace(task_data: str, trace: Mapping[str, str]) -> str:
+    """Return the text of ``task_data``, as ``encode()`` returns it, with trace context unless it has some.
+
+    Raises:
+        PayloadError: PostgreSQL cannot store a value, or the trace context is too large.
+    """
+    text = encode_object(f"metadata[{TRACE!r}]", trace)
+    if len(text) > MAX_TRACE_BYTES:
+        raise PayloadError(
+            f"the headers of middleware have {len(text)} bytes of JSON, more than {MAX_TRACE_BYTES}; "
+            f"let headers() return less than {', '.join(trace)}"
+        )
+    if '"metadata":' not in task_data:
+        return f'{task_data[:-1]},"metadata":{{"{TRACE}":{text}}}}}'
+    data = json.loads(task_data)  # an argument may have that name, too
+    metadata = data.pop("metadata", {})
+    arguments = encode_object("task_data", data)
+    return f'{arguments[:-1]},"metadata":{encode_object("metadata", {TRACE: trace, **metadata})}}}'
+
+
+def with_metadata(
+    task_data: str,
+    inherited: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None,
+    *,
+    allows_trace: bool = False,
+) -> str:
     """Return the text of ``task_data`` with metadata.
 
     Args:
         task_data: The arguments, as ``encode()`` returns them.
         inherited: The metadata of the task, which was checked.
         metadata: The metadata of the job, whose keys replace those of the task; None for none.
+        allows_trace: Whether that may have trace context.
 
     Raises:
-        PayloadError: JSON cannot represent a value, or ``trace`` is not an object of strings.
+        PayloadError: JSON cannot represent a value, or ``trace`` is not allowed or invalid.
     """
-    merged = inherited if metadata is None else {**inherited, **check_metadata(metadata)}
+    merged = (
+        inherited
+        if metadata is None
+        else {**inherited, **check_metadata(metadata, allows_trace=allows_trace)}
+    )
     return f'{task_data[:-1]},"metadata":{encode_object("metadata", merged)}}}' if merged else task_data
 
 

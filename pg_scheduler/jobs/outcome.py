@@ -9,6 +9,7 @@ row belongs to another attempt by then, or has ended.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -53,11 +54,17 @@ class ReturnResult:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResult:
-    """The coroutine raised an exception or timed out. ``log`` are the last lines that it logged."""
+    """The coroutine raised an exception or timed out.
+
+    Attributes:
+        log: The last lines that it logged.
+        trace: The headers of its trace.
+    """
 
     error: BaseException
     timed_out: bool = False
     log: tuple[str, ...] = ()
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +200,8 @@ def decide(  # noqa: PLR0911 - one for each result
             return CompleteOutcome(kept)
         case ErrorResult(Snooze() as snooze):
             return SnoozeOutcome(snooze.delay)
-        case ErrorResult(error, timed_out, log):
-            entry = exception_entry("timeout" if timed_out else "error", error, log)
+        case ErrorResult(error, timed_out, log, trace):
+            entry = exception_entry("timeout" if timed_out else "error", error, log, trace)
             may_retry = claim.retry_count < claim.max_retries and not isinstance(error, Abort)
             return (
                 RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)

@@ -10,6 +10,7 @@ from pg_scheduler.clock import Clock
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.call import Call
 from pg_scheduler.jobs.limits import Limit
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import (
     AfterOutcome,
     ConflictResolution,
@@ -67,6 +68,7 @@ class Settings(TypedDict, total=False):
     skip: Sequence[str]
     metadata: Mapping[str, Any] | None
     statistics: bool
+    middleware: Sequence[Middleware]
     clock: Clock | None
 
 class BlockingTasks(BlockingFacet):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import ConnectionRejectedError
 from pg_scheduler.events import EventBus, KeeperLost
 from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import JobStatus, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -56,6 +57,7 @@ from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.reporter import Reporter, settings_of
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.middleware import MiddlewareChain
 from pg_scheduler.worker.service import Service
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.supervisor import Part, Supervisor
@@ -74,6 +76,7 @@ class Runtime:
     Args:
         scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         meter: Counts jobs, unless ``statistics`` is off.
+        middleware: Runs around the attempts.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -93,6 +96,7 @@ class Runtime:
         worker_id: str,
         tuning: Tuning,
         meter: Meter | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self._store = store
         self._events = events
@@ -133,6 +137,7 @@ class Runtime:
             max_result_bytes=config.max_result_bytes,
             executors=executors,
             meter=meter,
+            middleware=MiddlewareChain(middleware) if middleware else None,
         )
         unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
         admission = Admission(

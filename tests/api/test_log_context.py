@@ -19,7 +19,7 @@ from pg_scheduler.telemetry.logging import (
     add_job_context,
 )
 from tests.api.conftest import Make
-from tests.support.worker import Recorder
+from tests.support.worker import Recorder, now
 
 logger = logging.getLogger("tests.log_context")
 
@@ -72,7 +72,7 @@ async def test_records_of_a_job_and_of_what_it_starts_have_its_fields(
     def in_thread() -> None:
         logger.info("thread")
 
-    one = await scheduler.enqueue(in_loop, metadata=METADATA)
+    one = await scheduler.schedule_job("test.async", now(), {}, metadata=METADATA)
     two = await scheduler.enqueue(in_thread)
     for job_id in (one, two):
         await seen.until(JobCompleted, job_id=job_id)
@@ -103,7 +103,7 @@ async def test_records_of_a_job_in_a_process_have_its_fields(
     scheduler.register(log_in_process, name="test.process", executor="process")
     seen = Recorder(scheduler)
     await scheduler.start()
-    job_id = await scheduler.enqueue(log_in_process, metadata=METADATA)
+    job_id = await scheduler.schedule_job("test.process", now(), {}, metadata=METADATA)
     await seen.until(JobCompleted, job_id=job_id)
     found = records["process"]
     assert (found["job_id"], found["worker_id"]) == (job_id, scheduler.worker_id)
@@ -133,7 +133,7 @@ async def test_record_about_another_job_keeps_its_own_fields(
         logger.info("about another", extra={"job_id": "another", "attempt": None})
         logger.info("own value", extra={"attempt": 99})
 
-    job_id = await scheduler.enqueue(run, metadata=METADATA)
+    job_id = await scheduler.schedule_job("test.other", now(), {}, metadata=METADATA)
     await seen.until(JobCompleted, job_id=job_id)
     found = records["about another"]
     assert found == dict.fromkeys(found) | {"job_id": "another"}
@@ -148,7 +148,7 @@ async def test_trace_of_another_form_has_no_trace_id(
     async def run() -> None:
         logger.info("trace")
 
-    job_id = await scheduler.enqueue(run, metadata={"trace": trace})
+    job_id = await scheduler.schedule_job("test.trace", now(), {}, metadata={"trace": trace})
     await seen.until(JobCompleted, job_id=job_id)
     assert records["trace"]["trace_id"] is None
 
@@ -162,7 +162,7 @@ async def test_processor_adds_the_fields_that_apply(scheduler: Scheduler, seen: 
         found.append(JobContextProcessor(["request_id", "none"])(None, "info", {"attempt": 99}))
         found.append(add_job_context(None, "info", {"job_id": "another"}))
 
-    job_id = await scheduler.enqueue(run, metadata=METADATA)
+    job_id = await scheduler.schedule_job("test.structlog", now(), {}, metadata=METADATA)
     await seen.until(JobCompleted, job_id=job_id)
     about = {"job_id": job_id, "job_name": "test.structlog", "worker_id": scheduler.worker_id}
     about["trace_id"] = TRACE

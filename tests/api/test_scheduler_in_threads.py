@@ -283,9 +283,12 @@ async def test_logging_and_metadata_of_a_job_are_available_in_its_thread(
 
     scheduler.register(job, name="test.job", metadata={"team": "a"})
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    found = await scheduler.run_job(
-        "test.job", job_id="mine", metadata={"trace": trace}, wait_timeout=timedelta(seconds=PATIENCE)
+    await scheduler.schedule_job(
+        "test.job", now(), {}, job_id="mine", metadata={"trace": trace}, keep_result=timedelta(hours=1)
     )
+    result = await scheduler.get_job_result("mine", timeout=timedelta(seconds=PATIENCE))
+    assert result is not None
+    found = result.unwrap()
     logger.removeFilter(ids)
     assert found == {"team": "a", "trace": trace}
     (record,) = [each for each in caplog.records if each.name == "tests.threads"]

@@ -115,7 +115,7 @@ async def test_process_receives_the_metadata_with_its_trace_headers(bench: Bench
         "tenant": 7,
         "trace": {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
     }
-    task_data = with_metadata(encode((str(path),), {}), {}, metadata)
+    task_data = with_metadata(encode((str(path),), {}), {}, metadata, allows_trace=True)
     assert isinstance(await bench.run(processes.note_metadata, task_data=task_data), JobCompleted)
     assert ast.literal_eval(path.read_text()) == metadata
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import EventBus, JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.jobs.context import Report, cancellation, current, current_job
+from pg_scheduler.jobs.context import Report, cancellation, current
 from pg_scheduler.jobs.outcome import (
     CrashResult,
     ErrorResult,
@@ -29,6 +29,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.middleware import MiddlewareChain
 from pg_scheduler.worker.runners.scheduler import SchedulerOfJobs
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
@@ -51,6 +52,7 @@ class CallRunner:
         stop_grace: Seconds that a cancelled attempt gets to end.
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
         meter: Measures the durations of the attempts.
+        middleware: Runs around the attempts.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CallRunner:
         stop_grace: float,
         max_crashes: int | None,
         meter: Meter | None = None,
+        middleware: MiddlewareChain | None = None,
     ) -> None:
         self._events = events
         self._places = {name: _Place(executor) for name, executor in executors.items()}
@@ -73,6 +76,7 @@ class CallRunner:
         self._stop_grace = stop_grace
         self._max_crashes = max_crashes
         self._meter = meter
+        self._middleware = middleware
 
     @cached_property
     def get_scheduler(self) -> SchedulerOfJobs:
@@ -131,7 +135,7 @@ class CallRunner:
             report_abandoned=lambda stack: self._report(claim, stack),
         )
         cancellation.set(call)
-        call.job = current_job()
+        _ = call.job  # reads the context of this task, since executors may ask in another one
         if self._events.wants(JobStarted):
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
@@ -143,7 +147,10 @@ class CallRunner:
         result: Result = _RETURNED
         began = time.monotonic()
         try:
-            value = await executor.run(call)
+            if self._middleware is None:
+                value = await executor.run(call)
+            else:
+                value = await self._middleware.run_with(executor, call)
             if claim.options is not None:
                 result = ReturnResult(value)
         except RaisedError as raised:

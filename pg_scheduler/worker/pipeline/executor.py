@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
@@ -49,6 +50,7 @@ from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
 from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.middleware import MiddlewareChain
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.signals import Signals
 
@@ -76,6 +78,7 @@ class Executor:
         max_crashes: Processes that may die while they run one job before it fails; None for no limit.
         executors: Run the jobs outside of the event loop, by name.
         meter: Counts the attempts and measures their durations.
+        middleware: Runs around the attempts; None for none.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
@@ -98,6 +101,7 @@ class Executor:
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
         meter: Meter | None = None,
+        middleware: MiddlewareChain | None = None,
     ) -> None:
         self._locks = locks
         self._events = events
@@ -114,6 +118,7 @@ class Executor:
         self._stop_grace = stop_grace
         self._signals = signals
         self._meter = meter
+        self._middleware = middleware
         self._attempts = in_flight.attempts
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
@@ -127,6 +132,7 @@ class Executor:
             stop_grace=stop_grace,
             max_crashes=max_crashes,
             meter=meter,
+            middleware=middleware,
         )
         self._lock_pause = LockPause()
         self._is_closed = False
@@ -283,6 +289,8 @@ class Executor:
             result = InterruptResult()  # an error while it is interrupted is not held against the job
         if attempt.log and isinstance(result, ErrorResult):
             result = replace(result, log=tuple(kept_lines(attempt.log)))
+        if attempt.call is not None and attempt.call.trace and isinstance(result, ErrorResult):
+            result = replace(result, trace=attempt.call.trace)
         if self._attempts.get(job_id) is not attempt:
             return  # released at shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
@@ -359,9 +367,10 @@ class Executor:
         seconds = claim.timeout_seconds
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
+        func = task.func if self._middleware is None else partial(self._middleware.run, attempt, task)
         began = time.monotonic() if attempt.measured_for else 0.0
         try:
-            value = await task.func(*args, **kwargs)
+            value = await func(*args, **kwargs)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only

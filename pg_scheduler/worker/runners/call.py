@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pg_scheduler.jobs.context import CurrentJob
+from pg_scheduler.jobs.context import CurrentJob, current_job
+from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.rows import Claim
 
@@ -31,29 +32,32 @@ class CrashedError(Exception):
 
 
 class JobCall:
-    """One attempt that an executor runs: a function with its arguments.
+    """One attempt, as executors and middleware see it: a function with its arguments.
 
     Attributes:
         func: The function.
         args: The positional arguments.
-        kwargs: The keyword arguments.
-        job: What ``current_job()`` returns in the job.
+        kwargs: The keyword arguments. Middleware may add some; those of a job in a process must be JSON.
         is_typed: Whether pydantic has made the arguments from JSON.
         stop_grace: Seconds that the attempt gets to end after it was cancelled.
+        trace: Headers of this attempt, which middleware may set, such as ``traceparent``. They are stored
+            with its error: the next attempt finds them in ``Job.errors``.
     """
 
     __slots__ = (
         "_is_running",
+        "_job",
         "_on_cancel",
         "_report",
+        "_stored_kwargs",
         "args",
         "claim",
         "func",
         "is_cancelled",
         "is_typed",
-        "job",
         "kwargs",
         "stop_grace",
+        "trace",
         "was_cancelled",
     )
 
@@ -72,8 +76,8 @@ class JobCall:
         self.claim = claim
         self.func = func
         self.args = args
-        self.kwargs = kwargs
-        self.job = job
+        self.kwargs = self._stored_kwargs = kwargs
+        self._job = job
         self.is_typed = is_typed
         self.stop_grace = stop_grace
         self.is_cancelled = False
@@ -83,6 +87,29 @@ class JobCall:
         self._report = report_abandoned
         self._on_cancel: Callable[[], None] | None = None
         self._is_running: Callable[[], bool] | None = None
+        self.trace: Mapping[str, str] | None = None
+
+    @property
+    def job(self) -> CurrentJob:
+        """What ``current_job()`` returns in the job."""
+        if self._job is None:
+            self._job = current_job()
+        return self._job
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the task, the schedule and the job; empty if there is none."""
+        return metadata_of(self.claim.task_data)
+
+    @property
+    def added_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments that middleware added or replaced."""
+        stored = self._stored_kwargs
+        return {
+            name: value
+            for name, value in self.kwargs.items()
+            if name not in stored or stored[name] is not value
+        }
 
     def on_cancel(
         self, callback: Callable[[], None], *, is_running: Callable[[], bool] | None = None
@@ -95,6 +122,10 @@ class JobCall:
                 it is true, the job is given to no other worker, even after a shutdown.
         """
         self._on_cancel, self._is_running = callback, is_running
+
+    def detach(self) -> None:
+        """Forget what ``on_cancel()`` was given: ``run()`` has ended, and middleware runs on."""
+        self._on_cancel = self._is_running = None
 
     def report_abandoned(self, stack: str) -> None:
         """Publish ``ThreadAbandoned``: the code runs on after ``stop_grace``."""

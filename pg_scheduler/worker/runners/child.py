@@ -135,7 +135,7 @@ class _Child:
             args, kwargs = decode(claim.task_data)
             if message["typed"]:
                 args, kwargs = TypedArguments(func).bind(args, kwargs)
-            return value_to(claim.options, invoke(func, args, kwargs))
+            return value_to(claim.options, invoke(func, args, {**kwargs, **message["kwargs"]}))
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return {"error": error_to(error)}
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pg_scheduler.jobs.executors import import_path
+from pg_scheduler.jobs.payload import encode_object
 from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from, value_from
 from pg_scheduler.worker.runners.thread import check_capacity
@@ -150,14 +151,22 @@ class _Child:
         """
         self.jobs += 1
         module, path = import_path(call.func)
-        self._send({"claim": claim_to(call.claim), "module": module, "path": path, "typed": call.is_typed})
+        added = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
+        self._send(
+            {
+                "claim": claim_to(call.claim),
+                "module": module,
+                "path": path,
+                "typed": call.is_typed,
+                "kwargs": added,
+            }
+        )
         while True:
             message = await self._receive()
             if (values := message.get("log")) is not None:
                 _log(values)
             elif (progress := message.get("progress")) is not None:
-                if call.job is not None:
-                    call.job.progress(*progress)
+                call.job.progress(*progress)
             elif (end := message.get("end")) is not None:
                 return RaisedError(error_from(end["error"])) if "error" in end else value_from(end)
 

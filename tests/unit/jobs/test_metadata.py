@@ -10,7 +10,13 @@ import pytest
 
 from pg_scheduler import JobSpec, PayloadError, job
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.jobs.metadata import check_metadata, metadata_of, with_metadata
+from pg_scheduler.jobs.metadata import (
+    check_metadata,
+    metadata_of,
+    trace_from,
+    with_metadata,
+    with_trace,
+)
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
@@ -80,8 +86,7 @@ def test_metadata_count_towards_the_size_limit() -> None:
         ({1: 2}, "metadata has the key 1, but JSON keys are str"),
         ({"a": {"b": DUE}}, r"metadata\['a'\]\['b'\] is a datetime.datetime, .* pass .isoformat\(\) of it"),
         ({"a": "\x00"}, r"metadata\['a'\] contains a NUL character"),
-        ({"trace": "00-1"}, r"metadata\['trace'\] is reserved for trace context; pass a dict of strings"),
-        ({"trace": {"traceparent": 1}}, r"metadata\['trace'\] is reserved"),
+        ({"trace": {"traceparent": "00-1"}}, r"metadata\['trace'\] is reserved .* choose another key"),
     ],
 )
 def test_invalid_metadata_are_rejected_at_the_call(metadata: Any, message: str) -> None:
@@ -91,9 +96,37 @@ def test_invalid_metadata_are_rejected_at_the_call(metadata: Any, message: str) 
         job(metadata=metadata)(work)
 
 
-def test_trace_context_is_accepted() -> None:
+def test_trace_context_of_another_program_is_accepted() -> None:
     trace = {"trace": {"traceparent": "00-1-2-03"}}
-    assert check_metadata(trace) == trace
+    assert check_metadata(trace, allows_trace=True) == trace
+
+
+@pytest.mark.parametrize("trace", ["00-1", {"traceparent": 1}, {"a": "x" * 8192}, [], None])
+def test_trace_context_is_rejected_unless_it_is_a_small_dict_of_strings(trace: Any) -> None:
+    with pytest.raises(PayloadError, match="must be a dict of strings of at most 8192 bytes"):
+        check_metadata({"trace": trace}, allows_trace=True)
+    assert trace_from({"trace": trace}) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "metadata"),
+    [((), None), (({"metadata": {}},), None), ((1.5, "é"), {"tenant": 7}), (('"metadata":',), {"a": [{}]})],
+)
+def test_headers_are_added_to_any_task_data(args: Any, metadata: Any) -> None:
+    trace = {"traceparent": "00-1-2-03", "baggage": "a=é"}
+    for text in prepared(metadata, args=args):
+        found = with_trace(text, trace)
+        assert decode(found) == (args, {})
+        assert metadata_of(found) == {**(metadata or {}), "trace": trace}
+        assert with_trace(found, {"other": "x"}) == found
+
+
+def test_headers_that_cannot_be_stored_are_rejected() -> None:
+    text = encode((), {})
+    with pytest.raises(PayloadError, match=r"headers of middleware have \d+ bytes of JSON, more than 8192"):
+        with_trace(text, {"baggage": "x" * 8192})
+    with pytest.raises(PayloadError, match="contains a NUL character"):
+        with_trace(text, {"baggage": "\x00"})
 
 
 def test_task_keeps_a_copy_of_its_metadata() -> None:

@@ -1,0 +1,158 @@
+"""Call the middleware of a Scheduler for the jobs that it stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from pg_scheduler.enqueue.bulk import PREPARE_BATCH
+from pg_scheduler.enqueue.enqueuer import Enqueuer
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.metadata import with_trace
+from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
+from pg_scheduler.jobs.model import ConflictResolution, JobSpec
+from pg_scheduler.jobs.rows import ExtendedJob, NewJob
+from pg_scheduler.store.connections.session import Connection
+
+__all__ = ["Sender", "SendingEnqueuer"]
+
+Row = TypeVar("Row", bound=NewJob)
+
+
+class Sender:
+    """The methods of middleware that are called for jobs to be stored.
+
+    Besides ``headers()``, those of this library may have ``sending(call, count)``, a context manager around
+    the call that stores jobs. ``call`` is its only job, or None for a bulk call of ``count`` jobs.
+    """
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._headers: Final = _methods(middleware, "headers")
+        self._sending: Final = _methods(middleware, "sending")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any middleware has such a method."""
+        return bool(self._headers or self._sending)
+
+    @contextmanager
+    def sending(self, call: ScheduledCall | None, count: int = 1) -> Iterator[None]:
+        """Surround the call that stores one job, or ``count`` jobs."""
+        with ExitStack() as stack:
+            for sending in self._sending:
+                stack.enter_context(sending(call, count))
+            yield
+
+    def add(self, job: Row, call: ScheduledCall) -> Row:
+        """Return a job with the headers, unless its metadata has some.
+
+        Raises:
+            TypeError: A middleware returned something else than strings by name.
+            PayloadError: PostgreSQL cannot store a text, or the headers are too large.
+        """
+        trace: dict[str, str] = {}
+        for headers in self._headers:
+            found = headers(call)
+            if not isinstance(found, Mapping) or not all(
+                isinstance(name, str) and isinstance(value, str) for name, value in found.items()
+            ):
+                owner = type(headers.__self__).__name__
+                raise TypeError(f"headers() of {owner} must return strings by name, not {found!r}")
+            trace.update(found)
+        if not trace:
+            return job
+        return _with_task_data(job, with_trace(job.task_data, trace))
+
+    def add_to_planned(self, job: ExtendedJob, schedule_id: str) -> ExtendedJob:
+        """Return a job of a schedule with the headers; without them if a middleware raises an exception."""
+        try:
+            return self.add(job, _call_of(job, schedule_id=schedule_id))
+        except Exception:  # user code, which must not stop a schedule
+            logger.exception(
+                "headers() of a middleware raised an exception; job %r of schedule %r has none",
+                job.job_id,
+                schedule_id,
+                extra=record_fields(job_id=job.job_id, job_name=job.job_name),
+            )
+            return job
+
+
+class SendingEnqueuer:
+    """An enqueuer that calls middleware. A Scheduler without middleware uses the inner one.
+
+    Args:
+        enqueuer: Stores the jobs.
+        sender: The middleware.
+    """
+
+    def __init__(self, enqueuer: Enqueuer, sender: Sender) -> None:
+        self.enqueuer: Final = enqueuer
+        self._sender: Final = sender
+
+    async def insert(
+        self, job: NewJob, conflict_resolution: ConflictResolution, connection: Connection | None
+    ) -> str:
+        """Insert one validated job, as ``Enqueuer.insert()``."""
+        call = _call_of(job)
+        with self._sender.sending(call):
+            job = self._sender.add(job, call)
+            return await self.enqueuer.insert(job, conflict_resolution, connection)
+
+    async def enqueue(
+        self,
+        job: NewJob,
+        delay_s: float,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+    ) -> str:
+        """Insert one validated job that is due after a delay, as ``Enqueuer.enqueue()``."""
+        call = _call_of(job, datetime.now(UTC) + timedelta(seconds=delay_s))
+        with self._sender.sending(call):
+            job = self._sender.add(job, call)
+            return await self.enqueuer.enqueue(job, delay_s, conflict_resolution, connection)
+
+    async def insert_all(
+        self,
+        specs: Sequence[JobSpec],
+        conflict_resolution: ConflictResolution,
+        batch_size: int,
+        connection: Connection | None,
+    ) -> list[str | None]:
+        """Validate and insert many jobs, as ``Enqueuer.insert_all()``."""
+        specs = list(specs)
+        with self._sender.sending(None, len(specs)):
+            return await self.enqueuer.insert_all(
+                specs, conflict_resolution, batch_size, connection, change=self._add_to_all
+            )
+
+    async def _add_to_all(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Return the jobs with their headers, and yield to the event loop at intervals."""
+        changed: list[NewJob] = []
+        for start in range(0, len(jobs), PREPARE_BATCH):
+            if start:
+                await asyncio.sleep(0)
+            batch = jobs[start : start + PREPARE_BATCH]
+            changed += [self._sender.add(job, _call_of(job)) for job in batch]
+        return changed
+
+
+def _methods(middleware: Sequence[Middleware], name: str) -> list[Any]:
+    found = (getattr(each, name, None) for each in middleware)
+    return [method for method in found if method is not None]
+
+
+def _call_of(
+    job: NewJob, execution_time: datetime | None = None, schedule_id: str | None = None
+) -> ScheduledCall:
+    due = job.execution_time if execution_time is None else execution_time
+    return ScheduledCall(job.job_id, job.job_name, due, schedule_id, job.task_data)
+
+
+def _with_task_data(job: Row, task_data: str) -> Row:
+    changed = job._replace(task_data=task_data)
+    if isinstance(job, ExtendedJob):
+        vars(changed).update(vars(job))  # they are no part of the tuple
+    return changed

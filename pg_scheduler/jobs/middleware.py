@@ -1,0 +1,108 @@
+"""Middleware: code around the attempts of all jobs, and headers for the jobs that are scheduled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pg_scheduler.jobs.metadata import metadata_of
+from pg_scheduler.jobs.payload import decode
+
+if TYPE_CHECKING:
+    from pg_scheduler.worker.runners.call import JobCall
+
+__all__ = ["Middleware", "ScheduledCall", "check_middleware"]
+
+
+class Middleware(Protocol):
+    """Code around each attempt of every job of a Scheduler: a coroutine function, or an object like this one.
+
+    It runs in the event loop of the worker, whatever runs the job, within the timeout of the attempt and with
+    ``current_job()``. What it returns is the value of the job, and the exception that it raises is the
+    outcome of the attempt. A job without a registered function, or whose arguments cannot be read, fails
+    without it.
+
+    An object may have a second method, ``headers(call: ScheduledCall) -> Mapping[str, str]``, a plain one. It
+    is called for each job that this Scheduler stores, in the context of the caller. The strings that all
+    middleware return become ``metadata["trace"]`` of the job, at most 8 KiB as JSON.
+
+    Example:
+        >>> from collections.abc import Awaitable, Callable
+        >>> from pg_scheduler import JobCall
+        >>> async def announce(call: JobCall, call_next: Callable[[], Awaitable[object]]) -> object:
+        ...     print("started", call.job.job_name)
+        ...     try:
+        ...         return await call_next()
+        ...     finally:
+        ...         print("ended", call.job.job_name)
+    """
+
+    async def __call__(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Run an attempt: ``await call_next()`` runs the next middleware, and the last one's the function."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledCall:
+    """A job that is about to be stored, as ``headers()`` of middleware sees it."""
+
+    job_id: str
+    """The id of the job. If it exists, the job may not be stored."""
+    job_name: str
+    """The name of the job."""
+    execution_time: datetime
+    """When it is due; by the clock of this machine for a job of ``enqueue()``."""
+    schedule_id: str | None
+    """The schedule that enqueues it; None for other jobs."""
+    _task_data: str = field(repr=False)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, as JSON carries them."""
+        return decode(self._task_data)[0]
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments, as JSON carries them."""
+        return decode(self._task_data)[1]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the task, the schedule and the job; empty if there is none."""
+        return metadata_of(self._task_data)
+
+
+def check_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Return the middleware of a Scheduler.
+
+    Raises:
+        TypeError: It is not a list of coroutine functions or of objects with a method ``async __call__``, or
+            ``headers`` of one is not a plain method.
+    """
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"middleware must be a list, not {given!r}; pass middleware=[{given!r}]")
+    for place, each in enumerate(given):
+        name = f"middleware[{place}]"
+        if isinstance(each, type):
+            raise TypeError(
+                f"{name} must be an object, not the class {each.__name__}; pass {each.__name__}()"
+            )
+        called = getattr(type(each), "__call__", None)  # noqa: B004 - its kind, not whether it is there
+        is_async = inspect.iscoroutinefunction(each) or inspect.iscoroutinefunction(called)
+        if not is_async:
+            raise TypeError(
+                f"{name} must be a coroutine function or an object with async def __call__(self, call, "
+                f"call_next), not {each!r}"
+            )
+        try:
+            inspect.signature(each).bind(None, None)
+        except TypeError:
+            raise TypeError(f"{name} must take two arguments, call and call_next: {each!r}") from None
+        headers = getattr(each, "headers", None)
+        if headers is not None and (not callable(headers) or inspect.iscoroutinefunction(headers)):
+            raise TypeError(
+                f"headers of {name} must be a plain method, since it may run without an event loop"
+            )
+    return tuple(given)

@@ -1,0 +1,61 @@
+"""Run middleware around an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from pg_scheduler.jobs.middleware import Middleware
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+
+__all__ = ["MiddlewareChain"]
+
+
+class MiddlewareChain:
+    """The middleware of a Scheduler, the outermost first. Without any, there is no chain."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._outward: Final = tuple(reversed(middleware))
+
+    def run(self, attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Run the coroutine function of an attempt in the event loop."""
+        call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
+        attempt.call = call
+        return self._run(call, lambda: call.func(*call.args, **call.kwargs))
+
+    async def run_with(self, executor: JobExecutor, call: JobCall) -> Any:
+        """Run an attempt with an executor."""
+        try:
+            call.kwargs = dict(call.kwargs)  # which middleware may change
+            return await self._run(call, partial(_execute, executor, call))
+        except asyncio.CancelledError:
+            if call.was_cancelled:  # not this task: the flag of the call decides its outcome
+                return None
+            raise
+
+    def _run(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+        for each in self._outward:
+            call_next = partial(each, call, call_next)
+        return call_next()
+
+
+async def _execute(executor: JobExecutor, call: JobCall) -> Any:
+    """Run the function of an attempt; raise its exception, or CancelledError if the attempt should end."""
+    value, raised = None, None
+    try:
+        value = await executor.run(call)
+    except (RaisedError, CrashedError) as error:
+        raised = error
+    finally:
+        call.detach()
+    if call.was_cancelled:
+        raise asyncio.CancelledError
+    if raised is None:
+        return value
+    if isinstance(raised, RaisedError) and isinstance(raised.error, Exception):
+        raise raised.error
+    raise raised  # as it is, SystemExit would end the worker
