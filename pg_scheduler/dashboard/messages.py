@@ -26,7 +26,18 @@ _JOBS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What became of jobs, and why an action refuses some."""
 
-_TEXTS: Final[Mapping[str, str]] = {}
+_TEXTS: Final[Mapping[str, str]] = {
+    "task_paused": "the task is paused",
+    "task_resumed": "the task is resumed",
+    "task_not_paused": "the task was not paused",
+    "schedule_paused": "the schedule is paused",
+    "schedule_resumed": "the schedule is resumed",
+    "schedule_triggered": "one job of the schedule was enqueued",
+    "schedule_backfilled": "{:,} jobs of the schedule were enqueued",
+    "schedule_removed": "the schedule was removed",
+    "worker_drained": "the worker was requested to drain",
+    "worker_resumed": "the worker was requested to claim jobs again",
+}
 
 
 def code_of(action: str, *numbers: int) -> str:

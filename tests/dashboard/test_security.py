@@ -33,7 +33,7 @@ STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
 ROUTES = [*PAGES, *STATIC]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
-REQUIRED = {"/job", "/schedule", "/worker", "/limit"}
+REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task"}
 """Pages that need a parameter."""
 RUNBOOK = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pg_scheduler.dashboard.actions import jobs
+from pg_scheduler.dashboard.actions import jobs, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
@@ -45,6 +45,15 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action("move", jobs.run),
     "/actions/jobs/move": Action("move", jobs.move),
     "/actions/jobs/delete": Action("delete", jobs.delete),
+    "/actions/tasks/pause": Action("task_pause", tasks.pause),
+    "/actions/tasks/resume": Action("task_pause", tasks.resume),
+    "/actions/schedules/pause": Action("schedule_pause", schedules.pause),
+    "/actions/schedules/resume": Action("schedule_pause", schedules.resume),
+    "/actions/schedules/trigger": Action("schedule_trigger", schedules.trigger),
+    "/actions/schedules/backfill": Action("backfill", schedules.backfill),
+    "/actions/schedules/remove": Action("schedule_remove", schedules.remove),
+    "/actions/workers/drain": Action("drain", workers.drain, is_named=False),
+    "/actions/workers/resume": Action("drain", workers.resume, is_named=False),
 }
 
 

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
+from pg_scheduler.dashboard.actions.confirm import ask
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import code_of
 from pg_scheduler.inspect import Progress
 
-__all__ = ["ConfirmPage", "cancel", "delete", "move", "retry", "run"]
-
-MAX_SHOWN: Final = 10
-"""Ids that a question shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmPage:
-    """A question before jobs are changed."""
-
-    action: str
-    question: str
-    rows: Sequence[str]
-    """The ids of the jobs."""
-    parameters: Mapping[str, str]
-    """The parameters of the address."""
-
-    @property
-    def back_path(self) -> str:
-        """The page from which the question came."""
-        return "/job" if "id" in self.parameters else "/jobs"
-
-    @property
-    def shown(self) -> Sequence[str]:
-        """The first ids."""
-        return self.rows[:MAX_SHOWN]
+__all__ = ["cancel", "delete", "move", "retry", "run"]
 
 
 async def cancel(request: ActionRequest) -> Done:
@@ -73,7 +48,8 @@ async def delete(request: ActionRequest) -> Done | Shown:
         raise NotFoundError("there are no such jobs, or you may not see them")
     many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"
     question = f"Delete {many}? Nothing can bring them back."
-    return Shown(ConfirmPage("delete", question, visible, request.page.parameters), "confirm_jobs")
+    back = "/job" if _is_one(request) else "/jobs"
+    return ask(request, question, "Delete", back, rows=visible)
 
 
 async def _change(request: ActionRequest, action: str, call: Any, **arguments: Any) -> Done:

@@ -47,6 +47,7 @@ PAGES: Final[dict[str, Page]] = {
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
     "/schedule": Page(schedules.build_one, "schedule"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
+    "/task": Page(tasks.build_one, "task"),
     "/limits": Page(limits.build, "limits", "Limits", is_live=True),
     "/limit": Page(limits.build_one, "limit"),
     "/workers": Page(workers.build, "workers", "Workers", is_live=True),

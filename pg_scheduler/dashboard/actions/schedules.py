@@ -1,0 +1,101 @@
+"""Pause, resume, trigger, backfill and remove schedules."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pg_scheduler.dashboard.actions.confirm import ask
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.context import NotFoundError, RejectedError
+from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.errors import JobConflictError
+from pg_scheduler.schedules.schedule import Schedule
+
+__all__ = ["backfill", "found", "pause", "remove", "resume", "trigger"]
+
+MAX_BACKFILL: Final = 1000
+"""Fire times of one backfill."""
+
+
+async def pause(request: ActionRequest) -> Done:
+    """Pause a schedule."""
+    schedule = await found(request)
+    note = request.text("note") or None
+    await request.operations.scheduler.schedules.pause(schedule.schedule_id, note=note)
+    return _done(schedule, "schedule_paused")
+
+
+async def resume(request: ActionRequest) -> Done:
+    """Resume a schedule; ``from`` decides about the fire times of the pause."""
+    schedule = await found(request)
+    start: Literal["now", "pause"] = "pause" if request.text("from") == "pause" else "now"
+    await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=start)
+    return _done(schedule, "schedule_resumed")
+
+
+async def trigger(request: ActionRequest) -> Done:
+    """Enqueue one job of a schedule now."""
+    schedule = await found(request)
+    try:
+        job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
+    except JobConflictError as error:  # its text names the other job, which may be invisible
+        raise RejectedError("an unfinished job has the unique key of this schedule's task", 409) from error
+    if job_id is None:
+        raise _missing(schedule.schedule_id)
+    return _done(schedule, "schedule_triggered")
+
+
+async def backfill(request: ActionRequest) -> Done:
+    """Enqueue a job for each fire time in a span."""
+    schedule = await found(request)
+    start, end = request.instant("start"), request.instant("end")
+    if start is None or end is None:
+        raise RejectedError("enter the start and the end of the span")
+    jobs = await request.operations.scheduler.schedules.backfill(
+        schedule.schedule_id, start, end, limit=MAX_BACKFILL
+    )
+    return _done(schedule, code_of("schedule_backfilled", len(jobs)))
+
+
+async def remove(request: ActionRequest) -> Done | Shown:
+    """Delete a schedule, after a question. Code that still declares it would restore it."""
+    schedule = await found(request)
+    if schedule.owner == "code" and await _is_claimed(schedule, request):
+        raise RejectedError(
+            f"{schedule.schedule_id!r} is defined in code, and a live worker may declare it: its next start "
+            "would restore it; remove it from the code, or pause it here",
+            409,
+        )
+    if not request.is_confirmed:
+        question = "Delete this schedule? Its pending jobs still run."
+        return ask(request, question, "Remove", "/schedule", rows=[schedule.schedule_id])
+    if not await request.operations.scheduler.schedules.remove(schedule.schedule_id):
+        raise _missing(schedule.schedule_id)
+    return Done("/schedules", "schedule_removed")
+
+
+async def found(request: ActionRequest) -> Schedule:
+    """Return the schedule that the address names.
+
+    Raises:
+        NotFoundError: It does not exist, or the request does not see it.
+    """
+    schedule_id = request.page.required("id")
+    schedule = await request.operations.inspector.get_schedule(schedule_id)
+    if schedule is None or not request.access.sees_name(schedule.task):
+        raise _missing(schedule_id)
+    return schedule
+
+
+async def _is_claimed(schedule: Schedule, request: ActionRequest) -> bool:
+    """Return whether a live worker claims the task of a schedule, and so may declare the schedule."""
+    workers = await request.operations.inspector.workers()
+    return any(each.is_alive and (each.names is None or schedule.task in each.names) for each in workers)
+
+
+def _missing(schedule_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
+
+
+def _done(schedule: Schedule, did: str) -> Done:
+    return Done("/schedule", did, {"id": schedule.schedule_id})

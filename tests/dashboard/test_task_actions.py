@@ -1,0 +1,203 @@
+"""Pause and resume tasks, drain and resume workers, act on schedules: each with its record in the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.triggers import Every
+from tests.dashboard.client import App, Page, request, send
+from tests.dashboard.test_actions import as_role, records
+from tests.inspect.workers import add_worker
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def admin(build: Callable[..., App]) -> App:
+    return as_role(build, "admin")
+
+
+async def add(scheduler: Scheduler, schedule_id: str = "hourly", task: str = "board.mail") -> None:
+    await scheduler.schedules.add(task, Every(HOUR), schedule_id=schedule_id)
+
+
+# -- tasks ---------------------------------------------------------------------------------------------
+
+
+async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:
+    await add_worker(pool, names=["board.mail"])
+    until = datetime.now(UTC).replace(microsecond=0) + HOUR
+    fields = {"until": f"{until:%Y-%m-%dT%H:%M:%S}", "note": "the server <b>is</b> down"}
+    answer = await send(admin, "/actions/tasks/pause?id=board.mail", fields)
+    assert answer.headers["location"] == "/task?id=board.mail&did=task_paused"
+    row = await pool.fetchrow("SELECT * FROM scheduler_tasks")
+    assert row is not None
+    assert (row["name"], row["paused_until"], row["note"], row["actor"]) == (
+        "board.mail",
+        until,
+        fields["note"],
+        "ada",
+    )
+    page = Page((await request(admin, answer.headers["location"])).text)
+    assert "the task is paused" in page.text
+    assert "the server <b>is</b> down" in page.text
+    answer = await send(admin, "/actions/tasks/resume?id=board.mail")
+    assert answer.headers["location"] == "/task?id=board.mail&did=task_resumed"
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks WHERE paused_at IS NOT NULL") == 0
+    again = await send(admin, "/actions/tasks/resume?id=board.mail")
+    assert again.headers["location"] == "/task?id=board.mail&did=task_not_paused"
+    assert await records(pool) == [
+        ("ada", "dashboard", "pause_task", "board.mail"),
+        ("ada", "dashboard", "resume_task", "board.mail"),
+    ]
+
+
+async def test_pause_needs_a_known_visible_task_and_a_later_time(
+    build: Callable[..., App], pool: asyncpg.Pool, admin: App
+) -> None:
+    await add_worker(pool, names=["board.mail", "billing.invoice"])
+    limited = as_role(build, "admin", names=("billing.*",))
+    assert (await send(limited, "/actions/tasks/pause?id=board.mail")).status == 404
+    assert (await send(limited, "/actions/tasks/resume?id=board.mail")).status == 404
+    assert (await request(limited, "/task?id=board.mail")).status == 404
+    assert (await send(admin, "/actions/tasks/pause?id=board.mial")).status == 404
+    for until in ("2001-01-01T00:00", "soon"):
+        assert (await send(admin, "/actions/tasks/pause?id=board.mail", {"until": until})).status == 400
+    assert await records(pool) == []
+    assert (await send(limited, "/actions/tasks/pause?id=billing.invoice")).status == 303
+
+
+async def test_alias_of_an_invisible_task_cannot_be_paused(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    async def work() -> None: ...
+
+    scheduler.register(work, name="board.aliased", aliases=["billing.alias"])
+    await add_worker(pool, names=["board.aliased", "billing.alias"])
+    limited = as_role(build, "admin", names=("billing.*",))
+    assert (await send(limited, "/actions/tasks/pause?id=billing.alias")).status == 404
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
+
+
+# -- workers -------------------------------------------------------------------------------------------
+
+
+async def test_worker_is_drained_and_resumed(
+    admin: App, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool, "w1")
+    page = await request(admin, "/worker?id=w1")
+    assert "/actions/workers/drain?id=w1" in page.text
+    limited = as_role(build, "admin", names=("billing.*",))
+    assert (await send(limited, "/actions/workers/drain?id=w1")).status == 403
+    assert "/actions/" not in (await request(limited, "/worker?id=w1")).text
+    answer = await send(admin, "/actions/workers/drain?id=w1")
+    assert answer.headers["location"] == "/worker?id=w1&did=worker_drained"
+    assert await pool.fetchval("SELECT wanted FROM scheduler_workers") == "drain"
+    assert "/actions/workers/resume?id=w1" in (await request(admin, "/worker?id=w1")).text
+    assert (await send(admin, "/actions/workers/resume?id=w1")).status == 303
+    assert await pool.fetchval("SELECT wanted FROM scheduler_workers") is None
+    assert (await send(admin, "/actions/workers/drain?id=w2")).status == 404
+    assert [each[:3] for each in await records(pool)] == [
+        ("ada", "dashboard", "drain_worker"),
+        ("ada", "dashboard", "resume_worker"),
+    ]
+
+
+# -- schedules -----------------------------------------------------------------------------------------
+
+
+async def test_schedule_is_paused_resumed_triggered_backfilled_and_removed(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    address = "/actions/schedules/{}?id=hourly"
+    answer = await send(admin, address.format("pause"), {"note": "contract ended"})
+    assert answer.headers["location"] == "/schedule?id=hourly&did=schedule_paused"
+    schedule = await scheduler.schedules.get("hourly")
+    assert schedule is not None
+    assert schedule.note == "contract ended"
+    assert schedule.paused_at is not None
+    page = await request(admin, answer.headers["location"])
+    assert "the schedule is paused" in page.text
+    assert (await send(admin, address.format("resume"), {"from": "now"})).status == 303
+    assert (await send(admin, address.format("trigger"))).status == 303
+    span = {"start": "2031-01-01T00:00", "end": "2031-01-01T03:00"}
+    answer = await send(admin, address.format("backfill"), span)
+    assert answer.headers["location"] == "/schedule?id=hourly&did=schedule_backfilled.3"
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 4
+    asked = await send(admin, address.format("remove"))
+    assert "Delete this schedule?" in asked.text
+    assert await scheduler.schedules.get("hourly") is not None
+    answer = await send(admin, address.format("remove"), {"confirm": "yes"})
+    assert answer.headers["location"] == "/schedules?did=schedule_removed"
+    assert await scheduler.schedules.get("hourly") is None
+    verbs = ("pause", "resume", "trigger", "backfill", "remove")
+    assert (await records(pool))[1:] == [("ada", "dashboard", f"{verb}_schedule", "hourly") for verb in verbs]
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "trigger", "backfill", "remove"])
+async def test_names_restrict_which_schedules_an_action_touches(
+    action: str, scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add(scheduler, "other", "mail.send")
+    before = await pool.fetchrow("SELECT * FROM scheduler_schedules")
+    limited = as_role(build, "admin", names=("billing.*",))
+    fields = {"confirm": "yes", "start": "2031-01-01", "end": "2031-01-02"}
+    for schedule_id in ("other", "missing"):
+        answer = await send(limited, f"/actions/schedules/{action}?id={schedule_id}", fields)
+        assert answer.status == 404
+    assert await pool.fetchrow("SELECT * FROM scheduler_schedules") == before
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, 400),
+        ({"start": "2031-01-01"}, 400),
+        ({"start": "x", "end": "2031-01-02"}, 400),
+        ({"start": "2031-01-01", "end": "2032-01-01"}, 400),
+        ({"start": "2031-01-01", "end": "9999-01-01"}, 400),
+    ],
+)
+async def test_backfill_is_bounded(
+    fields: dict[str, str], code: int, scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    assert (await send(admin, "/actions/schedules/backfill?id=hourly", fields)).status == code
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+async def test_schedule_of_code_is_removed_only_if_no_worker_can_declare_it(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    await add(scheduler)
+    await pool.execute("UPDATE scheduler_schedules SET owner = 'code'")
+    await add_worker(pool, "w1", names=["board.mail"])
+    refused = await send(admin, "/actions/schedules/remove?id=hourly", {"confirm": "yes"})
+    assert refused.status == 409
+    assert "defined in code" in refused.text
+    assert "Defined in code" in (await request(admin, "/schedule?id=hourly")).text
+    await pool.execute("UPDATE scheduler_workers SET names = '{}'")
+    assert (await send(admin, "/actions/schedules/remove?id=hourly", {"confirm": "yes"})).status == 303
+    assert await scheduler.schedules.get("hourly") is None
+
+
+async def test_trigger_does_not_name_the_job_that_has_the_unique_key(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    async def work() -> None: ...
+
+    scheduler.register(work, name="board.unique", unique="secret-key")
+    await scheduler.enqueue(work, delay=HOUR)
+    await add(scheduler, "unique", "board.unique")
+    limited = as_role(build, "operator", names=("board.*",))
+    refused = await send(limited, "/actions/schedules/trigger?id=unique")
+    assert refused.status == 409
+    assert "secret-key" not in refused.text
