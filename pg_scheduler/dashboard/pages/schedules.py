@@ -9,7 +9,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.pages.schedule_history import (
+    RECORDS,
+    PastFire,
+    ScheduleChange,
+    changes_of,
+    last_results,
+    past_fire_times,
+)
 from pg_scheduler.dashboard.texts import json_text
+from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import named_zone
 
@@ -20,6 +29,7 @@ MAX_READ: Final = 500
 """Schedules that are read for a page if only some of them are visible."""
 
 FIRE_TIMES: Final = 20
+DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,8 @@ class FireTime:
 
     at: datetime
     local: str
+    clock_change: str | None = None
+    """What a clock change does to this fire time, or to those just before it; None for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,10 @@ class SchedulePage:
     pause_after_failures: int | None
     version: int
     updated_at: datetime
+    results: Sequence[PastFire]
+    """The last 20 fire times and requested jobs, the newest first."""
+    changes: Sequence[ScheduleChange] | None
+    """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
     args: Sequence[Any] | None
     kwargs: Mapping[str, Any] | None
@@ -114,11 +130,14 @@ async def build_one(request: PageRequest) -> SchedulePage:
         raise missing from error
     if schedule is None or not request.access.sees_name(schedule.task):
         raise missing
+    records = (await request.inspector.audit(subject=schedule_id, limit=RECORDS)).items
     fire_times: Sequence[FireTime] = ()
+    past: Sequence[PastFire] = ()
     problem = None
     try:
         # A search for fire times takes up to seconds, so other requests continue meanwhile.
         fire_times = await asyncio.to_thread(_fire_times, schedule)
+        past = await asyncio.to_thread(past_fire_times, schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         problem = str(error) or type(error).__name__
     sees, redaction = request.access.sees_arguments, request.settings.redaction
@@ -137,6 +156,8 @@ async def build_one(request: PageRequest) -> SchedulePage:
         pause_after_failures=schedule.pause_after_failures,
         version=schedule.version,
         updated_at=schedule.updated_at,
+        results=await last_results(past, request),
+        changes=changes_of(records, request) if request.access.visible_names is None else None,
         sees_arguments=sees,
         args=redaction.values(schedule.args) if sees else None,
         kwargs=redaction.values(schedule.kwargs) if sees else None,
@@ -147,7 +168,17 @@ async def build_one(request: PageRequest) -> SchedulePage:
 def _fire_times(schedule: Schedule) -> list[FireTime]:
     _, zone = named_zone(getattr(schedule.trigger, "timezone", "UTC"))  # a trigger of triggers has none
     found = schedule.upcoming(FIRE_TIMES)
-    return [FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]
+    changes: dict[datetime, str] = {}
+    if schedule.trigger is not None and found:
+        definition = schedule.trigger.to_json()
+        for effect in clock_effects(definition, schedule.anchor, found[0] - DAY, found[-1] + DAY):
+            at = next((fire for fire in found if fire >= effect.at), None)
+            if at is not None:
+                changes[at] = effect.text
+    return [
+        FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(fire))
+        for fire in found
+    ]
 
 
 def _row(schedule: Schedule) -> ScheduleRow:

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
+from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
@@ -16,20 +17,13 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
-from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.store.inspections import InspectedWorker
 from pg_scheduler.store.store import Store
-from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
 __all__ = ["CHECKS", "judge_broken", "judge_clock_changes", "judge_herds", "judge_overdue", "judge_tasks"]
 
 AHEAD: Final = timedelta(days=7)
-HOUR: Final = timedelta(hours=1)
-MOMENT: Final = timedelta(microseconds=1)
-MAX_FIRES: Final = 2
-"""Fire times within the hour of a change; a schedule with more of them does not depend on one."""
-
 MAX_SECONDS: Final = 2.0
 """Seconds for computing fire times, which blocks the event loop."""
 
@@ -136,8 +130,7 @@ def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Fin
     """Yield schedules of which a clock change in the next seven days skips or repeats a fire time."""
     for row in rows:
         try:
-            definition = json.loads(row.trigger)
-            effects = [effect for name in sorted(_zones(definition)) if (effect := _effect(row, name, now))]
+            effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)
         except (ValueError, RecursionError):  # written by hand: SCHED-BROKEN once the planner has read it
             continue
         for effect in effects:
@@ -145,66 +138,9 @@ def judge_clock_changes(rows: Sequence[ZonedRow], now: datetime) -> Iterator[Fin
                 FindingCode.SCHED_DST,
                 Severity.INFO,
                 row.schedule_id,
-                f"the schedule {row.schedule_id!r}: {effect}",
+                f"the schedule {row.schedule_id!r}: {effect.text}",
                 f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",
             )
-
-
-def _effect(row: ZonedRow, name: str, now: datetime) -> str | None:
-    """Return what the next clock change of a zone does to a schedule; None for nothing.
-
-    The trigger is asked what it would do if the clock did not change: fire times in the hours that are
-    skipped or repeated are those that move.
-    """
-    zone = parse_timezone(name)
-    change = first_change(now, now + AHEAD, zone)
-    if change is None:
-        return None
-    before, after = offset_at(change - timedelta(seconds=1), zone), offset_at(change, zone)
-    gap = after - before
-    if before % HOUR or not gap:
-        return None  # no zone without clock changes has this offset
-    start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
-    unchanged = read_trigger(_replaced(row.trigger, name, f"Etc/GMT{-(before // HOUR):+d}"))
-    upcoming = unchanged.upcoming(MAX_FIRES + 1, after=start - MOMENT, anchor=row.anchor)
-    moved = [fire for fire in upcoming if fire < end]
-    if not 0 < len(moved) <= MAX_FIRES:
-        return None
-    walls = listed([f"{fire + before:%H:%M}" for fire in moved])
-    day = f"{change.astimezone(zone):%Y-%m-%d}"
-    if gap > timedelta(0):
-        (fire,) = read_trigger(row.trigger).upcoming(1, after=change - MOMENT, anchor=row.anchor) or (None,)
-        then = (
-            "it does not fire again"
-            if fire is None
-            else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
-        )
-        return f"{walls} does not exist on {day} in {name}; {then}"
-    real = read_trigger(row.trigger).upcoming(2 * MAX_FIRES + 1, after=start - MOMENT, anchor=row.anchor)
-    fires = sum(fire < end - gap for fire in real)
-    return f"{walls} occurs twice on {day} in {name}; it fires {fires} times in these hours"
-
-
-def _zones(value: Any) -> set[str]:
-    """Return the time zones that the JSON of a trigger names."""
-    if isinstance(value, dict):
-        found = {each for key, each in value.items() if key == "timezone" and isinstance(each, str)}
-        return found.union(*map(_zones, value.values()))
-    if isinstance(value, list):
-        return set[str]().union(*map(_zones, value))
-    return set()
-
-
-def _replaced(trigger: str, name: str, other: str) -> str:
-    def replace(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                key: other if key == "timezone" and each == name else replace(each)
-                for key, each in value.items()
-            }
-        return [replace(each) for each in value] if isinstance(value, list) else value
-
-    return json.dumps(replace(json.loads(trigger)))
 
 
 CHECKS: Final = (

@@ -1,0 +1,129 @@
+"""What clock changes do to schedules: fire times that are skipped or repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+from pg_scheduler.inspect.texts import listed
+from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
+
+__all__ = ["ClockEffect", "clock_effects", "zones_of"]
+
+STEP: Final = timedelta(days=7)
+"""Two changes of a zone within it that cancel each other are not found."""
+
+MAX_STEPS: Final = 110
+"""Steps of a search for changes: two years."""
+
+HOUR: Final = timedelta(hours=1)
+MOMENT: Final = timedelta(microseconds=1)
+MAX_FIRES: Final = 2
+"""Fire times within the hour of a change; a schedule with more of them does not depend on one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockEffect:
+    """What a clock change does to a schedule."""
+
+    at: datetime
+    """The start of the hours that are skipped or repeated, as an instant."""
+    zone: str
+    """The time zone whose clock changes."""
+    text: str
+    """What it does, with the fire times by the clock of the zone."""
+
+
+def clock_effects(
+    definition: object, anchor: datetime, since: datetime, until: datetime
+) -> list[ClockEffect]:
+    """Return what clock changes do to a schedule in a period, of which at most two years are searched.
+
+    Args:
+        definition: The trigger as JSON.
+        anchor: The instant from which the schedule is counted.
+        since: The start of the period.
+        until: Its end.
+
+    Raises:
+        ValueError: The trigger or a time zone is invalid.
+    """
+    found = [
+        effect
+        for name in sorted(zones_of(definition))
+        for change in _changes(name, since, until)
+        if (effect := _effect(definition, anchor, name, change))
+    ]
+    return sorted(found, key=lambda effect: effect.at)
+
+
+def zones_of(definition: object) -> set[str]:
+    """Return the time zones that the JSON of a trigger names."""
+    if isinstance(definition, dict):
+        found = {each for key, each in definition.items() if key == "timezone" and isinstance(each, str)}
+        return found.union(*map(zones_of, definition.values()))
+    if isinstance(definition, list):
+        return set[str]().union(*map(zones_of, definition))
+    return set()
+
+
+@lru_cache(maxsize=256)
+def _changes(name: str, since: datetime, until: datetime) -> Sequence[datetime]:
+    zone, found = parse_timezone(name), []
+    for number in range(MAX_STEPS):
+        start = since + number * STEP
+        if start >= until:
+            break
+        change = first_change(start, min(start + STEP, until), zone)
+        if change is not None:
+            found.append(change)
+    return found
+
+
+def _effect(definition: object, anchor: datetime, name: str, change: datetime) -> ClockEffect | None:
+    """Return what a clock change of a zone does to a schedule; None for nothing.
+
+    The trigger is asked what it would do if the clock did not change: fire times in the hours that are
+    skipped or repeated are those that move.
+    """
+    zone = parse_timezone(name)
+    before, after = offset_at(change - timedelta(seconds=1), zone), offset_at(change, zone)
+    gap = after - before
+    if before % HOUR or not gap:
+        return None  # no zone without clock changes has this offset
+    start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
+    unchanged = read_trigger(json.dumps(_replaced(definition, name, f"Etc/GMT{-(before // HOUR):+d}")))
+    upcoming = unchanged.upcoming(MAX_FIRES + 1, after=start - MOMENT, anchor=anchor)
+    moved = [fire for fire in upcoming if fire < end]
+    if not 0 < len(moved) <= MAX_FIRES:
+        return None
+    walls = listed([f"{fire + before:%H:%M}" for fire in moved])
+    day = f"{change.astimezone(zone):%Y-%m-%d}"
+    real = read_trigger(json.dumps(definition))
+    if gap > timedelta(0):
+        (fire,) = real.upcoming(1, after=change - MOMENT, anchor=anchor) or (None,)
+        then = (
+            "it does not fire again"
+            if fire is None
+            else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
+        )
+        return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
+    fires = real.upcoming(2 * MAX_FIRES + 1, after=start - MOMENT, anchor=anchor)
+    times = sum(fire < end - gap for fire in fires)
+    text = f"{walls} occurs twice on {day} in {name}; it fires {times} times in these hours"
+    return ClockEffect(start, name, text)
+
+
+def _replaced(value: Any, name: str, other: str) -> Any:
+    """Return the JSON of a trigger with another time zone instead of this one."""
+    if isinstance(value, dict):
+        return {
+            key: other if key == "timezone" and each == name else _replaced(each, name, other)
+            for key, each in value.items()
+        }
+    return [_replaced(each, name, other) for each in value] if isinstance(value, list) else value

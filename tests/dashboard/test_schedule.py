@@ -1,0 +1,152 @@
+"""The page of a schedule: clock changes, its last results, and how it was changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.schedules.advance import fire_time_job_id
+from pg_scheduler.triggers import Cron, Every
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+
+SECRET = "hunter2-secret"
+URL = "/schedule?id=nightly"
+
+
+async def add_nightly(pool: asyncpg.Pool, scheduler: Scheduler, first: str, last: str) -> list[datetime]:
+    """Add a schedule that fires at 02:30 in Berlin; return its fire times between two instants."""
+    trigger = Cron("30 2 * * *", "Europe/Berlin")
+    await scheduler.schedules.add("strip.mail", trigger, schedule_id="nightly", kwargs={"token": SECRET})
+    since, until = (datetime.fromisoformat(f"{day}T00:00+00:00") for day in (first, last))
+    await pool.execute(
+        "UPDATE scheduler_schedules SET created_at = $1, last_fire_at = $2, next_fire_at = $3",
+        since,
+        trigger.upcoming(1, after=until - timedelta(days=1))[0],
+        trigger.upcoming(1, after=until)[0],
+    )
+    return [fire for fire in trigger.upcoming(500, after=since) if fire < until]
+
+
+async def insert_job(pool: asyncpg.Pool, job_id: str, status: str, name: str = "strip.mail") -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
+        " VALUES ($1, $3, now(), $2, now())",
+        job_id,
+        status,
+        name,
+    )
+
+
+async def test_fire_times_state_what_clock_changes_do_to_them(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await add_nightly(pool, scheduler, "2027-01-01", "2027-03-20")
+    fires = (await request(app, URL, headers=JSON)).data["fire_times"]
+    marked = {fire["local"]: fire["clock_change"] for fire in fires if fire["clock_change"]}
+    assert marked == {
+        "Sun 2027-03-28 03:00:00 CEST": (
+            "02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"
+        )
+    }
+    assert "02:30 does not exist on 2027-03-28" in Page((await request(app, URL)).text).text
+
+
+async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    for fire, status in zip(fires[-3:], ("completed", "failed", "cancelled"), strict=True):
+        await insert_job(pool, fire_time_job_id("nightly", fire), status)
+    manual = await scheduler.schedules.trigger("nightly")
+    data = (await request(app, URL, headers=JSON)).data
+    assert [each["status"] for each in data["results"]] == [
+        "pending", "cancelled", "failed", "completed", *[None] * 16
+    ]  # fmt: skip
+    assert data["results"][0]["job_id"] == manual
+    assert data["results"][0]["is_manual"] is True
+    assert data["results"][1]["at"] == fires[-1].isoformat().replace("+00:00", "Z")
+    answer = await request(app, URL)
+    check(answer.text)
+    links = [each for each in Page(answer.text).all("a") if "failed" in (each.get("aria-label") or "")]
+    assert (await request(app, links[0]["href"] or "")).status == 200
+
+
+async def test_strip_shows_jobs_of_the_triggers_before(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    for fire in fires[-2:]:
+        await insert_job(pool, fire_time_job_id("nightly", fire), "completed")
+    await scheduler.schedules.update("nightly", trigger=Every(timedelta(days=400)))
+    data = (await request(app, URL, headers=JSON)).data
+    assert [each["at"][:10] for each in data["results"]] == ["2026-02-19", "2026-02-18"], (
+        "a fire time of another trigger without a job is not sure"
+    )
+
+
+async def test_changes_are_shown_as_differences(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await scheduler.schedules.update("nightly", trigger=Every(timedelta(hours=1)), kwargs={"token": "other"})
+    await scheduler.schedules.pause("nightly", note="too loud")
+    paused, updated, added = (await request(build(), URL, headers=JSON)).data["changes"]
+    assert (paused["action"], paused["details"]["note"]) == ("pause_schedule", "too loud")
+    assert (added["action"], added["changes"]) == ("add_schedule", [])
+    differences = {each["key"]: (each["before"], each["after"]) for each in updated["changes"]}
+    assert differences["described"] == ("at 02:30 every day, Europe/Berlin", "every hour")
+    assert SECRET in differences["arguments"][0]
+    closed = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    redacted = build(redact=["token"])
+    for app in (closed, redacted):
+        for headers in ({}, JSON):
+            answer = await request(app, URL, headers=headers)
+            assert SECRET not in answer.text
+            assert "every hour" in answer.text
+
+
+async def test_changes_are_hidden_from_requests_that_see_some_names(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await insert_job(pool, fire_time_job_id("nightly", fires[-1]), "completed", "payroll.run")
+    await scheduler.schedules.pause("nightly", note="x")
+    data = (await request(build(authorize=lambda _: Access("b", names=("strip.*",))), URL, headers=JSON)).data
+    assert data["changes"] is None
+    assert {each["status"] for each in data["results"]} == {None}, "a job of a hidden name"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_records_are_shown_as_text(
+    text: str, pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    details = [
+        {
+            "before": {"trigger": {"kind": text}, text: text},
+            "after": {"trigger": text, "metadata": {text: text}},
+        },
+        {"before": text, "after": [text], "job_id": {text: text}, "note": {text: [text]}},
+        {"job_id": text},
+    ]
+    for action in ("update_schedule", "trigger_schedule", text[:60]):
+        for detail in details:
+            await pool.execute(
+                "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
+                " VALUES ($1, $2, 'nightly', $3, 'api', $4)",
+                datetime.now(UTC),
+                action,
+                text,
+                json.dumps(detail),
+            )
+    answer = await request(app, URL)
+    assert answer.status == 200
+    check(answer.text)
+    json.loads((await request(app, URL, headers=JSON)).body)
