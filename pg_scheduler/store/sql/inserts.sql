@@ -1,3 +1,124 @@
+-- fragment: new_columns
+    job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key, created_at, expires_at
+
+-- fragment: new_values
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
+    $3::timestamptz + make_interval(secs => $7)
+
+-- The same for jobs that are due $3 seconds after the statement; a transaction may have begun long before.
+
+-- fragment: delayed_values
+SELECT
+    $1, ($2::text)::jsonb, due.execution_time, $4, $5::integer, $6::integer, $7::integer,
+    $8::double precision, $9, $10::bigint, coalesce($11, now()),
+    due.execution_time + make_interval(secs => $7)
+FROM (
+    SELECT coalesce($11, statement_timestamp()) + make_interval(secs => $3::double precision)
+) AS due (execution_time)
+
+-- fragment: delayed_rows
+SELECT
+    new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.execution_time + make_interval(secs => new.misfire_grace_time)
+FROM (
+    SELECT *, coalesce($11, statement_timestamp()) + make_interval(secs => delay_s) AS execution_time
+    FROM ROWS FROM (
+        unnest($1::text[]), unnest($2::text[]), unnest($3::double precision[]), unnest($4::text[]),
+        unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]),
+        unnest($8::double precision[]), unnest($9::text[]), unnest($10::bigint[])
+    ) AS each (
+        job_id, task_data, delay_s, job_name, priority, max_retries, misfire_grace_time,
+        timeout_seconds, function, lock_key
+    )
+) AS new
+
+-- fragment: new_rows
+SELECT
+    {new_row_values}
+FROM ROWS FROM (
+    {new_arrays}
+) AS new (
+    {new_names}
+)
+
+-- fragment: new_row_values
+new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.execution_time + make_interval(secs => new.misfire_grace_time)
+
+-- fragment: new_arrays
+unnest($1::text[]), unnest($2::text[]), unnest($3::timestamptz[]), unnest($4::text[]),
+    unnest($5::integer[]), unnest($6::integer[]), unnest($7::integer[]), unnest($8::double precision[]),
+    unnest($9::text[]), unnest($10::bigint[])
+
+-- fragment: new_names
+job_id, task_data, execution_time, job_name, priority, max_retries, misfire_grace_time,
+    timeout_seconds, function, lock_key
+
+-- The same with the columns of extended jobs, in $14 to $17, or in $12 to $15 where no message is sent.
+
+-- fragment: extended_rows
+SELECT
+    {new_row_values}, new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
+FROM ROWS FROM (
+    {new_arrays}, unnest($14::text[]), unnest($15::text[]), unnest($16::text[]), unnest($17::text[])
+) WITH ORDINALITY AS new ({new_names}, options, unique_key, blocked_on, on_end, place)
+
+-- fragment: replacing_rows
+SELECT
+    {new_row_values}, new.options::jsonb, new.unique_key, new.blocked_on, new.on_end::jsonb
+FROM ROWS FROM (
+    {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
+) AS new ({new_names}, options, unique_key, blocked_on, on_end)
+
+-- fragment: replace_existing
+ON CONFLICT (job_id) DO UPDATE SET
+    job_name        = CASE WHEN old.status = 'running' THEN old.job_name        ELSE EXCLUDED.job_name END,
+    execution_time  = CASE WHEN old.status = 'running' THEN old.execution_time
+        ELSE EXCLUDED.execution_time END,
+    task_data       = CASE WHEN old.status = 'running' THEN old.task_data       ELSE EXCLUDED.task_data END,
+    priority        = CASE WHEN old.status = 'running' THEN old.priority        ELSE EXCLUDED.priority END,
+    max_retries     = CASE WHEN old.status = 'running' THEN old.max_retries     ELSE EXCLUDED.max_retries END,
+    misfire_grace_time = CASE WHEN old.status = 'running' THEN old.misfire_grace_time
+        ELSE EXCLUDED.misfire_grace_time END,
+    timeout_seconds = CASE WHEN old.status = 'running' THEN old.timeout_seconds
+        ELSE EXCLUDED.timeout_seconds END,
+    function        = CASE WHEN old.status = 'running' THEN old.function        ELSE EXCLUDED.function END,
+    lock_key        = CASE WHEN old.status = 'running' THEN old.lock_key        ELSE EXCLUDED.lock_key END,
+    options         = CASE WHEN old.status = 'running' THEN old.options         ELSE EXCLUDED.options END,
+    unique_key      = CASE WHEN old.status = 'running' THEN coalesce(old.unique_key, EXCLUDED.unique_key)
+        ELSE EXCLUDED.unique_key END,
+    expires_at      = CASE WHEN old.status = 'running' THEN old.expires_at      ELSE EXCLUDED.expires_at END,
+    retry_count     = CASE WHEN old.status = 'running' THEN old.retry_count     ELSE 0 END,
+    crash_count     = CASE WHEN old.status = 'running' THEN old.crash_count     ELSE 0 END,
+    started_at      = CASE WHEN old.status = 'running' THEN old.started_at      END,
+    error_message   = CASE WHEN old.status = 'running' THEN old.error_message   END,
+    worker_id       = CASE WHEN old.status = 'running' THEN old.worker_id       END,
+    last_heartbeat  = CASE WHEN old.status = 'running' THEN old.last_heartbeat  END,
+    lease_until     = CASE WHEN old.status = 'running' THEN old.lease_until     END,
+    status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
+    finished_at     = NULL,
+    blocked_on      = CASE WHEN old.status = 'running' THEN NULL                ELSE EXCLUDED.blocked_on END,
+    errors          = CASE WHEN old.status = 'running' THEN old.errors          END,
+    progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
+    on_end          = CASE
+        WHEN old.status = 'running' THEN
+            CASE WHEN jsonb_typeof(old.on_end) = 'object' THEN old.on_end ELSE jsonb_build_object() END
+            || jsonb_build_object('replacement', jsonb_build_object(
+                'job_name', EXCLUDED.job_name, 'execution_time', EXCLUDED.execution_time,
+                'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
+                'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
+                'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
+                'lock_key', EXCLUDED.lock_key, 'options', EXCLUDED.options,
+                'unique_key', EXCLUDED.unique_key, 'blocked_on', EXCLUDED.blocked_on,
+                'on_end', EXCLUDED.on_end))
+        WHEN jsonb_typeof(old.on_end) = 'object' AND (old.on_end - {definition_keys}) <> jsonb_build_object() THEN
+            (old.on_end - {definition_keys}) || coalesce(EXCLUDED.on_end, jsonb_build_object())
+        ELSE EXCLUDED.on_end
+    END
+
 -- name: insert_generated_job
 -- route: pool | sticky
 -- Insert one job whose generated id cannot be taken.

@@ -1,0 +1,110 @@
+-- name: restart_leases
+-- route: tuned
+-- Restart leases whose heartbeat lies in the future, because the server's clock was set back.
+--
+-- Live workers correct theirs with the next heartbeat. This is for dead workers, and for claims whose answer
+-- was lost. clock_timestamp(), not now(): heartbeats may have come in since the transaction began.
+WITH worker AS (
+    UPDATE {schema}scheduler_workers SET
+        last_beat   = coalesce($1, clock_timestamp()),
+        lease_until = coalesce($1, clock_timestamp()) + (lease_until - last_beat)
+    WHERE last_beat > coalesce($1, clock_timestamp()) AND last_beat < lease_until AND lease_until < {last_day}
+)
+UPDATE {schema}scheduled_jobs SET
+    last_heartbeat = coalesce($1, clock_timestamp()),
+    lease_until    = coalesce($1, clock_timestamp()) + (lease_until - last_heartbeat)
+WHERE ctid = ANY (ARRAY (
+    SELECT early.ctid
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time <= coalesce($1, now())
+          AND status = 'running'
+          AND last_heartbeat > coalesce($1, clock_timestamp())
+          AND last_heartbeat < lease_until
+          AND lease_until < {last_day}
+        LIMIT $2
+        FOR UPDATE SKIP LOCKED
+    ) AS early
+    LIMIT $2
+));
+
+-- name: delete_dead_workers
+-- route: caller
+-- Delete suspects ($2) whose liveness lock is still free, or whose lease and its extension are still expired.
+--
+-- NULL for every worker whose lease expired. A held lock extends the lease: a job that holds the GIL stops
+-- every thread of its process, the lease keeper's too. It is a shared lock here, so that one rescuer does not
+-- take another for the worker. SKIP LOCKED: a claim in progress holds its worker's row FOR KEY SHARE, and that
+-- worker is left for the next pass.
+DELETE FROM {schema}scheduler_workers
+WHERE worker_id = ANY (ARRAY (
+    SELECT worker_id FROM {schema}scheduler_workers
+    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, now()) ELSE worker_id = ANY ($2) END
+      AND (lease_until < (coalesce($1, now()) - make_interval(
+               secs => CASE WHEN liveness_key IS NULL THEN 0
+                   ELSE greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0) END))
+           OR pg_try_advisory_xact_lock_shared(liveness_key))
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING worker_id, stopping;
+
+-- name: lock_orphans
+-- route: caller
+-- Lock at most $4 running jobs of the dead workers ($1), and those whose own lease expired.
+--
+-- A statement after delete_dead_workers, so that its snapshot contains every claim that they committed. A
+-- lease counts as expired at now for a worker without a row ($3 seconds after the last heartbeat where the
+-- row has no lease, as those of 0.2), and at its last heartbeat for a live one: a heartbeat renews every job
+-- that the worker knows, so the answer to that claim was lost. The claim index finds them, because a running
+-- job was due. The jobs of dead workers crashed, unless a replacement waits, which has not run.
+SELECT orphan.*
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id, job_name, worker_id, attempt, crash_count,
+        worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed
+    FROM {schema}scheduled_jobs AS job
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = level.priority
+      AND execution_time <= coalesce($2, now())
+      AND status = 'running'
+      AND (worker_id = ANY ($1)
+           OR coalesce(
+               lease_until,
+               CASE WHEN last_heartbeat < {last_day} THEN last_heartbeat + make_interval(secs => $3) END,
+               '-infinity') < coalesce(
+               (SELECT last_beat FROM {schema}scheduler_workers AS worker
+                WHERE worker.worker_id = job.worker_id),
+               $2, now()))
+    LIMIT $4
+    FOR UPDATE SKIP LOCKED
+) AS orphan
+LIMIT $4;
+
+-- name: lock_unacknowledged
+-- route: caller
+-- Lock at most $4 running jobs of a worker that it does not know ($2 maps those it knows to attempts).
+--
+-- They were claimed, and the answer was lost with the connection.
+WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts)
+SELECT unacknowledged.*
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id, attempt
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = level.priority
+      AND execution_time <= coalesce($3, now())
+      AND status = 'running'
+      AND worker_id = $1
+      AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE
+    LIMIT $4
+    FOR UPDATE SKIP LOCKED
+) AS unacknowledged
+LIMIT $4;
