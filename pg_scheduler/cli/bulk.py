@@ -18,7 +18,7 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command, confirm
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Output, Shape
-from .progress import Reporter, read_style
+from .progress import ProgressStyle, Reporter, read_style
 from .times import read_move
 from .values import read_rate
 
@@ -85,7 +85,7 @@ class BulkOptions:
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the jobs and change nothing.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
     after: Annotated[str | None, typer.Option(help="Continue where an interrupted command stopped.")] = None
-    progress: Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")] = None
+    progress: ProgressStyle = None
 
     def jobs(self, command: Command, *, has_group: bool) -> dict[str, Any]:
         """Return the parameters that name the jobs."""

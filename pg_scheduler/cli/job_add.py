@@ -18,7 +18,7 @@ from .job_rows import JOB, job_row
 from .times import read_duration, read_time
 from .values import read_json
 
-__all__ = ["add"]
+__all__ = ["add", "warning_about"]
 
 
 async def add(
@@ -66,7 +66,7 @@ async def add(
             found = await scheduler.schedule_job(name, due, data, **options)
         inspector = Inspector(scheduler)
         await inspector.record_action("add_job", found, name=name)
-        warning = _warning(name, await inspector.workers())
+        warning = warning_about(name, await inspector.workers())
         job = await scheduler.get_job(found)
     if warning is not None:
         command.output.say(warning)
@@ -85,11 +85,11 @@ def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str,
     return {**(metadata or {}), "tags": [*present, *tags]}
 
 
-def _warning(name: str, workers: Sequence[Worker]) -> str | None:
+def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
     """Return why the job will wait although it is due; None if a live worker may claim it."""
     alive = [worker for worker in workers if worker.is_alive]
     if not alive:
-        return "no worker is alive; the job waits for one"
+        return "no worker is alive; jobs wait for one"
     if any(worker.names is None for worker in alive):
         return None
     names = sorted({each for worker in alive for each in worker.names or ()})

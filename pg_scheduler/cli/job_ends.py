@@ -15,7 +15,7 @@ from pg_scheduler.inspect.texts import counted
 from .commands import Command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
-from .progress import Reporter, read_style
+from .progress import ProgressStyle, Reporter, read_style
 from .times import read_duration
 
 __all__ = ["RESULT", "result", "wait"]
@@ -48,7 +48,7 @@ async def wait(
     timeout: Annotated[
         str | None, typer.Option(metavar="5m", help="Exit with 7 if they have not ended by then.")
     ] = None,
-    progress: Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")] = None,
+    progress: ProgressStyle = None,
 ) -> ExitCode:
     """Wait until jobs have ended, and print how. Exits with 0 if all completed, else with 1."""
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)

@@ -12,7 +12,7 @@ from .commands import Command
 from .errors import CommandError, ExitCode
 from .job_rows import JOB, job_row
 from .output import Output
-from .progress import Reporter, read_style
+from .progress import ProgressStyle, Reporter, read_style
 
 __all__ = ["export"]
 
@@ -30,7 +30,7 @@ async def export(
     no_arguments: Annotated[
         bool, typer.Option("--no-arguments", help="Omit arguments, metadata and progress.")
     ] = False,
-    progress: Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")] = None,
+    progress: ProgressStyle = None,
 ) -> None:
     """Write every job of a search, as jsonl, or with -o csv or ids."""
     if command.output.format == "json":

@@ -7,17 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from .errors import CommandError, ExitCode
 from .output import Output, escape
 
-__all__ = ["Reporter", "Style", "read_style"]
+__all__ = ["ProgressStyle", "Reporter", "Style", "read_style"]
 
 Style = Literal["bar", "lines", "off"]
+
+ProgressStyle = Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")]
+"""The option of commands that take long."""
 
 LINE_INTERVAL_S: Final = 10.0
 BAR_WIDTH: Final = 10

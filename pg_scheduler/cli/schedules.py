@@ -2,63 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
-from typing import Annotated, Any, Final, Literal
+from datetime import datetime, tzinfo
+from typing import Annotated, Literal
 
 import typer
 
-from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
+from pg_scheduler import ScheduleNotFoundError
 
+from . import schedule_edit, schedule_times
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
-from .output import SHAPE_VERSION, Column, Shape
+from .output import Column, Shape
+from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, ScheduleId, get_schedule, schedule_row, write_action
 from .times import read_since
 
-__all__ = ["ACTION", "FIRE_TIME", "SCHEDULE", "add_to"]
-
-_KEYS: Final = (
-    "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
-    "note", "start", "end", "max_runs", "runs", "skipped", "missed", "failures", "metadata", "created_at",
-    "updated_at", "finished_at", "version",
-)  # fmt: skip
-SCHEDULE: Final = Shape(
-    "schedule",
-    "schedule_id",
-    (
-        Column("schedule_id", "ID", is_id=True),
-        Column("task", "TASK"),
-        Column("described", "TRIGGER", is_long=True),
-        Column("next_fire_at", "NEXT"),
-        Column("paused_at", "PAUSED"),
-        Column("owner", "OWNER", is_wide=True),
-        Column("last_fire_at", "LAST", is_wide=True),
-        Column("note", "NOTE", is_wide=True),
-    ),
-)
-FIRE_TIME: Final = Shape("fire_time", "fire_time", (Column("fire_time", "FIRE TIME"),))
-ACTION: Final = Shape(
-    "action",
-    "subject",
-    (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
-)
-
-MAX_SUGGESTED: Final = 5
-
-ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule.")]
+__all__ = ["add_to"]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(
-        rich_markup_mode=None, no_args_is_help=True, help="Find, pause and trigger schedules."
-    )
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, add and change schedules.")
     app.add_typer(group, name="schedules")
     add_command(group, "list")(list_schedules)
     add_command(group, "show")(show)
     add_command(group, "pause")(pause)
     add_command(group, "resume")(resume)
     add_command(group, "trigger")(trigger)
-    add_command(group, "preview")(preview)
+    add_command(group, "preview")(schedule_times.preview)
+    add_command(group, "backfill")(schedule_times.backfill)
+    add_command(group, "add")(schedule_edit.add)
+    add_command(group, "update")(schedule_edit.update)
+    add_command(group, "remove")(schedule_edit.remove)
 
 
 async def list_schedules(
@@ -69,16 +43,16 @@ async def list_schedules(
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
-    command.output.write_list(SCHEDULE, [_row(schedule) for schedule in page], next=page.next)
+    command.output.write_list(SCHEDULE, [schedule_row(schedule) for schedule in page], next=page.next)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
 
 
 async def show(command: Command, schedule_id: ScheduleId) -> None:
     """Print a schedule."""
-    schedule = await _get(command, schedule_id)
-    columns = [Column(key, key) for key in _KEYS]
-    command.output.write_one(Shape("schedule", "schedule_id", columns), _row(schedule))
+    schedule = await get_schedule(command, schedule_id)
+    columns = [Column(key, key) for key in SCHEDULE_KEYS]
+    command.output.write_one(Shape("schedule", "schedule_id", columns), schedule_row(schedule))
 
 
 async def pause(
@@ -90,7 +64,7 @@ async def pause(
     async with command.scheduler() as scheduler:
         if not await scheduler.schedules.pause(schedule_id, note=note):
             raise ScheduleNotFoundError(schedule_id)
-    _write_action(command, schedule_id, "paused")
+    write_action(command, schedule_id, "paused")
 
 
 async def resume(
@@ -111,7 +85,7 @@ async def resume(
             raise CommandError(ExitCode.REFUSED, f"schedule {schedule_id!r} is not paused")
         if not await scheduler.schedules.resume(schedule_id, resume_from=since):
             raise ScheduleNotFoundError(schedule_id)
-    _write_action(command, schedule_id, "resumed")
+    write_action(command, schedule_id, "resumed")
 
 
 async def trigger(command: Command, schedule_id: ScheduleId) -> None:
@@ -120,25 +94,7 @@ async def trigger(command: Command, schedule_id: ScheduleId) -> None:
         job_id = await scheduler.schedules.trigger(schedule_id)
     if job_id is None:
         raise ScheduleNotFoundError(schedule_id)
-    _write_action(command, schedule_id, "triggered", job_id)
-
-
-async def preview(
-    command: Command,
-    schedule_id: ScheduleId,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="How many.")] = 20,
-) -> None:
-    """Print the next fire times of a schedule, as if it were not paused."""
-    schedule = await _get(command, schedule_id)
-    fires = schedule.upcoming(count)
-    command.output.say(str(schedule))
-    command.output.write_list(
-        FIRE_TIME,
-        [
-            {"v": SHAPE_VERSION, "schedule_id": schedule_id, "fire_time": fire.astimezone(UTC)}
-            for fire in fires
-        ],
-    )
+    write_action(command, schedule_id, "triggered", [job_id])
 
 
 def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
@@ -147,28 +103,3 @@ def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:
     if text == "pause":
         return "pause"
     return read_since("--from", text, zone)
-
-
-async def _get(command: Command, schedule_id: str) -> Schedule:
-    async with command.scheduler() as scheduler:
-        schedule = await scheduler.schedules.get(schedule_id)
-        if schedule is None:
-            raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
-    return schedule
-
-
-async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
-    """Return the message about an unknown id, with the schedules of the task if it is the name of one."""
-    message = str(ScheduleNotFoundError(schedule_id))
-    found = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
-    ids = ", ".join(each.schedule_id for each in found)
-    return f"{message}; schedules of the task {schedule_id!r}: {ids}" if ids else message
-
-
-def _row(schedule: Schedule) -> dict[str, Any]:
-    return {"v": SHAPE_VERSION} | {key: getattr(schedule, key) for key in _KEYS}
-
-
-def _write_action(command: Command, subject: str, result: str, job_id: str | None = None) -> None:
-    row = {"v": SHAPE_VERSION, "subject": subject, "result": result, "job_id": job_id}
-    command.output.write_list(ACTION, [row])

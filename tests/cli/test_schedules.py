@@ -79,7 +79,83 @@ def test_preview_prints_the_next_fire_times(on: Callable[..., Ran]) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["show", "pause", "resume", "trigger", "preview"])
+def test_preview_of_a_trigger_needs_no_database(call: Run) -> None:
+    ran = call("schedules", "preview", "--cron", "0 8 * * 1-5", "--tz", "Europe/Berlin", "-n", "3")
+    assert (ran.code, len(ran.checked("fire_time"))) == (0, 3), ran.err
+    assert "Europe/Berlin" in ran.err
+    shown = call("schedules", "preview", "--every", "15m", "-o", "table", "-n", "2")
+    assert "every 15 minutes" in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("daily", "--cron", "* * * * *"), ("--cron", "nonsense"), ("--cron", "* * * * *", "--every", "1h")],
+)
+def test_preview_needs_one_schedule_or_trigger(call: Run, arguments: tuple[str, ...]) -> None:
+    assert call("schedules", "preview", *arguments).code == ExitCode.USAGE
+
+
+def test_schedule_is_added_updated_and_removed(on: Callable[..., Ran]) -> None:
+    options = ("--id", "weekly", "--kwargs", '{"to": "ada"}', "--start", "2099-01-01", "--overlap", "skip")
+    added = on("schedules", "add", "reports.send", "--cron", "0 8 * * 1", *options, "--tz", "Europe/Berlin")
+    assert added.code == 0, added.err
+    (row,) = added.checked("schedule")
+    assert (row["schedule_id"], row["owner"], row["start"]) == ("weekly", "api", "2098-12-31T23:00:00Z")
+    assert row["next_fire_at"] == "2099-01-05T07:00:00Z"
+    assert "Europe/Berlin" in row["described"]
+    again = on("schedules", "add", "reports.send", "--every", "1h", "--id", "weekly")
+    assert again.code == ExitCode.REFUSED
+    assert on("schedules", "add", "reports.send").code == ExitCode.USAGE
+    updated = on("schedules", "update", "weekly", "--every", "2h", "--start", "none", "--max-runs", "3")
+    (changed,) = updated.checked("schedule")
+    assert (changed["described"], changed["start"], changed["max_runs"]) == ("every 2 hours", None, 3)
+    assert changed["version"] > row["version"]
+    late = on("schedules", "update", "weekly", "--max-runs", "4", "--if-version", str(row["version"]))
+    assert late.code == ExitCode.REFUSED
+    assert on("schedules", "update", "weekly").code == ExitCode.USAGE
+    removed = on("schedules", "remove", "weekly", "--cancel-jobs")
+    assert removed.checked("action")[0]["result"] == "removed"
+    assert on("schedules", "show", "weekly").code == ExitCode.NOT_FOUND
+
+
+def test_schedule_of_code_is_not_updated_and_its_removal_is_explained(
+    on: Callable[..., Ran], dsn: str
+) -> None:
+    async def declare(connection: Connection) -> None:
+        await connection.execute("UPDATE scheduler_schedules SET owner = 'code' WHERE schedule_id = 'daily'")
+
+    run_on(dsn, declare)
+    refused = on("schedules", "update", "daily", "--every", "1h")
+    assert (refused.code, refused.out) == (ExitCode.REFUSED, "")
+    removed = on("schedules", "remove", "daily")
+    assert removed.code == 0
+    assert "code declares 'daily': the next start of a worker with it restores it" in removed.err
+
+
+def test_backfill_enqueues_a_job_for_each_fire_time_without_one(on: Callable[..., Ran]) -> None:
+    on("schedules", "update", "daily", "--start", "2020-01-01")
+    span = ("schedules", "backfill", "daily", "--from", "2020-01-01", "--to", "2020-01-04")
+    dry = on(*span, "--dry-run")
+    assert [line["fire_time"] for line in dry.checked("fire_time")] == [
+        f"2020-01-0{day}T02:30:00Z" for day in (1, 2, 3)
+    ]
+    first = on(*span[:-1], "2020-01-02")
+    assert (first.code, len(first.checked("action"))) == (0, 1), first.err
+    rest = on(*span, "--rate", "1000/s")
+    assert len(rest.checked("action")) == 2
+    assert "2 jobs enqueued for 3 fire times" in rest.err
+    job = json.loads(on("jobs", "show", rest.lines[0]["job_id"]).out)
+    assert (job["schedule_id"], job["fire_time"]) == ("daily", "2020-01-02T02:30:00Z")
+
+
+def test_backfill_refuses_more_fire_times_than_its_limit(on: Callable[..., Ran]) -> None:
+    on("schedules", "update", "daily", "--start", "2020-01-01")
+    ran = on("schedules", "backfill", "daily", "--from", "2020-01-01", "--to", "2020-01-04", "--limit", "2")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "more than --limit 2 fire times" in ran.err
+
+
+@pytest.mark.parametrize("command", ["show", "pause", "resume", "trigger", "preview", "remove"])
 def test_unknown_schedule_exits_with_3(on: Callable[..., Ran], command: str) -> None:
     ran = on("schedules", command, "nothing")
     assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")

@@ -1,0 +1,98 @@
+"""``schedules add``, ``update`` and ``remove``: schedules at run time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pg_scheduler import ConflictResolution, ScheduleNotFoundError
+from pg_scheduler.inspect import Inspector
+
+from .commands import Command
+from .errors import CommandError, ExitCode
+from .job_add import warning_about
+from .schedule_options import DefinitionOptions, TriggerOptions
+from .schedule_rows import SCHEDULE, ScheduleId, schedule_row, write_action
+
+__all__ = ["add", "remove", "update"]
+
+
+async def add(
+    command: Command,
+    name: Annotated[str, typer.Argument(metavar="TASK", help="The name of a task.")],
+    timing: TriggerOptions,
+    definition: DefinitionOptions,
+    *,
+    schedule_id: Annotated[
+        str | None, typer.Option("--id", help="The id of the schedule [generated].")
+    ] = None,
+    run_now: Annotated[bool, typer.Option("--run-now", help="Enqueue a job now, too.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Add it paused.")] = False,
+    on_conflict: Annotated[
+        ConflictResolution, typer.Option(help="If a schedule has the id.")
+    ] = ConflictResolution.RAISE,
+) -> None:
+    """Add a schedule of a task, and print it."""
+    trigger, values = timing.read(command), definition.read(command)
+    if trigger is None:
+        raise CommandError(ExitCode.USAGE, "pass --cron, --every, --at or --trigger")
+    async with command.scheduler() as scheduler:
+        schedule = await scheduler.schedules.add(
+            name,
+            trigger,
+            schedule_id=schedule_id,
+            run_now=run_now,
+            paused=paused,
+            conflict_resolution=on_conflict,
+            **values,
+        )
+        warning = warning_about(name, await Inspector(scheduler).workers())
+    if warning is not None:
+        command.output.say(warning)
+    command.output.write_list(SCHEDULE, [schedule_row(schedule)])
+
+
+async def update(
+    command: Command,
+    schedule_id: ScheduleId,
+    timing: TriggerOptions,
+    definition: DefinitionOptions,
+    *,
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="The name of another task.")] = None,
+    if_version: Annotated[
+        int | None, typer.Option(metavar="N", help="Only if it has this version, else exit with 4.")
+    ] = None,
+) -> None:
+    """Change a schedule that was added at run time, and print it. What is not given stays as it is.
+
+    The word none removes --start, --end, --jitter, --timeout or --keep-result.
+    """
+    trigger, values = timing.read(command), definition.read(command)
+    values |= {} if trigger is None else {"trigger": trigger}
+    values |= {} if task is None else {"func": task}
+    if not values:
+        raise CommandError(ExitCode.USAGE, "pass what to change, such as --cron or --args")
+    async with command.scheduler() as scheduler:
+        schedule = await scheduler.schedules.update(schedule_id, if_version=if_version, **values)
+    command.output.write_list(SCHEDULE, [schedule_row(schedule)])
+
+
+async def remove(
+    command: Command,
+    schedule_id: ScheduleId,
+    cancel_jobs: Annotated[
+        bool, typer.Option("--cancel-jobs", help="Cancel its pending jobs; otherwise they still run.")
+    ] = False,
+) -> None:
+    """Delete a schedule. The next start of code that declares it restores it."""
+    async with command.scheduler() as scheduler:
+        schedule = await scheduler.schedules.get(schedule_id)
+        if schedule is None or not await scheduler.schedules.remove(schedule_id, cancel_jobs=cancel_jobs):
+            raise ScheduleNotFoundError(schedule_id)
+    if schedule.owner == "code":
+        command.output.say(
+            f"code declares {schedule_id!r}: the next start of a worker with it restores it; "
+            "remove it from the code, or use pg-scheduler schedules pause"
+        )
+    write_action(command, schedule_id, "removed")

@@ -1,0 +1,114 @@
+"""The options that define a schedule: when it fires, and what its jobs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import typer
+
+from pg_scheduler import CatchUp, JobPriority, Overlap
+from pg_scheduler.triggers import At, Cron, Every, Trigger
+
+from .commands import Command
+from .errors import CommandError, ExitCode
+from .times import read_duration, read_time
+from .values import read_json
+
+__all__ = ["DefinitionOptions", "TriggerOptions"]
+
+NONE: Final = "none"
+"""The text that removes a bound."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerOptions:
+    """When a schedule fires: at most one of these options."""
+
+    cron: Annotated[
+        str | None, typer.Option(metavar="'0 8 * * 1-5'", help="By the clock of --tz, or else of UTC.")
+    ] = None
+    every: Annotated[str | None, typer.Option(metavar="15m", help="At an interval.")] = None
+    at: Annotated[list[str] | None, typer.Option(metavar="TIME", help="Once; may be repeated.")] = None
+    trigger: Annotated[str | None, typer.Option(metavar="JSON", help="By any trigger, as JSON.")] = None
+
+    def read(self, command: Command) -> Trigger | None:
+        """Return the trigger; None without any of the options.
+
+        Raises:
+            CommandError: Several are given, or a value is invalid.
+        """
+        if sum(each is not None for each in (self.cron, self.every, self.at, self.trigger)) > 1:
+            raise CommandError(ExitCode.USAGE, "pass one of --cron, --every, --at and --trigger")
+        if self.cron is not None:
+            is_given = command.settings.origin("tz") != "default"
+            return Cron(self.cron, command.output.zone if is_given else "UTC")
+        if self.every is not None:
+            return Every(timedelta(seconds=read_duration("--every", self.every)))
+        if self.at is not None:
+            return At(*(read_time("--at", each, command.output.zone) for each in self.at))
+        return None if self.trigger is None else Trigger.from_json(self.trigger)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionOptions:
+    """What a schedule is besides its trigger."""
+
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None
+    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire before it.")] = None
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="Do not fire after it.")] = None
+    max_runs: Annotated[int | None, typer.Option(metavar="N", help="Fire so many times.")] = None
+    jitter: Annotated[str | None, typer.Option(metavar="30s", help="Delay each job by up to this.")] = None
+    overlap: Annotated[Overlap | None, typer.Option(help="While the last job is unfinished.")] = None
+    catch_up: Annotated[
+        Literal["latest", "earliest", "all", "none"] | None,
+        typer.Option(help="Which missed fire times become jobs."),
+    ] = None
+    pause_after_failures: Annotated[
+        int | None, typer.Option(metavar="N", help="Pause it after so many failures in a row.")
+    ] = None
+    priority: Annotated[JobPriority | None, typer.Option(help="Higher ones start first.")] = None
+    retries: Annotated[int | None, typer.Option(help="Retries after a failed attempt.")] = None
+    timeout: Annotated[str | None, typer.Option(metavar="5m", help="Time limit of an attempt.")] = None
+    keep_result: Annotated[str | None, typer.Option(metavar="1h", help="How long results are kept.")] = None
+    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="An object for filters.")] = None
+
+    def read(self, command: Command) -> dict[str, Any]:
+        """Return the parameters of ``schedules.add()`` and ``update()`` for the options that are given.
+
+        Raises:
+            CommandError: A value is invalid.
+        """
+        zone = command.output.zone
+        values = {
+            "args": read_json("--args", self.args, list),
+            "kwargs": read_json("--kwargs", self.kwargs, dict),
+            "start": _given(self.start, lambda text: read_time("--start", text, zone)),
+            "end": _given(self.end, lambda text: read_time("--end", text, zone)),
+            "max_runs": self.max_runs,
+            "jitter": _given(self.jitter, lambda text: read_duration("--jitter", text), without=0),
+            "overlap": self.overlap,
+            "catch_up": None if self.catch_up is None else getattr(CatchUp, self.catch_up)(),
+            "pause_after_failures": self.pause_after_failures,
+            "priority": self.priority,
+            "max_retries": self.retries,
+            "timeout": _given(self.timeout, lambda text: read_duration("--timeout", text)),
+            "keep_result": _given(
+                self.keep_result, lambda text: timedelta(seconds=read_duration("--keep-result", text))
+            ),
+            "metadata": read_json("--metadata", self.metadata, dict),
+        }
+        given = {name: value for name, value in values.items() if value is not None}
+        return {name: value[0] if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def _given(text: str | None, read: Callable[[str], T], *, without: Any = None) -> tuple[Any] | None:
+    """Return the value of an option in a tuple, since ``none`` stands for None; None if it is not given."""
+    if text is None:
+        return None
+    return (without,) if text.strip().lower() == NONE else (read(text),)

@@ -1,0 +1,78 @@
+"""Schedules as rows of output, and finding one by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
+
+from .commands import Command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+
+__all__ = ["SCHEDULE", "SCHEDULE_KEYS", "ScheduleId", "get_schedule", "schedule_row", "write_action"]
+
+SCHEDULE_KEYS: Final = (
+    "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
+    "note", "start", "end", "max_runs", "runs", "skipped", "missed", "failures", "metadata", "created_at",
+    "updated_at", "finished_at", "version",
+)  # fmt: skip
+SCHEDULE: Final = Shape(
+    "schedule",
+    "schedule_id",
+    (
+        Column("schedule_id", "ID", is_id=True),
+        Column("task", "TASK"),
+        Column("described", "TRIGGER", is_long=True),
+        Column("next_fire_at", "NEXT"),
+        Column("paused_at", "PAUSED"),
+        Column("owner", "OWNER", is_wide=True),
+        Column("last_fire_at", "LAST", is_wide=True),
+        Column("note", "NOTE", is_wide=True),
+    ),
+)
+ACTION: Final = Shape(
+    "action",
+    "subject",
+    (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
+)
+MAX_SUGGESTED: Final = 5
+
+ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule.")]
+
+
+async def get_schedule(command: Command, schedule_id: str) -> Schedule:
+    """Return a schedule.
+
+    Raises:
+        CommandError: It does not exist; the message has the schedules of the task if the id is its name.
+    """
+    async with command.scheduler() as scheduler:
+        schedule = await scheduler.schedules.get(schedule_id)
+        if schedule is None:
+            raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
+    return schedule
+
+
+def schedule_row(schedule: Schedule) -> dict[str, Any]:
+    """Return the keys and values of a schedule."""
+    return {"v": SHAPE_VERSION} | {key: getattr(schedule, key) for key in SCHEDULE_KEYS}
+
+
+def write_action(command: Command, subject: str, result: str, job_ids: Sequence[str] | None = None) -> None:
+    """Write what was done to a schedule: a row, or one for each job that it got."""
+    rows = [
+        {"v": SHAPE_VERSION, "subject": subject, "result": result, "job_id": job_id}
+        for job_id in ([None] if job_ids is None else job_ids)
+    ]
+    command.output.write_list(ACTION, rows)
+
+
+async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
+    message = str(ScheduleNotFoundError(schedule_id))
+    found = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
+    ids = ", ".join(each.schedule_id for each in found)
+    return f"{message}; schedules of the task {schedule_id!r}: {ids}" if ids else message

@@ -1,0 +1,148 @@
+"""``schedules preview`` and ``backfill``: fire times to come, and jobs for those of the past."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from pg_scheduler import Schedule, Scheduler
+from pg_scheduler.inspect.texts import counted
+from pg_scheduler.triggers import Trigger
+from pg_scheduler.triggers.combine import is_fixed_delay
+
+from .commands import Command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .progress import ProgressStyle, Reporter, read_style
+from .schedule_options import TriggerOptions
+from .schedule_rows import ScheduleId, get_schedule, write_action
+from .times import read_since
+from .values import read_rate
+
+__all__ = ["FIRE_TIME", "backfill", "preview"]
+
+FIRE_TIME: Final = Shape("fire_time", "fire_time", (Column("fire_time", "FIRE TIME"),))
+
+MOMENT: Final = timedelta(microseconds=1)
+MAX_BATCH: Final = 1000
+
+
+async def preview(
+    command: Command,
+    timing: TriggerOptions,
+    schedule_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a schedule.")] = None,
+    *,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="How many.")] = 20,
+) -> None:
+    """Print the next fire times of a schedule, as if it were not paused, or of a trigger."""
+    trigger = timing.read(command)
+    if (schedule_id is None) == (trigger is None):
+        raise CommandError(ExitCode.USAGE, "pass the id of a schedule, or --cron, --every, --at or --trigger")
+    if trigger is not None:
+        now = datetime.now(UTC)
+        command.output.say(str(trigger))
+        _write_fires(command, None, trigger.upcoming(count, after=now, anchor=now))
+    elif schedule_id is not None:
+        schedule = await get_schedule(command, schedule_id)
+        command.output.say(str(schedule))
+        _write_fires(command, schedule_id, schedule.upcoming(count))
+
+
+async def backfill(
+    command: Command,
+    schedule_id: ScheduleId,
+    *,
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of the span; 2d: ago.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Its end, which is excluded.")] = "now",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Refuse more fire times.")] = 100,
+    rate: Annotated[
+        str | None, typer.Option(metavar="10/m", help="Spread the jobs: per s, m or h. Else all at once.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the fire times, change nothing.")] = False,
+    progress: ProgressStyle = None,
+) -> None:
+    """Enqueue a job for each fire time of a span, unless it has one.
+
+    Fire times whose jobs were deleted, by the retention or by hand, count as missed: they get a job again.
+    """
+    zone = command.output.zone
+    since, until = read_since("--from", start, zone), read_since("--to", end, zone)
+    per_s, style = read_rate(rate), read_style(progress)
+    schedule = await get_schedule(command, schedule_id)
+    fires = _fires_between(schedule, since, until, limit)
+    if dry_run:
+        _write_fires(command, schedule_id, fires)
+        command.output.say(f"{counted(len(fires), 'fire time')}; those that have a job get no other")
+        return
+    command.output.say("fire times whose jobs were deleted count as missed and get a job again")
+    job_ids: list[str] = []
+    done = 0
+    try:
+        with Reporter(style, command.output) as reporter:
+            async with command.scheduler() as scheduler:
+                while batch := fires[done : done + _batch_size(per_s)]:
+                    job_ids += await _enqueue(scheduler, schedule_id, batch)
+                    done += len(batch)
+                    reporter.show(f"{done:,} of {counted(len(fires), 'fire time')}", done, len(fires))
+                    if per_s is not None and done < len(fires):
+                        await asyncio.sleep(len(batch) / per_s)
+    finally:  # also what an interrupted command has done
+        write_action(command, schedule_id, "backfilled", job_ids)
+        command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(done, 'fire time')}")
+        if done < len(fires):
+            command.output.say(f"continue with --from {fires[done].isoformat()}")
+
+
+async def _enqueue(scheduler: Scheduler, schedule_id: str, fires: Sequence[datetime]) -> list[str]:
+    return await scheduler.schedules.backfill(schedule_id, fires[0], fires[-1] + MOMENT, limit=len(fires))
+
+
+def _batch_size(per_s: float | None) -> int:
+    """Return the fire times of a transaction: those of a second at most."""
+    return MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)
+
+
+def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: int) -> list[datetime]:
+    """Return the fire times of a span.
+
+    Raises:
+        CommandError: There are more than the limit, or the schedule has none in the past.
+    """
+    trigger = _trigger_of(schedule)
+    if is_fixed_delay(trigger):
+        raise CommandError(
+            ExitCode.REFUSED, f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger"
+        )
+    since = since if schedule.start is None else max(since, schedule.start)
+    until = until if schedule.end is None else min(until, schedule.end + MOMENT)
+    upcoming = trigger.upcoming(limit + 1, after=since - MOMENT, anchor=schedule.anchor)
+    fires = [fire for fire in upcoming if fire < until]
+    if len(fires) > limit:
+        raise CommandError(
+            ExitCode.REFUSED,
+            f"schedule {schedule.schedule_id!r} has more than --limit {limit} fire times in this span; "
+            "raise it, or shorten the span",
+        )
+    return fires
+
+
+def _trigger_of(schedule: Schedule) -> Trigger:
+    if schedule.trigger is None:
+        raise CommandError(
+            ExitCode.REFUSED, f"this program cannot interpret the trigger of {schedule.schedule_id!r}"
+        )
+    return schedule.trigger
+
+
+def _write_fires(command: Command, schedule_id: str | None, fires: Sequence[datetime]) -> None:
+    command.output.write_list(
+        FIRE_TIME,
+        [
+            {"v": SHAPE_VERSION, "schedule_id": schedule_id, "fire_time": fire.astimezone(UTC)}
+            for fire in fires
+        ],
+    )
