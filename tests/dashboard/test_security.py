@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -320,7 +321,7 @@ async def test_links_lead_to_pages_wherever_it_is_mounted(
             targets += [each["href"] or "" for each in page.all("link")]
             local = {each for each in targets if each and not each.startswith(("#", "data:", RUNBOOK))}
             assert all(each.startswith(f"{base}/") for each in local), local
-            queue += [each for each in local if "worker?" not in each and "schedule?" not in each]
+            queue += [each for each in local if not re.search(r"(worker|schedule|calendar)\?", each)]
     assert {f"{base}{each}" for each in PAGES if each not in REQUIRED | {"/"}} <= {
         url.partition("?")[0] for url in seen
     }

@@ -9,6 +9,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import (
     about,
     audit,
+    calendar,
     doctor,
     errors,
     job,
@@ -46,6 +47,7 @@ PAGES: Final[dict[str, Page]] = {
     "/errors": Page(errors.build, "errors", "Errors"),
     "/schedules": Page(schedules.build, "schedules", "Schedules"),
     "/schedule": Page(schedules.build_one, "schedule"),
+    "/calendar": Page(calendar.build, "calendar", "Calendar"),
     "/tasks": Page(tasks.build, "tasks", "Tasks", is_live=True),
     "/task": Page(tasks.build_one, "task"),
     "/limits": Page(limits.build, "limits", "Limits", is_live=True),

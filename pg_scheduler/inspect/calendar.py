@@ -1,0 +1,107 @@
+"""The fire times of many schedules in a period."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import Final
+
+from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.base import INSTANT
+
+__all__ = ["FirePlan", "ScheduleFires", "plan_fires"]
+
+MAX_EACH: Final = 800
+"""Fire times of a schedule; one with more of them is called frequent. A month has 744 hours."""
+
+MAX_FIRES: Final = 20_000
+"""Fire times of all schedules."""
+
+MAX_SECONDS: Final = 1.0
+"""Seconds after which no further schedule is computed."""
+
+FIRST_CHUNK: Final = 4
+"""Fire times that are computed first, then four times as many: those after the period are for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFires:
+    """The fire times of a schedule in a period."""
+
+    schedule_id: str
+    task: str
+    described: str
+    fires: Sequence[datetime]
+    """Those before the bound of a frequent schedule are left out too."""
+    is_frequent: bool
+    """Whether it has more than 800 of them."""
+    effects: Sequence[ClockEffect]
+    """What clock changes do to it in the period."""
+    problem: str | None
+    """Why there are no fire times; None if they were computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirePlan:
+    """The fire times of schedules in a period."""
+
+    items: Sequence[ScheduleFires]
+    left_out: int
+    """Schedules that were not computed: of 20,000 fire times, or after 1 s."""
+
+
+def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
+    """Return the fire times of schedules that are neither paused nor finished, as their triggers are now.
+
+    Args:
+        schedules: The schedules.
+        since: The start of the period.
+        until: Its end, which does not belong to it.
+    """
+    ends_at, number = monotonic() + MAX_SECONDS, 0
+    items: list[ScheduleFires] = []
+    active = [each for each in schedules if each.paused_at is None and each.finished_at is None]
+    for schedule in active:
+        if number >= MAX_FIRES or monotonic() > ends_at:
+            break
+        item = _fires_of(schedule, since, until)
+        items.append(item)
+        number += len(item.fires)
+    return FirePlan(items, len(active) - len(items))
+
+
+def _fires_of(schedule: Schedule, since: datetime, until: datetime) -> ScheduleFires:
+    fires: list[datetime] = []
+    effects: list[ClockEffect] = []
+    problem = None
+    try:
+        fires = _between(schedule, since, until)
+        if schedule.trigger is not None and fires:
+            effects = clock_effects(schedule.trigger.to_json(), schedule.anchor, since, until)
+    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+        problem = str(error) or type(error).__name__
+    is_frequent = len(fires) > MAX_EACH
+    return ScheduleFires(
+        schedule.schedule_id,
+        schedule.task,
+        schedule.described,
+        () if is_frequent else fires,
+        is_frequent,
+        effects,
+        problem,
+    )
+
+
+def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
+    found: list[datetime] = []
+    after, count = since - INSTANT, FIRST_CHUNK
+    while len(found) <= MAX_EACH:
+        fires = schedule.upcoming(count, after=after)
+        found += [fire for fire in fires if fire < until]
+        if len(fires) < count or fires[-1] >= until:
+            break
+        after, count = fires[-1], min(4 * count, MAX_EACH + 1)
+    return found

@@ -1,0 +1,141 @@
+"""The calendar: fire times by day and hour, clock changes, collisions, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.calendar import plan_fires
+from pg_scheduler.triggers import At, Cron, Every, FixedDelay
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, check
+from tests.dashboard.test_pages import insert_schedule
+
+WEEK = "/calendar?start=2027-03-25&zone=Europe/Berlin"
+
+
+async def add(scheduler: Scheduler, schedule_id: str, trigger: At | Cron | Every | FixedDelay) -> None:
+    await scheduler.schedules.add(f"calendar.{schedule_id[0]}", trigger, schedule_id=schedule_id)
+
+
+async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
+    scheduler: Scheduler, app: App
+) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
+    await add(scheduler, "paused", Cron("0 5 * * *"))
+    await scheduler.schedules.pause("paused")
+    data = (await request(app, WEEK, headers=JSON)).data
+    assert [day["day"] for day in data["days"]] == [f"2027-03-{day}" for day in range(22, 29)]
+    assert [day["count"] for day in data["days"]] == [1] * 7
+    assert [day["hours"].index(1) for day in data["days"]] == [2] * 6 + [3]
+    assert [day["clock_changes"] for day in data["days"]] == [[]] * 6 + [
+        ["nightly: 02:30 does not exist on 2027-03-28 in Europe/Berlin; it fires at 2027-03-28 03:00"]
+    ]
+    assert data["days"][6]["fires"][0]["local"] == "03:00"
+    answer = await request(app, WEEK)
+    check(answer.text)
+    text = Page(answer.text).text
+    assert "02:30 does not exist" in text
+    assert "7 fire times of 1 schedules" in text
+    utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
+    assert [day["hours"].index(1) for day in utc["days"]] == [1] * 7
+
+
+async def test_month_has_whole_weeks_and_leads_to_them(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *", "Europe/Berlin"))
+    url = "/calendar?span=month&start=2027-10-15&zone=Europe/Berlin"
+    data = (await request(app, url, headers=JSON)).data
+    days = [day["day"] for day in data["days"]]
+    assert (days[0], days[-1], len(days)) == ("2027-09-27", "2027-10-31", 35)
+    assert (data["before"], data["after"]) == ("2027-09-30", "2027-11-01")
+    assert "occurs twice on 2027-10-31" in data["days"][-1]["clock_changes"][0]
+    page = Page((await request(app, url)).text)
+    weeks = [each for each in page.links() if "span=week" in each and "2027-10-31" in each]
+    assert (await request(app, weeks[0], headers=JSON)).data["days"][6]["day"] == "2027-10-31"
+
+
+async def test_minutes_in_which_many_schedules_fire_are_collisions(scheduler: Scheduler, app: App) -> None:
+    for number in range(6):
+        await add(scheduler, f"c{number}", Cron("0 9 * * mon"))
+    await add(scheduler, "other", Cron("0 10 * * *"))
+    (found,) = (await request(app, WEEK, headers=JSON)).data["collisions"]
+    assert (found["local"], found["count"]) == ("Mon 2027-03-22 10:00", 6)
+    assert found["schedules"] == ["c0", "c1", "c2", "c3", "c4"]
+    assert "Collisions" in Page((await request(app, WEEK)).text).text
+
+
+async def test_frequent_schedules_are_named_and_not_listed(scheduler: Scheduler, app: App) -> None:
+    await add(scheduler, "often", Every(timedelta(seconds=1)))
+    await add(scheduler, "delay", FixedDelay(timedelta(hours=1)))
+    data = (await request(app, WEEK, headers=JSON)).data
+    assert data["frequent"] == {"often": "every second"}
+    assert "1 fire too often to be listed" in data["summary"]
+
+
+async def test_calendar_leaves_out_what_exceeds_its_bounds(
+    pool: asyncpg.Pool, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await add(scheduler, f"s{number}", Cron("0 * * * *"))
+    schedules = await Inspector(pool).schedules()
+    since = datetime(2027, 1, 1, tzinfo=UTC)
+    plan = plan_fires(schedules, since, since + timedelta(days=7))
+    assert [len(item.fires) for item in plan.items] == [168] * 3
+    monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_FIRES", 200)
+    plan = plan_fires(schedules, since, since + timedelta(days=7))
+    assert (len(plan.items), plan.left_out) == (2, 1)
+    monkeypatch.setattr("pg_scheduler.inspect.calendar.MAX_SECONDS", -1.0)
+    assert plan_fires(schedules, since, since + timedelta(days=7)).left_out == 3
+
+
+async def test_fire_times_respect_the_end_and_rare_triggers_cost_little(
+    pool: asyncpg.Pool, scheduler: Scheduler
+) -> None:
+    at = datetime(2027, 3, 24, 12, tzinfo=UTC)
+    await add(scheduler, "once", At(at))
+    await scheduler.schedules.add("calendar.e", Cron("0 0 * * *"), schedule_id="ends", end=at)
+    schedules = await Inspector(pool).schedules()
+    ends, once = plan_fires(schedules, at - timedelta(days=2), at + timedelta(days=9)).items
+    assert once.fires == [at]
+    assert len(ends.fires) == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["zone=Mars/Base", "zone=../etc/passwd", "span=year", "start=1-1", "start=9999-12-31", "start=x" * 9],
+)
+async def test_invalid_parameters_are_rejected(query: str, app: App) -> None:
+    answer = await request(app, f"/calendar?{query}")
+    assert answer.status == 400
+    check(answer.text)
+
+
+async def test_restricted_requests_see_fire_times_of_their_names(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    for name in ("billing", "payroll"):
+        for number in range(5):
+            await scheduler.schedules.add(name, Cron("0 9 * * *"), schedule_id=f"{name}-{number}")
+        await scheduler.schedules.add(name, Every(timedelta(seconds=1)), schedule_id=f"{name}-often")
+    app = build(authorize=lambda _: Access("bob", names=("billing",)))
+    for headers in ({}, JSON):
+        answer = await request(app, WEEK, headers=headers)
+        assert "payroll" not in answer.text
+        assert "billing-0" in answer.text
+    assert (await request(app, WEEK, headers=JSON)).data["collisions"][0]["count"] == 5
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_schedules_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+    await insert_schedule(pool, text)
+    await pool.execute("UPDATE scheduler_schedules SET paused_at = NULL")
+    answer = await request(app, "/calendar")
+    assert answer.status == 200
+    check(answer.text)
+    assert any("/schedule?id=" in each for each in Page(answer.text).links())
