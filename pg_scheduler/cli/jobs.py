@@ -10,7 +10,7 @@ import typer
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, Verdict
 
-from . import bulk, job_add, job_ends, job_errors, job_export
+from . import bulk, job_add, job_ends, job_errors, job_export, job_run
 from .commands import Command, add_command
 from .job_rows import ARGUMENTS, JOB, job_row
 from .output import SHAPE_VERSION, Column, Shape
@@ -37,6 +37,7 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "show")(show)
     add_command(group, "explain")(explain)
     add_command(group, "add")(job_add.add)
+    add_command(group, "run")(job_run.run)
     add_command(group, "wait")(job_ends.wait)
     add_command(group, "result")(job_ends.result)
     add_command(group, "export")(job_export.export)

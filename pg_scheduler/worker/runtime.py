@@ -140,7 +140,7 @@ class Runtime:
             middleware=MiddlewareChain(middleware) if middleware else None,
         )
         unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
-        admission = Admission(
+        self.admission = admission = Admission(
             store.limits, events, self.executor, results, lease, tasks, worker_id, unblocker
         )
         audience = Audience()

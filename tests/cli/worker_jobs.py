@@ -47,6 +47,12 @@ async def block(begun: str, until: str) -> None:
         time.sleep(0.02)  # noqa: ASYNC251 - on purpose
 
 
+@job(name="cliworker.fail", max_retries=0)
+async def fail(word: str) -> None:
+    logging.getLogger("shop").info("failing")
+    raise LookupError(word)
+
+
 def plain() -> Scheduler:
     return Scheduler(asyncpg.create_pool(DSN, min_size=1, max_size=5))
 

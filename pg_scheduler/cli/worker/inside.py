@@ -8,17 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler import Scheduler
+from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
 __all__ = [
+    "add_middleware",
     "claimed_names",
     "claims_nothing",
     "configure",
+    "execute_one",
     "hurry",
     "preview_vacuum",
+    "registered_names",
     "running_attempts",
     "verify_tables",
 ]
@@ -31,6 +35,31 @@ def configure(scheduler: Scheduler, **settings: Any) -> None:
         ConfigurationError: A value is out of range.
     """
     scheduler._config = replace(scheduler._config, **settings)  # noqa: SLF001
+
+
+def add_middleware(scheduler: Scheduler, middleware: Middleware) -> None:
+    """Put middleware directly around the jobs of a Scheduler that has not started."""
+    scheduler._middleware = check_middleware((*scheduler._middleware, middleware))  # noqa: SLF001
+
+
+async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
+    """Claim a pending job for this worker and start it within its limits.
+
+    Returns:
+        The number of the attempt; None if another worker has claimed the job.
+    """
+    claim = await scheduler._store.claims.claim_one(scheduler.worker_id, job_id)  # noqa: SLF001
+    runtime = scheduler._runtime  # noqa: SLF001
+    if claim is None or runtime is None:
+        return None
+    for each in runtime.admission.keep_limited([claim]):
+        await runtime.execute(each)
+    return claim.attempt
+
+
+def registered_names(scheduler: Scheduler) -> list[str]:
+    """Return the names of the registered functions, with their aliases."""
+    return scheduler._tasks.names()  # noqa: SLF001
 
 
 def claimed_names(scheduler: Scheduler) -> frozenset[str]:

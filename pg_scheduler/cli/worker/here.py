@@ -1,0 +1,88 @@
+"""Run one job in this process: by a worker that claims no other job, through the pipeline of all attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import pdb
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from pg_scheduler import Job, JobCall, JobStatus, Scheduler, Snooze
+from pg_scheduler.cli.commands import Command
+from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.jobs.naming import most_similar
+
+from .inside import add_middleware, configure, execute_one, registered_names, verify_tables
+from .options import WorkerOptions
+from .process import open_scheduler
+from .target import Source
+
+__all__ = ["run_here"]
+
+CHECK_INTERVAL_S: Final = 0.1
+"""Seconds between two reads of the job that runs here."""
+
+
+async def run_here(
+    command: Command,
+    source: Source | None,
+    job_id: str,
+    check: Callable[[Scheduler, str], Awaitable[Job]],
+    *,
+    use_pdb: bool,
+) -> Job:
+    """Run a job in this process, and return it as it is then.
+
+    Args:
+        command: The command.
+        source: The Scheduler; None for one with the functions of the modules that were imported.
+        job_id: The job. A finished one runs once more.
+        check: Returns the job, or raises if it may not run.
+        use_pdb: Whether to debug the exception that ends the attempt.
+
+    Raises:
+        CommandError: The function is not registered here, or another worker has claimed the job.
+    """
+    async with open_scheduler(command, source, WorkerOptions()) as scheduler:
+        await verify_tables(scheduler)
+        job = await check(scheduler, job_id)
+        _check_name(job.job_name, registered_names(scheduler))
+        configure(scheduler, role="observer", vacuum_enabled=False)  # it claims and plans nothing by itself
+        if use_pdb:
+            add_middleware(scheduler, _debug)
+        async with scheduler:
+            if job.status is not JobStatus.PENDING:
+                await scheduler.retry_job(job_id)
+            attempt = await execute_one(scheduler, job_id)
+            if attempt is None:
+                raise CommandError(ExitCode.REFUSED, f"another worker has just claimed job {job_id!r}")
+            while (found := await scheduler.get_job(job_id)) is not None:
+                if found.status is not JobStatus.RUNNING or found.attempt != attempt:
+                    return found
+                await asyncio.sleep(CHECK_INTERVAL_S)
+    raise CommandError(ExitCode.NEGATIVE, f"job {job_id!r} was deleted after its end")
+
+
+def _check_name(name: str, names: list[str]) -> None:
+    if name not in names:
+        near = most_similar(name, names)
+        hint = f"; did you mean {near}?" if near else ""
+        raise CommandError(ExitCode.USAGE, f"no function is registered as {name!r} here{hint}")
+
+
+async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware
+    try:
+        return await call_next()
+    except Snooze:
+        raise
+    except Exception as error:  # user code: the job
+        await asyncio.to_thread(_post_mortem, error)  # the event loop keeps the lease meanwhile
+        raise
+
+
+def _post_mortem(error: Exception) -> None:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    debugger = pdb.Pdb(stdout=sys.stderr, nosigint=True)
+    debugger.reset()
+    debugger.interaction(None, error.__traceback__)

@@ -1,0 +1,110 @@
+"""``jobs run``: now, in a worker or in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from tests.cli.conftest import Ran, Run
+from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+
+JOBS = "tests.cli.worker_jobs"
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ran]:
+    """Run a command on a database with three jobs, one of them without a function."""
+
+    async def fill(_: Connection) -> None:
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+            scheduler = Scheduler(pool)
+            for name, args in (
+                ("cliworker.write", [str(tmp_path / "pid")]),
+                ("cliworker.fail", ["no such word"]),
+                ("cliworker.gone", []),
+            ):
+                await scheduler.schedule_job(name, FAR, {"args": args, "kwargs": {}}, job_id=name[10:])
+
+    run_on(dsn, fill)
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+    monkeypatch.syspath_prepend(ROOT)
+    return call
+
+
+def execute(dsn: str, statement: str) -> None:
+    async def run(connection: Connection) -> Any:
+        await connection.execute(statement)
+
+    run_on(dsn, run)
+
+
+def test_pending_job_becomes_due_now(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "run", "write")
+    (row,) = ran.checked("job")
+    assert (ran.code, row["status"]) == (0, "pending"), ran.err
+    assert datetime.fromisoformat(row["execution_time"]) < FAR
+    assert "no worker is alive" in ran.err
+
+
+def test_job_runs_here_and_once_more_after_its_end(on: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = on("jobs", "run", "write", "--here", JOBS)
+    (row,) = ran.checked("job")
+    assert (ran.code, row["status"], row["attempt"]) == (0, "completed", 1), ran.err
+    assert (tmp_path / "pid").exists()
+    again = on("jobs", "run", "write", "--here", JOBS)
+    assert (again.code, again.checked("job")[0]["attempt"]) == (0, 2), again.err
+    assert json.loads(on("workers", "list", "-o", "json").out)["items"] == []
+
+
+def test_failed_attempt_exits_with_1_and_is_kept(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "run", "fail", "--here", JOBS)
+    assert (ran.code, ran.checked("job")[0]["status"]) == (ExitCode.NEGATIVE, "failed")
+    (error,) = json.loads(on("jobs", "show", "fail").out)["errors"]
+    assert (error["error_type"], error["message"]) == ("LookupError", "no such word")
+
+
+def test_exception_is_debugged_while_the_lease_is_kept(
+    on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("p word.upper()\nq\n"))
+    ran = on("jobs", "run", "fail", "--here", JOBS, "--pdb")
+    assert (ran.code, ran.checked("job")[0]["status"]) == (ExitCode.NEGATIVE, "failed")
+    assert "'NO SUCH WORD'" in ran.err
+
+
+def test_running_blocked_and_unknown_jobs_are_refused(on: Callable[..., Ran], dsn: str) -> None:
+    execute(
+        dsn,
+        "UPDATE scheduled_jobs SET status = 'running', attempt = 1, execution_time = now(), "
+        "worker_id = 'w1', started_at = now(), "
+        "last_heartbeat = now(), lease_until = now() + interval '1 h' WHERE job_id = 'write'",
+    )
+    execute(dsn, "UPDATE scheduled_jobs SET blocked_on = 'limit:api' WHERE job_id = 'fail'")
+    for options in ((), ("--here", JOBS)):
+        running = on("jobs", "run", "write", *options)
+        assert (running.code, "runs on worker w1" in running.err) == (ExitCode.REFUSED, True)
+        blocked = on("jobs", "run", "fail", *options)
+        assert (blocked.code, "waits for limit:api" in blocked.err) == (ExitCode.REFUSED, True)
+        assert on("jobs", "run", "nothing", *options).code == ExitCode.NOT_FOUND
+
+
+def test_function_that_is_not_registered_here_is_a_usage_error(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "run", "gone", "--here", JOBS)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert "no function is registered as 'cliworker.gone' here" in ran.err
+    assert json.loads(on("jobs", "show", "gone").out)["status"] == "pending"
+
+
+def test_debugger_needs_a_target(call: Run) -> None:
+    assert call("jobs", "run", "write", "--pdb").code == ExitCode.USAGE
