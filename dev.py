@@ -27,7 +27,8 @@ measured."""
 HELP = """\
 usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [arguments of the tool]
 
-  demo     run the demo: a server and two worker processes on one screen, about 20 seconds
+  demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
+           --dashboard then serves the dashboard on its data until Ctrl-C
   test     run all checks (lint, types, layers, language, docs, package), then pytest with coverage;
            arguments go to pytest:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
@@ -182,7 +183,7 @@ def main(words: list[str]) -> int:
     python = str(environment.python)
     embedded = [python, "-m", "pg_scheduler.embedded"]
     commands: dict[str, Callable[[], int]] = {
-        "demo": lambda: replace_process([python, "-m", "examples.demo", *arguments]),
+        "demo": lambda: replace_process([python, "-m", "pg_scheduler", "demo", *arguments]),
         "picture": lambda: replace_process([python, "-m", "tools.record_demo", *arguments]),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),

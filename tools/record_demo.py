@@ -29,7 +29,7 @@ from rich.terminal_theme import TerminalTheme
 __all__ = ["Output", "Screen", "Terminal", "frames_of", "main", "record", "render"]
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "figures" / "demo.svg"
-COMMAND: Final = [sys.executable, "-m", "examples.demo"]
+COMMAND: Final = [sys.executable, "-m", "pg_scheduler", "demo"]
 TITLE: Final = "python3 dev.py demo"
 DESCRIPTION: Final = (
     "Recording of the demo: two worker processes share the jobs of one database, one of them is killed with "

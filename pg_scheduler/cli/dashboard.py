@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from pg_scheduler import Scheduler
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
@@ -19,7 +21,7 @@ from .errors import CommandError, ExitCode
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
 
-__all__ = ["PASSWORD", "USER", "add_to"]
+__all__ = ["PASSWORD", "USER", "add_to", "check_extra", "serve"]
 
 USER: Final = "PG_SCHEDULER_DASHBOARD_USER"
 PASSWORD: Final = "PG_SCHEDULER_DASHBOARD_PASSWORD"  # noqa: S105 - the name of the variable
@@ -52,28 +54,46 @@ async def dashboard(
     read_only: Annotated[bool, typer.Option("--read-only", help="Accept no action.")] = False,
 ) -> None:
     """Serve the dashboard over HTTP, until SIGTERM or SIGINT."""
+    check_extra()
+    async with command.scheduler() as scheduler:
+        await serve(scheduler, command.output.say, host=host, port=port, auth=auth, read_only=read_only)
+
+
+def check_extra() -> None:
+    """Raise an error if the packages of the dashboard are missing."""
     if any(find_spec(name) is None for name in ("starlette", "jinja2", "uvicorn")):
         raise CommandError(
             ExitCode.USAGE,
             "the dashboard needs starlette, jinja2 and uvicorn; install the extra: "
             "pip install 'pg-scheduler[dashboard]'",
         )
+
+
+async def serve(
+    scheduler: Scheduler,
+    say: Callable[[str], None],
+    *,
+    host: str,
+    port: int,
+    auth: str = "token",
+    read_only: bool = False,
+) -> None:
+    """Serve the dashboard of a Scheduler, and say where, until SIGTERM or SIGINT."""
     from pg_scheduler.dashboard import dashboard as create  # noqa: PLC0415 - needs the extra
 
-    async with command.scheduler() as scheduler:
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host, port), family=family)
-        except OSError as error:
-            raise CommandError(
-                ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}"
-            ) from error
-        with listening:
-            bound = listening.getsockname()[1]
-            authorize, query = _authorization(auth, bound)
-            shown = f"[{host}]" if ":" in host else host
-            command.output.say(f"serving http://{shown}:{bound}/{query}")
-            await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise CommandError(
+            ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}"
+        ) from error
+    with listening:
+        bound = listening.getsockname()[1]
+        authorize, query = _authorization(auth, bound)
+        shown = f"[{host}]" if ":" in host else host
+        say(f"serving http://{shown}:{bound}/{query}")
+        await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
 
 
 def _authorization(auth: str, port: int) -> tuple[Authorize, str]:

@@ -15,6 +15,7 @@ from . import (
     about,
     audit,
     dashboard,
+    demo,
     deployment,
     doctor,
     exporter,
@@ -84,6 +85,7 @@ deployment.add_to(app)
 exporter.add_to(app)
 dashboard.add_to(app)
 shipped.add_to(app)
+demo.add_to(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from examples.demo.jobs import BROKEN_ATTEMPTS
-from examples.demo.ledger import Tally
-from examples.demo.nodes import Nodes
-from examples.demo.scenario import DURATION_S, Scenario
+from .jobs import BROKEN_ATTEMPTS
+from .ledger import Tally
+from .nodes import Nodes
+from .scenario import DURATION_S, Scenario
 
 __all__ = ["TITLES", "KindView", "NodeView", "View", "build_view"]
 

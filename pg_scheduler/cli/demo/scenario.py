@@ -10,10 +10,11 @@ from typing import Final
 
 import asyncpg
 
-from examples.demo import jobs
-from examples.demo.ledger import Ledger
-from examples.demo.nodes import Node, Nodes
 from pg_scheduler import JobPriority, JobSpec, Scheduler
+
+from . import jobs
+from .ledger import Ledger
+from .nodes import Node, Nodes
 
 __all__ = ["DURATION_S", "Scenario"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from examples.demo.report import Report, Table
-from examples.demo.view import View
+from .report import Report, Table
+from .view import View
 
 __all__ = ["PlainScreen", "Screen", "choose_screen"]
 
@@ -92,7 +92,7 @@ def choose_screen(*, plain: bool) -> Screen:
     if plain or not sys.stdout.isatty():
         return PlainScreen()
     try:
-        from examples.demo.rich_screen import RichScreen  # noqa: PLC0415 - rich may be missing
+        from .rich_screen import RichScreen  # noqa: PLC0415 - rich may be missing
     except ImportError:
         return PlainScreen()
     return RichScreen()

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from examples.demo.report import Report, Table
-from examples.demo.view import KindView, NodeView, View
+from .report import Report, Table
+from .view import KindView, NodeView, View
 
 __all__ = ["RichScreen"]
 

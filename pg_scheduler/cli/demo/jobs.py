@@ -7,8 +7,9 @@ import random
 from datetime import timedelta
 from typing import Final
 
-from examples.demo.ledger import Ledger
 from pg_scheduler import current_job, job, periodic
+
+from .ledger import Ledger
 
 __all__ = ["BROKEN_ATTEMPTS", "CRON_STEP", "INTERVAL", "VIDEO_SECONDS", "use_ledger"]
 
@@ -69,14 +70,14 @@ async def render_video(number: int) -> None:
         await asyncio.sleep(VIDEO_SECONDS)
 
 
-@periodic(every=INTERVAL, job_name="demo.interval")
+@periodic(every=INTERVAL, job_name="demo.interval", dedup_key="demo.interval")
 async def sweep_carts() -> None:
     """Run every second, on one of the nodes."""
     async with _ledgers[0].entry("interval"):
         pass
 
 
-@periodic(cron=f"* * * * * */{int(CRON_STEP.total_seconds())}", job_name="demo.cron")
+@periodic(cron=f"* * * * * */{int(CRON_STEP.total_seconds())}", job_name="demo.cron", dedup_key="demo.cron")
 async def refresh_prices() -> None:
     """Run at every even second, on one of the nodes. The sixth field of the expression is seconds."""
     async with _ledgers[0].entry("cron"):

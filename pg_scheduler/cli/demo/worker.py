@@ -1,4 +1,4 @@
-"""Run one worker process: ``python -m examples.demo.worker``.
+"""Run one worker process: ``python -m pg_scheduler.cli.demo.worker``.
 
 Any number of them can share one database, whose address is read from ``PG_SCHEDULER_DSN``. The worker logs
 one line per job event, and shuts down gracefully on SIGTERM and Ctrl-C.
@@ -13,14 +13,13 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import asyncpg
 
-from examples.demo import jobs
-from examples.demo.ledger import Ledger
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.events import (
     Event,
@@ -31,10 +30,14 @@ from pg_scheduler.events import (
     JobStarted,
 )
 
+from . import jobs
+from .ledger import Ledger
+
 __all__ = ["READY", "application_name"]
 
 READY = "ready"
 SLOTS = 25
+SHOP_SETTINGS = {"max_crashes": 1, "shutdown_timeout": 1.0}
 
 logger = logging.getLogger("demo")
 
@@ -71,7 +74,9 @@ def log_event(event: Event) -> None:
             logger.info("reclaimed %d jobs of dead workers %s", len(job_ids), ", ".join(dead))
 
 
-async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> int:
+async def run_worker(
+    dsn: str, name: str, *, quiet: bool, until_eof: bool, settings: Mapping[str, Any]
+) -> int:
     """Run a Scheduler until a signal arrives or the standard input is closed."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -80,10 +85,10 @@ async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> in
     if until_eof:
         # Nothing is written there, so readable means closed: the parent process has ended.
         loop.add_reader(sys.stdin, os._exit, 1)
-    settings = {"application_name": application_name(name, os.getpid())}
+    connection = {"application_name": application_name(name, os.getpid())}
     async with (
-        asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings=settings) as pool,
-        asyncpg.create_pool(dsn, min_size=1, max_size=4, server_settings=settings) as ledger_pool,
+        asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings=connection) as pool,
+        asyncpg.create_pool(dsn, min_size=1, max_size=4, server_settings=connection) as ledger_pool,
     ):
         ledger = Ledger(ledger_pool, name)
         await ledger.create()
@@ -92,6 +97,8 @@ async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> in
             pool,
             max_concurrent_jobs=SLOTS,
             retry_policy=RetryPolicy(base=timedelta(seconds=0.5), jitter=0.1),
+            identity=name,
+            **settings,
         )
         if not quiet:
             scheduler.subscribe(log_event)
@@ -109,11 +116,16 @@ async def run_worker(dsn: str, name: str, *, quiet: bool, until_eof: bool) -> in
 
 def main() -> int:
     """Parse the command line and run the worker."""
-    parser = argparse.ArgumentParser(prog="python -m examples.demo.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pg_scheduler.cli.demo.worker", description=__doc__)
     parser.add_argument("--name", default=f"{platform.node()}-{os.getpid()}", help="name of this node")
     parser.add_argument("--quiet", action="store_true", help="log critical errors only")
     parser.add_argument("--until-eof", action="store_true", help="exit when the standard input is closed")
+    parser.add_argument("--shop", action="store_true", help="register the jobs of the shop too")
+    parser.add_argument("--only", action="append", default=[], help="claim only jobs of this name")
+    parser.add_argument("--skip", action="append", default=[], help="claim no jobs of this name")
     options = parser.parse_args()
+    if options.shop:
+        import_module("pg_scheduler.cli.demo.shop")
     dsn = os.environ.get("PG_SCHEDULER_DSN")
     if not dsn:
         print(
@@ -127,7 +139,10 @@ def main() -> int:
     )
     # log_event replaces the library's own log lines about jobs.
     logging.getLogger("pg_scheduler").setLevel(logging.CRITICAL if options.quiet else logging.ERROR)
-    return run(run_worker(dsn, options.name, quiet=options.quiet, until_eof=options.until_eof))
+    settings = {"only": options.only, "skip": options.skip} | (SHOP_SETTINGS if options.shop else {})
+    return run(
+        run_worker(dsn, options.name, quiet=options.quiet, until_eof=options.until_eof, settings=settings)
+    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from examples.demo import jobs
-from examples.demo.ledger import DONE, FAILED, Attempt
+from . import jobs
+from .ledger import DONE, FAILED, Attempt
 
 __all__ = ["PERIODIC", "Check", "Report", "Table", "build_report"]
 

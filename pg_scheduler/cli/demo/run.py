@@ -1,16 +1,13 @@
 """Run two workers for about twenty seconds, kill one of them, and check that no job was lost.
 
-``python -m examples.demo`` starts a private PostgreSQL server. If ``PG_SCHEDULER_DSN`` is set, it uses that
-database instead, in a schema of its own that it drops at the end. The exit code is 1 if a job was lost or
-completed twice.
+The demo starts a private PostgreSQL server. If ``PG_SCHEDULER_DSN`` is set, it uses that database instead,
+in a schema of its own that it drops at the end. The exit code is 1 if a job was lost or completed twice.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -19,19 +16,21 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from examples.demo.ledger import Ledger
-from examples.demo.nodes import NodeDiedError, Nodes
-from examples.demo.report import build_report
-from examples.demo.scenario import Scenario
-from examples.demo.screen import Screen, choose_screen
-from examples.demo.view import build_view
 from pg_scheduler import Scheduler, embedded
+from pg_scheduler.cli.errors import CommandError, ExitCode
 
-__all__ = ["main"]
+from .afterwards import show_dashboard
+from .ledger import Ledger
+from .nodes import NodeDiedError, Nodes
+from .report import build_report
+from .scenario import Scenario
+from .screen import Screen, choose_screen
+from .view import build_view
+
+__all__ = ["run"]
 
 NODES: Final = ["node-1", "node-2"]
 REFRESH_S: Final = 0.2
-EXIT_INTERRUPTED: Final = 130
 
 
 @contextmanager
@@ -68,7 +67,7 @@ async def refresh(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen: Scre
         await asyncio.sleep(REFRESH_S)
 
 
-async def run_demo(dsn: str, screen: Screen) -> int:
+async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
     """Run the demo on a database and return the exit code."""
     async with (
         temporary_schema(dsn) as demo_dsn,
@@ -89,7 +88,9 @@ async def run_demo(dsn: str, screen: Screen) -> int:
         attempts = await ledger.attempts()
         report = build_report(scenario.expected, attempts, NODES, scenario.victim.name, scenario.killed_at)
         screen.show_report(report)
-        return 0 if report.passed else 1
+        if port is not None:
+            await show_dashboard(demo_dsn, pool, scheduler, port)
+        return ExitCode.DONE if report.passed else ExitCode.NEGATIVE
 
 
 async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen: Screen) -> None:
@@ -111,22 +112,15 @@ async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen:
     screen.update(build_view(scenario, nodes, await ledger.tallies()))
 
 
-def main() -> int:
-    """Parse the command line and run the demo."""
-    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--plain", action="store_true", help="print plain lines, on a terminal too")
-    screen = choose_screen(plain=parser.parse_args().plain)
+def run(*, plain: bool, port: int | None) -> ExitCode:
+    """Run the demo; with a port, serve the dashboard there on its data until Ctrl-C."""
+    screen = choose_screen(plain=plain)
     print("starting PostgreSQL and two worker processes ...", flush=True)
     try:
         with database() as dsn:
-            return asyncio.run(run_demo(dsn, screen))
+            return asyncio.run(run_demo(dsn, screen, port))
     except KeyboardInterrupt:
         print("stopped", flush=True)
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except (NodeDiedError, embedded.EmbeddedError) as problem:
-        print(problem, file=sys.stderr)
-        return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise CommandError(ExitCode.NEGATIVE, str(problem)) from problem

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import asyncpg
 
-from examples.demo.worker import READY, application_name
+from .worker import READY, application_name
 
 __all__ = ["Node", "NodeDiedError", "Nodes"]
 
@@ -55,11 +55,13 @@ class Nodes:
     Args:
         dsn: The address of the database.
         names: The names of the nodes, one process each.
+        options: Options of their command line.
     """
 
-    def __init__(self, dsn: str, names: list[str]) -> None:
+    def __init__(self, dsn: str, names: list[str], options: Sequence[str] = ()) -> None:
         self._dsn = dsn
         self._names = names
+        self._options = options
         self._nodes: list[Node] = []
 
     async def __aenter__(self) -> Self:
@@ -127,7 +129,8 @@ class Nodes:
 
     async def _spawn(self, name: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "examples.demo.worker", "--name", name, "--quiet", "--until-eof"),
+            *(sys.executable, "-m", "pg_scheduler.cli.demo.worker", "--name", name, "--quiet", "--until-eof"),
+            *self._options,
             env=os.environ | {"PG_SCHEDULER_DSN": self._dsn},
             stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
             stdout=asyncio.subprocess.PIPE,

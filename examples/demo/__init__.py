@@ -1,1 +1,0 @@
-"""A demonstration on one screen: ``python -m examples.demo``."""
