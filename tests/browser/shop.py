@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pg_scheduler import Scheduler, job
+from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.triggers import Cron
 from tests.support.worker import PATIENCE
 
 HOUR = timedelta(hours=1)
 
 
-@job(name="browser.charge")
+@job(name="browser.charge", limits=[Limit("browser.bank", max_running=2)])
 async def charge(customer: int) -> None:
     raise ConnectionError(f"the bank does not answer customer {customer}")
 

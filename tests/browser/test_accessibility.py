@@ -15,6 +15,7 @@ RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
     "resultTypes": ["violations"],
 }
+MISSING = "/job?id=missing"
 
 
 def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
@@ -24,7 +25,9 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "/schedule": f"/schedule?id={shop.schedule}",
         "/worker": f"/worker?id={worker_id}",
         "/jobs": "/jobs?q=name:browser.*",
-        "/error": "/job?id=missing",
+        "/task": "/task?id=browser.mail",
+        "/limit": "/limit?name=browser.bank",
+        "/error": MISSING,
     }
     return {path: path for path in PAGES} | special
 
@@ -44,7 +47,9 @@ async def test_no_page_violates_a_rule(
     page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
     found = []
     for path in addresses(shop, str(scheduler.worker_id)).values():
-        await page.goto(site.url + path)
+        answer = await page.goto(site.url + path)
+        assert answer is not None
+        assert answer.ok or path == MISSING, path
         results = await Axe().run(page, options=RULES)
         if results.violations_count:
             found.append(f"{path}: {results.generate_report()}")
