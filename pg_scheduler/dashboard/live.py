@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import render_region
 from pg_scheduler.dashboard.texts import plain
@@ -48,6 +48,7 @@ def stream(request: PageRequest, path: str, *, is_head: bool) -> Response:
         access.sees_arguments,
         access.rights,
         parameters.get("range"),
+        parameters.get("id"),
     )
 
     async def read() -> tuple[str, str]:
@@ -61,6 +62,9 @@ def stream(request: PageRequest, path: str, *, is_head: bool) -> Response:
         while monotonic() < ends_at:
             try:
                 data, html = await request.cache.get(key, request.settings.refresh_s, read)
+            except RejectedError as error:  # what the page shows does not exist any more
+                yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
+                return
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
                 yield "event: problem\ndata: the database did not answer in time\n\n"
             else:

@@ -27,6 +27,9 @@ _JOBS: Final[Mapping[str, tuple[str, str]]] = {
 """What became of jobs, and why an action refuses some."""
 
 _TEXTS: Final[Mapping[str, str]] = {
+    "run_started": "the run has started",
+    "run_stopped": "the run stops after the batch in progress",
+    "run_resumed": "the run continues",
     "task_paused": "the task is paused",
     "task_resumed": "the task is resumed",
     "task_not_paused": "the task was not paused",

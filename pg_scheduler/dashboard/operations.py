@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.bulk import BulkRuns
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.author import Author, acting_as
@@ -22,11 +23,13 @@ class Operations:
     Attributes:
         scheduler: The Scheduler.
         inspector: Reads and writes on its pool, and not on that of the pages, which may lead to a standby.
+        runs: The bulk runs.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.inspector = Inspector(scheduler)
+        self.runs = BulkRuns(self.inspector)
 
     @contextmanager
     def acting(self, access: Access) -> Iterator[None]:

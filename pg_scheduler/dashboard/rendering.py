@@ -83,7 +83,9 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "path": path,
         "is_page": path in PAGES,
         "is_live": path in PAGES and PAGES[path].is_live,
-        "live_url": request.url("/live", page=path, range=request.parameters.get("range")),
+        "live_url": request.url(
+            "/live", page=path, **{name: request.parameters.get(name) for name in ("range", "id")}
+        ),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "version": __version__,
     }

@@ -34,7 +34,7 @@ STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
 ROUTES = [*PAGES, *STATIC]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
-REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task"}
+REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task", "/run"}
 """Pages that need a parameter."""
 RUNBOOK = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
 

@@ -62,6 +62,34 @@ async def snapshot(pool: asyncpg.Pool) -> list[asyncpg.Record]:
     return await pool.fetch("SELECT * FROM scheduled_jobs ORDER BY job_id")
 
 
+async def test_names_restrict_the_jobs_of_a_search_and_of_a_list(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 4, "pending")
+    ids = [f"j0000{number}" for number in range(1, 5)]
+    for dry_run in (True, False):
+        by_id = await last_of(inspector.cancel_jobs(ids=ids[:2], names=["bulk.1"], dry_run=dry_run))
+        assert (by_id.done, by_id.skipped, by_id.refused) == (1, 1, 0)
+        assert {each.job_id: each.job_name for each in by_id.changes if each.outcome == "done"} == {
+            "j00001": "bulk.1"
+        }
+    searched = await last_of(inspector.cancel_jobs(where="status:pending", names=["*.1"]))
+    assert searched.done == 1
+    nothing = await last_of(inspector.delete_jobs(ids=ids, names=[]))
+    assert (nothing.done, nothing.skipped) == (0, 4)
+    assert await statuses(pool) == {"pending": 2, "cancelled": 2}
+
+
+async def test_records_of_a_named_run_have_its_id_and_the_cursor(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 600, "pending")
+    steps = [step async for step in inspector.cancel_jobs(where="name:bulk.*", run_id="run:1")]
+    page = await inspector.audit(subject="run:1")
+    found = [(each.details["done"], each.details["count"], each.details["next"]) for each in page.items]
+    assert found == [(500, 100, None), (0, 500, steps[0].cursor)]
+
+
 async def test_cancel_changes_every_job_of_a_search_in_batches_with_records(
     inspector: Inspector, pool: asyncpg.Pool
 ) -> None:

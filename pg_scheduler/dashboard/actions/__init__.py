@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pg_scheduler.dashboard.actions import jobs, schedules, tasks, workers
+from pg_scheduler.dashboard.actions import bulk, jobs, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
+from pg_scheduler.dashboard.bulk import BulkAction, BusyError
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
 from pg_scheduler.dashboard.rights import Right
@@ -22,19 +23,19 @@ from pg_scheduler.errors import (
 
 __all__ = ["ACTIONS", "Action", "act"]
 
-CONFLICTS: Final = (JobConflictError, ScheduleConflictError, ScheduleOwnedByCodeError)
+CONFLICTS: Final = (BusyError, JobConflictError, ScheduleConflictError, ScheduleOwnedByCodeError)
 
 
 class Action(NamedTuple):
     """An action.
 
     Attributes:
-        right: What a request needs.
+        right: What a request needs; None for that of a bulk run.
         run: Makes the change.
         is_named: Whether it belongs to a name; others need access to all names.
     """
 
-    right: Right
+    right: Right | None
     run: Callable[[ActionRequest], Awaitable[Done | Shown]]
     is_named: bool = True
 
@@ -45,6 +46,13 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/run": Action("move", jobs.run),
     "/actions/jobs/move": Action("move", jobs.move),
     "/actions/jobs/delete": Action("delete", jobs.delete),
+    "/actions/bulk/cancel": Action("cancel", bulk.cancel),
+    "/actions/bulk/retry": Action("retry", bulk.retry),
+    "/actions/bulk/move": Action("move", bulk.move),
+    "/actions/bulk/delete": Action("delete", bulk.delete),
+    "/actions/bulk/stop": Action(None, bulk.stop),
+    "/actions/bulk/resume": Action(None, bulk.resume),
+    "/actions/errors/retry": Action("retry", bulk.retry_group),
     "/actions/tasks/pause": Action("task_pause", tasks.pause),
     "/actions/tasks/resume": Action("task_pause", tasks.resume),
     "/actions/schedules/pause": Action("schedule_pause", schedules.pause),
@@ -64,8 +72,9 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         RejectedError: The request may not make it, or it is invalid.
     """
     action = ACTIONS[path]
-    if not page.may(action.right):
-        raise RejectedError(f"you may not do this: it needs the right {action.right!r}", 403)
+    rights = get_args(BulkAction) if action.right is None else (action.right,)
+    if not any(map(page.may, rights)):
+        raise RejectedError(f"you may not do this: it needs the right {' or '.join(rights)}", 403)
     if not action.is_named and page.access.visible_names is not None:
         raise RejectedError("you may not do this: it concerns jobs of all names", 403)
     request = ActionRequest(page, await read_form(http))

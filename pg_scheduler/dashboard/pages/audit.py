@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pg_scheduler.dashboard.bulk import PREFIX
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
@@ -33,6 +34,8 @@ class AuditView:
         """Return the path of the page about the subject of a record; None for no page."""
         if record.subject is None:
             return None
+        if record.subject.startswith(PREFIX):
+            return "/run"
         kind = record.action.rpartition("_")[2]
         return {"schedule": "/schedule", "job": "/job", "jobs": "/job"}.get(kind)
 

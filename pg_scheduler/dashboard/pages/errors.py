@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, quoted, term
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup
 
@@ -35,6 +35,11 @@ class ErrorsPage:
     is_complete: bool
     problem: str | None = None
     """Why there are no groups; None if they were read."""
+
+    def retrying(self, group: ErrorGroup) -> str:
+        """Return the search for jobs that wait for a retry after the error of a group."""
+        error = "*".join(quoted(part) for part in group.text.split("#") if part)
+        return f"status:pending {term('name', group.job_name)} error:~{error}"
 
     @property
     def spans(self) -> Sequence[str]:

@@ -1,0 +1,146 @@
+"""Change all jobs of a search or of a group of errors: ask with their number, start, stop, resume a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import UTC
+from typing import Final
+
+from pg_scheduler.dashboard.actions.confirm import ask
+from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.bulk import BulkAction, BulkJobs, BulkState
+from pg_scheduler.dashboard.context import NotFoundError, RejectedError
+from pg_scheduler.dashboard.pages.errors import SPANS
+from pg_scheduler.dashboard.pages.run import visible_state
+from pg_scheduler.inspect import parse_search
+
+__all__ = ["cancel", "delete", "move", "resume", "retry", "retry_group", "stop"]
+
+MAX_UNTYPED: Final = 1000
+"""Jobs up to which the number found need not be typed."""
+
+MAX_COUNTED: Final = 20
+"""Steps by which jobs are counted for a question."""
+
+MAX_RATE: Final = 10_000
+MAX_GROUPS: Final = 1000
+
+
+async def cancel(request: ActionRequest) -> Done | Shown:
+    """Cancel all pending and running jobs of a search."""
+    return await _all(request, "cancel")
+
+
+async def retry(request: ActionRequest) -> Done | Shown:
+    """Run all finished jobs of a search again."""
+    return await _all(request, "retry")
+
+
+async def delete(request: ActionRequest) -> Done | Shown:
+    """Delete all jobs of a search that do not run."""
+    return await _all(request, "delete")
+
+
+async def move(request: ActionRequest) -> Done | Shown:
+    """Make all pending jobs of a search due at another time, or now."""
+    return await _all(request, "move")
+
+
+async def retry_group(request: ActionRequest) -> Done | Shown:
+    """Run all jobs of a group of errors again."""
+    since = request.page.parameters.get("since", "all")
+    span = SPANS.get(since)
+    groups = await request.operations.inspector.error_groups(
+        since=None if span is None else request.page.now - span, limit=MAX_GROUPS
+    )
+    fingerprint = request.page.required("group")
+    group = next((each for each in groups.items if each.fingerprint == fingerprint), None)
+    if group is None or not request.access.sees_name(group.job_name):
+        raise NotFoundError("there is no such group of errors any more, or you may not see it")
+    jobs = BulkJobs(
+        verb="retry",
+        where="",
+        names=request.access.visible_names,
+        rate=_rate(request),
+        group=(group.job_name, group.text),
+    )
+    return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {group.text!r}", "/errors")
+
+
+async def stop(request: ActionRequest) -> Done:
+    """Stop a run after the batch in progress."""
+    run_id, _ = await _found(request)
+    await request.operations.runs.stop(run_id)
+    return Done("/run", "run_stopped", {"id": run_id})
+
+
+async def resume(request: ActionRequest) -> Done:
+    """Continue a run where it stopped."""
+    run_id, state = await _found(request)
+    if state.phase == "complete":
+        raise RejectedError("this run is complete; start another one", 409)
+    await request.operations.runs.resume(run_id, state)
+    return Done("/run", "run_resumed", {"id": run_id})
+
+
+async def _found(request: ActionRequest) -> tuple[str, BulkState]:
+    """Return a run that the request sees and may change."""
+    run_id = request.page.required("id")
+    state = await visible_state(request.page, run_id)
+    if not request.page.may(state.jobs.verb):
+        raise RejectedError(f"you may not do this: it needs the right {state.jobs.verb!r}", 403)
+    return run_id, state
+
+
+async def _all(request: ActionRequest, action: BulkAction) -> Done | Shown:
+    where = request.page.parameters.get("q", "").strip()
+    search = parse_search(where, now=request.page.now, tz=UTC)
+    request.page.settings.redaction.check_search(search, request.access)
+    to = None
+    if action == "move":
+        to = (request.instant("to") or request.page.now).isoformat()
+    jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request), to=to)
+    return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
+
+
+async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | Shown:
+    """Start a run if its question is answered, with the number of its jobs if they are many."""
+    found, has_more = await _count(request, jobs)
+    must_type = found > MAX_UNTYPED
+    if request.is_confirmed and not (must_type and request.number("typed") != found):
+        run_id = await request.operations.runs.start(jobs)
+        return Done("/run", "run_started", {"id": run_id})
+    many = f"{found:,} jobs found so far, and the search continues" if has_more else f"{found:,} jobs found"
+    question = f"{jobs.verb.capitalize()} all jobs {which}? {many}."
+    return ask(
+        request,
+        question,
+        f"{jobs.verb.capitalize()} all",
+        back,
+        fields=_fields(jobs),
+        number=found if must_type else None,
+    )
+
+
+async def _count(request: ActionRequest, jobs: BulkJobs) -> tuple[int, bool]:
+    """Return how many jobs a run would change, counted until they are many, and whether there may be more."""
+    steps = 0
+    async with aclosing(jobs.steps(request.operations.inspector, is_dry=True)) as counted:
+        async for step in counted:
+            steps += 1
+            if step.cursor is None or step.done > MAX_UNTYPED or steps == MAX_COUNTED:
+                return step.done, step.cursor is not None
+    return 0, False
+
+
+def _fields(jobs: BulkJobs) -> Mapping[str, str]:
+    fields = {"rate": "" if jobs.rate is None else f"{jobs.rate:.0f}", "to": jobs.to or ""}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _rate(request: ActionRequest) -> float | None:
+    rate = request.number("rate")
+    if rate is not None and not 1 <= rate <= MAX_RATE:
+        raise RejectedError(f"rate must be from 1 to {MAX_RATE:,} jobs per second, not {rate}")
+    return None if rate is None else float(rate)

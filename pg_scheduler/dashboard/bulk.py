@@ -1,0 +1,323 @@
+"""Change all jobs of a search in the background; the audit has all that another process needs to continue.
+
+A run is a task of the event loop of the server. It outlives the page that started it, and ends with the
+process. Its state is in the audit, under its id: ``start_bulk`` or ``resume_bulk`` with what to do, a record
+per batch with the cursor behind it, ``stop_bulk`` as a request, and ``end_bulk``. A run reads the newest
+records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from pg_scheduler.errors import SchedulerError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.inspect import AuditRecord, ErrorGroup, Inspector, Progress
+from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.jobs.ids import new_job_id
+
+__all__ = [
+    "MAX_RUNS",
+    "PREFIX",
+    "START",
+    "BulkAction",
+    "BulkJobs",
+    "BulkRuns",
+    "BulkState",
+    "BusyError",
+    "Phase",
+]
+
+MAX_RUNS: Final = 4
+"""Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""
+
+RECENT: Final = 20
+"""Records that are read after each batch: fewer are written in between."""
+
+PREFIX: Final = "bulk-"
+"""Of the ids of runs."""
+
+START: Final = "start_bulk"
+RESUME: Final = "resume_bulk"
+STOP: Final = "stop_bulk"
+END: Final = "end_bulk"
+CONTROL: Final = frozenset({START, RESUME, STOP, END})
+
+BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
+Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
+
+_PHASES: Final[Mapping[str, Phase]] = {STOP: "stopping", END: "stopped"}
+
+
+class BusyError(ValueError):
+    """This process has as many runs as it may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkJobs:
+    """What a run does to which jobs.
+
+    Attributes:
+        verb: What is done.
+        where: The search; empty for all jobs of the group.
+        names: The names to which it is restricted; None for all.
+        rate: Jobs per second; None for no limit.
+        to: When moved jobs are due, as ISO 8601.
+        group: The name and the text of a group of errors to retry.
+    """
+
+    verb: BulkAction
+    where: str
+    names: tuple[str, ...] | None = None
+    rate: float | None = None
+    to: str | None = None
+    group: tuple[str, str] | None = None
+
+    @classmethod
+    def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
+        """Return what a record of the audit contains; None if it was written by hand."""
+        try:
+            found = {each.name: details[each.name] for each in fields(cls)}
+            for name in ("names", "group"):
+                found[name] = None if found[name] is None else tuple(map(str, found[name]))
+            jobs = cls(**found)
+            is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
+            is_valid = is_valid and isinstance(jobs.rate, int | float | None)
+            if jobs.to is not None:
+                datetime.fromisoformat(jobs.to)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return jobs if is_valid else None
+
+    def steps(
+        self,
+        inspector: Inspector,
+        *,
+        is_dry: bool = False,
+        run_id: str | None = None,
+        after: str | None = None,
+    ) -> AsyncGenerator[Progress, None]:
+        """Return the steps of the Inspector."""
+        call: Any = getattr(inspector, f"{self.verb}_jobs")
+        arguments: dict[str, Any] = {}
+        if self.to is not None:
+            arguments["to"] = datetime.fromisoformat(self.to)
+        if self.group is not None:
+            arguments["group"] = _group(*self.group)
+        steps: AsyncGenerator[Progress, None] = call(
+            where=self.where,
+            names=self.names,
+            rate=self.rate,
+            dry_run=is_dry,
+            after=after,
+            tz=UTC,
+            run_id=run_id,
+            **arguments,
+        )
+        return steps
+
+
+@dataclass(frozen=True, slots=True)
+class BulkState:
+    """How far a run is, as the audit and this process know it.
+
+    Attributes:
+        jobs: What it does.
+        actor: Who started or resumed it last.
+        started_at: When.
+        last_at: When its newest record was written.
+        phase: Whether it runs. A run whose process has ended without a record stays ``running``.
+        is_here: Whether it runs in this process.
+        cursor: Where it continues; None for the start.
+        done: Jobs that were changed since it was started or resumed last.
+        searched: Jobs that were examined.
+        total_estimate: About how many jobs it examines; None if unknown.
+        error: Why it has stopped; None if nothing went wrong.
+    """
+
+    jobs: BulkJobs
+    actor: str
+    started_at: datetime
+    last_at: datetime
+    phase: Phase
+    is_here: bool
+    cursor: str | None
+    done: int
+    searched: int
+    total_estimate: int | None
+    error: str | None
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run of this process."""
+
+    jobs: BulkJobs
+    token: str
+    progress: Progress | None = None
+
+
+class BulkRuns:
+    """The runs of this process, and the records of all.
+
+    Args:
+        inspector: Makes the changes and reads the audit, as the author of the caller's context.
+    """
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._runs: dict[str, _Run] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, jobs: BulkJobs) -> str:
+        """Start a run, and return its id.
+
+        Raises:
+            BusyError: Too many run already.
+            ValueError: The search is invalid.
+        """
+        await jobs.steps(self._inspector).aclose()  # checks the arguments
+        run_id = f"{PREFIX}{new_job_id()}"
+        await self._begin(run_id, jobs, START, None)
+        return run_id
+
+    async def resume(self, run_id: str, state: BulkState) -> None:
+        """Continue a run where its records end. If it still runs somewhere, it stops there.
+
+        Raises:
+            BusyError: Too many run already.
+        """
+        await self._begin(run_id, state.jobs, RESUME, state.cursor)
+
+    async def stop(self, run_id: str) -> None:
+        """Request of a run to stop after the batch in progress."""
+        await self._inspector.record_action(STOP, run_id)
+
+    async def wait(self) -> None:
+        """Wait until no run of this process is left."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def state(self, run_id: str) -> BulkState | None:
+        """Return how far a run is; None if there is no such run."""
+        recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
+        begun = next((each for each in recent if each.action in {START, RESUME}), None)
+        if begun is None and recent:
+            found = await self._inspector.audit(subject=run_id, action=START, limit=1)
+            begun = next(iter(found.items), None)
+        jobs = None if begun is None else BulkJobs.of(begun.details)
+        if begun is None or jobs is None:
+            return None
+        return self._state(run_id, jobs, begun, recent)
+
+    def _state(
+        self, run_id: str, jobs: BulkJobs, begun: AuditRecord, recent: Iterable[AuditRecord]
+    ) -> BulkState:
+        records = [each for each in recent if each.id >= begun.id]
+        last = next((each for each in records if each.action in CONTROL), begun)
+        placed_by = next((each for each in records if "next" in each.details), begun)
+        placed, cursor = placed_by.details, placed_by.details.get("next")
+        run = self._runs.get(run_id)
+        progress = None if run is None else run.progress
+        phase: Phase = _PHASES.get(last.action, "running")
+        is_last_batch = placed_by.action not in CONTROL and cursor is None
+        if is_last_batch or (last.action == END and last.details.get("is_complete") is True):
+            phase = "complete"
+        error = last.details.get("error")
+        return BulkState(
+            jobs=jobs,
+            actor=begun.actor,
+            started_at=begun.at,
+            last_at=records[0].at if records else begun.at,
+            phase=phase,
+            is_here=run is not None,
+            cursor=cursor if isinstance(cursor, str) else None,
+            done=progress.done if progress else _number(placed, "done") + _number(placed, "count"),
+            searched=progress.searched if progress else _number(placed, "searched"),
+            total_estimate=progress.total_estimate if progress else _number(placed, "total") or None,
+            error=error if isinstance(error, str) else None,
+        )
+
+    async def _begin(self, run_id: str, jobs: BulkJobs, action: str, after: str | None) -> None:
+        if len(self._runs) >= MAX_RUNS:
+            raise BusyError(
+                f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
+            )
+        run = _Run(jobs, new_job_id())
+        self._runs[run_id] = run  # before the record is written, so that the bound holds
+        try:
+            await self._inspector.record_action(action, run_id, runner=run.token, next=after, **asdict(jobs))
+            task = asyncio.create_task(self._follow(run_id, run, after))
+        except BaseException:
+            self._forget(run_id, run)
+            raise
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _follow(self, run_id: str, run: _Run, after: str | None) -> None:
+        """Change the jobs until none is left, the run is stopped, or an error occurs."""
+        error = None
+        try:
+            async with aclosing(run.jobs.steps(self._inspector, run_id=run_id, after=after)) as steps:
+                async for step in steps:
+                    run.progress = step
+                    if step.cursor is not None and (request := await self._request(run_id, run)) is not None:
+                        if request.action == RESUME:
+                            return  # another task continues it
+                        break
+        except (SchedulerError, ValueError) as caught:
+            error = str(caught)
+        else:
+            await self._record_end(run_id, run.progress, after, error)
+            return
+        finally:
+            self._forget(run_id, run)
+        with suppress(SchedulerError):  # the database is unavailable: the records of the batches remain
+            await self._record_end(run_id, run.progress, after, error)
+
+    async def _request(self, run_id: str, run: _Run) -> AuditRecord | None:
+        """Return the record by which a run is to end here; None if it continues."""
+        recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
+        last = next((each for each in recent if each.action in CONTROL), None)
+        return None if last is None or last.details.get("runner") == run.token else last
+
+    async def _record_end(
+        self, run_id: str, progress: Progress | None, after: str | None, error: str | None
+    ) -> None:
+        details: dict[str, Any] = {"is_complete": False, "next": after, "error": error}
+        if progress is not None:
+            details |= {
+                "is_complete": progress.cursor is None and error is None,
+                "next": progress.cursor,
+                "done": progress.done,
+                "refused": progress.refused,
+                "skipped": progress.skipped,
+                "searched": progress.searched,
+                "total": progress.total_estimate,
+            }
+        await self._inspector.record_action(END, run_id, **details)
+
+    def _forget(self, run_id: str, run: _Run) -> None:
+        if self._runs.get(run_id) is run:
+            del self._runs[run_id]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a bulk run failed", exc_info=error, extra=record_fields())
+
+
+def _number(details: Mapping[str, Any], name: str) -> int:
+    value = details.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _group(job_name: str, text: str) -> ErrorGroup:
+    """Return a group by what identifies it."""
+    now = datetime.now(UTC)
+    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, now, now, "", "")

@@ -1,0 +1,157 @@
+"""The pages of bulk runs: those that were started last, and one with its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.dashboard.bulk import START, BulkJobs, BulkState
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.inspect import SearchError, parse_search
+from pg_scheduler.inspect.model import rounded
+
+__all__ = ["RunPage", "RunRow", "RunsPage", "build", "build_one", "visible_state"]
+
+PAGE_LENGTH: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list."""
+
+    run_id: str
+    action: str
+    which: str
+    actor: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPage:
+    """The runs that were started last."""
+
+    items: Sequence[RunRow]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """A run."""
+
+    run_id: str
+    action: str
+    which: str
+    """The search or the group of errors."""
+    phase: str
+    sentence: str
+    share: float | None
+    """The share of the jobs that were examined; None if it is unknown."""
+    done: int
+    searched: int
+    rate: float | None
+    to: str | None
+    actor: str
+    started_at: datetime
+    last_at: datetime
+    error: str | None
+    can_stop: bool
+    can_resume: bool
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the page changes."""
+        return self.phase in {"running", "stopping"}
+
+
+async def build(request: PageRequest) -> RunsPage:
+    """Read the runs that were started last."""
+    found = await request.inspector.audit(action=START, limit=PAGE_LENGTH)
+    rows = [
+        RunRow(each.subject, jobs.verb, _which(jobs, request), each.actor, each.at)
+        for each in found.items
+        if each.subject and (jobs := BulkJobs.of(each.details)) is not None and _sees(jobs, request)
+    ]
+    return RunsPage(rows)
+
+
+async def build_one(request: PageRequest) -> RunPage:
+    """Read a run."""
+    run_id = request.required("id")
+    state = await visible_state(request, run_id)
+    may = request.may(state.jobs.verb)
+    return RunPage(
+        run_id=run_id,
+        action=state.jobs.verb,
+        which=_which(state.jobs, request),
+        phase=state.phase,
+        sentence=_sentence(state),
+        share=_share(state),
+        done=state.done,
+        searched=state.searched,
+        rate=state.jobs.rate,
+        to=state.jobs.to,
+        actor=state.actor,
+        started_at=state.started_at,
+        last_at=state.last_at,
+        error=state.error,
+        can_stop=may and state.phase == "running",
+        can_resume=may and state.phase != "complete" and not state.is_here,
+    )
+
+
+async def visible_state(request: PageRequest, run_id: str) -> BulkState:
+    """Return the state of a run.
+
+    Raises:
+        NotFoundError: It does not exist, or the request does not see it.
+    """
+    missing = NotFoundError(f"there is no bulk run {run_id[:200]!r}, or you may not see it")
+    try:
+        state = await request.operations.runs.state(run_id)
+    except ValueError as error:  # no text that a row can have
+        raise missing from error
+    if state is None or not _sees(state.jobs, request):
+        raise missing
+    return state
+
+
+def _sees(jobs: BulkJobs, request: PageRequest) -> bool:
+    """Return whether a run touches nothing but what the request sees."""
+    names = request.access.visible_names
+    return names is None or jobs.names == names
+
+
+def _which(jobs: BulkJobs, request: PageRequest) -> str:
+    """Return the jobs of a run. A search may compare with a value that the request may not see."""
+    if jobs.group is not None:
+        return ": ".join(jobs.group)
+    try:
+        search = parse_search(jobs.where, now=request.now, tz=UTC)
+        request.settings.redaction.check_search(search, request.access)
+    except SearchError:
+        return HIDDEN
+    return jobs.where
+
+
+def _share(state: BulkState) -> float | None:
+    if state.phase == "complete":
+        return 1.0
+    if not state.total_estimate:
+        return None
+    return min(state.searched / state.total_estimate, 1.0)
+
+
+def _sentence(state: BulkState) -> str:
+    about = (
+        "an unknown number of" if state.total_estimate is None else f"about {rounded(state.total_estimate)}"
+    )
+    searched = f"{state.done:,} jobs changed, searched {state.searched:,}"
+    if state.phase == "complete":
+        return f"Complete: {searched} jobs."
+    where = (
+        "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
+    )
+    phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
+    return f"{phase}{where}: {searched} of {about} jobs."

@@ -1,0 +1,447 @@
+"""Bulk runs: asked with their number, recorded, stopped and resumed from other applications."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import JSON, App, Page, request, send, stream
+from tests.support.worker import PATIENCE
+
+Q = "name%3Abulk.*"
+CANCEL = f"/actions/bulk/cancel?q={Q}"
+RUN = {"verb": "cancel", "where": "x", "names": None, "rate": None, "to": None, "group": None}
+FILL = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message, attempt)
+    SELECT 'j' || lpad(n::text, 5, '0'), $2, now() + interval '1 day' + n * interval '1 second', $3,
+        CASE WHEN $3 = 'failed' THEN now() - n * interval '1 second' END,
+        CASE WHEN $3 = 'failed' THEN 'BulkError: no answer after ' || n || ' s' END,
+        CASE WHEN $3 = 'failed' THEN 1 ELSE 0 END
+    FROM generate_series(1, $1) AS n
+"""
+
+
+async def fill(pool: asyncpg.Pool, count: int, status: str = "pending", name: str = "bulk.mail") -> None:
+    await pool.execute(FILL, count, name, status)
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+
+
+async def count(pool: asyncpg.Pool, status: str) -> int:
+    found: int = await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = $1", status)
+    return found
+
+
+async def controls(pool: asyncpg.Pool) -> list[tuple[str, str, str]]:
+    rows = await pool.fetch(
+        "SELECT actor, via, action FROM scheduler_audit WHERE action LIKE '%bulk' ORDER BY id"
+    )
+    return [tuple(row) for row in rows]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 - the database reports no event
+            await asyncio.sleep(0.01)
+
+
+def runs(app: App) -> Any:
+    return app._operations.runs  # type: ignore[attr-defined]
+
+
+def run_id(location: str) -> str:
+    return location.partition("id=")[2].partition("&")[0]
+
+
+@pytest.fixture
+async def create(build: Callable[..., App]) -> AsyncIterator[Callable[..., App]]:
+    """Return a function that builds an application; wait for their runs at the end."""
+    apps: list[App] = []
+
+    def create(actor: str = "ada", role: str = "admin", **arguments: Any) -> App:
+        settings = {name: arguments.pop(name) for name in ("redact",) if name in arguments}
+        app = build(authorize=lambda _: Access(actor, role, **arguments), **settings)  # type: ignore[arg-type]
+        apps.append(app)
+        return app
+
+    yield create
+    for app in apps:
+        if hasattr(app, "_operations"):
+            async with asyncio.timeout(PATIENCE):
+                await runs(app).wait()
+
+
+class Halted:
+    """A run whose third batch waits for a lock."""
+
+    def __init__(self, pool: asyncpg.Pool, app: App) -> None:
+        self.pool, self.app = pool, app
+        self.id = ""
+        self.is_released = False
+
+    async def __aenter__(self) -> Halted:
+        self._connection = await self.pool.acquire()
+        self._transaction = self._connection.transaction()
+        await self._transaction.start()
+        await self._connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'j00005' FOR UPDATE")
+        answer = await send(self.app, CANCEL, {"confirm": "yes"})
+        assert answer.status == 303, answer.text
+        self.id = run_id(answer.headers["location"])
+
+        async def waits() -> bool:
+            sql = (
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            return await self.pool.fetchval(sql) == 1  # type: ignore[no-any-return]
+
+        await until(waits)
+        return self
+
+    async def release(self) -> None:
+        if not self.is_released:
+            self.is_released = True
+            await self._transaction.rollback()
+            await self.pool.release(self._connection)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.bulk.BATCH_SIZE", 2)
+
+
+# -- the question --------------------------------------------------------------------------------------
+
+
+async def test_all_jobs_of_a_search_are_changed_after_a_question(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 700)
+    app = create()
+    page = Page((await request(app, f"/jobs?q={Q}")).text)
+    assert "cancel-all" in {each.get("id") for each in page.all("button")}
+    asked = Page((await send(app, CANCEL, {"rate": "5000"})).text)
+    assert "Cancel all jobs that match name:bulk.*? 700 jobs found." in asked.text
+    assert "typed" not in {each.get("name") for each in asked.all("input")}
+    assert await count(pool, "pending") == 700
+    fields = {str(each["name"]): each["value"] for each in asked.all("input")}
+    assert fields == {"confirm": "yes", "rate": "5000"}
+    answer = await send(app, CANCEL, fields)
+    run = run_id(answer.headers["location"])
+    await runs(app).wait()
+    assert await count(pool, "cancelled") == 700
+    rows = await pool.fetch("SELECT * FROM scheduler_audit ORDER BY id")
+    assert [row["action"] for row in rows] == ["start_bulk", "cancel_jobs", "cancel_jobs", "end_bulk"]
+    assert {(row["actor"], row["via"], row["subject"]) for row in rows} == {("ada", "dashboard", run)}
+    end = json.loads(rows[-1]["details"])
+    assert (end["is_complete"], end["done"], end["next"]) == (True, 700, None)
+    page = Page((await request(app, f"/run?id={run}")).text)
+    assert "Complete: 700 jobs changed" in page.text
+    audit = Page((await request(app, "/audit")).text)
+    assert audit.links().count(f"/run?id={run}") == 4
+    assert not [each for each in page.all("form") if "bulk" in str(each["action"])]
+    listed = (await request(app, "/runs", headers=JSON)).data["items"]
+    assert [(each["run_id"], each["which"], each["actor"]) for each in listed] == [
+        (run, "name:bulk.*", "ada")
+    ]
+
+
+@pytest.mark.parametrize("typed", ["", "1201", "x"])
+async def test_number_of_many_jobs_must_be_typed(
+    typed: str, create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1_200)
+    app = create()
+    asked = await send(app, CANCEL, {"confirm": "yes", "typed": typed})
+    assert asked.status == (400 if typed == "x" else 200)
+    assert await controls(pool) == []
+    if typed != "x":
+        assert "Type 1200 to confirm" in Page(asked.text).text
+        assert (await send(app, CANCEL, {"confirm": "yes", "typed": "1,200"})).status == 303
+        await runs(app).wait()
+        assert await count(pool, "cancelled") == 1_200
+
+
+async def test_bulk_moves_retries_and_deletes(create: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await fill(pool, 3)
+    app = create()
+    for action in ("move", "cancel", "retry", "delete"):
+        fields = {"confirm": "yes", "to": "2031-02-03T04:05"}
+        assert (await send(app, f"/actions/bulk/{action}?q={Q}", fields)).status == 303
+        await runs(app).wait()
+        if action == "move":
+            due = await pool.fetchval("SELECT min(execution_time)::text FROM scheduled_jobs")
+            assert due.startswith("2031-02-03 04:05:00")
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "text"),
+    [
+        ("/actions/bulk/cancel", {}, "where must not be empty"),
+        ("/actions/bulk/cancel?q=colour%3Ared", {}, "colour"),
+        (CANCEL, {"rate": "0"}, "rate must be from 1"),
+        (CANCEL, {"rate": "1e9"}, "whole number"),
+        (f"/actions/bulk/move?q={Q}", {"to": "soon"}, "to must be a time"),
+    ],
+)
+async def test_wrong_bulk_is_rejected(
+    url: str, fields: dict[str, str], text: str, create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    answer = await send(create(), url, {"confirm": "yes", **fields})
+    assert answer.status == 400
+    assert text in Page(answer.text).text
+    assert await controls(pool) == []
+
+
+# -- stopping and resuming -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_is_stopped_and_resumed_from_other_applications(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9)
+    first, second, third = create("ada"), create("bob"), create("cyd")
+    async with Halted(pool, first) as halted:
+        page = Page((await request(second, f"/run?id={halted.id}")).text)
+        assert "Runs in another process, or its process has ended: 4 jobs changed" in page.text
+        assert "/actions/bulk/stop" in str(page.all("form"))
+        here = Page((await request(first, f"/run?id={halted.id}")).text)
+        assert "Runs: 4 jobs changed" in here.text
+        answer = await send(second, f"/actions/bulk/stop?id={halted.id}")
+        assert answer.headers["location"].endswith("&did=run_stopped")
+        assert "Stops after the batch" in (await request(first, f"/run?id={halted.id}")).text
+    await runs(first).wait()
+    assert await count(pool, "cancelled") == 6
+    page = Page((await request(third, f"/run?id={halted.id}")).text)
+    assert "Stopped: 6 jobs changed" in page.text
+    assert (await send(third, f"/actions/bulk/resume?id={halted.id}")).status == 303
+    await runs(third).wait()
+    assert await count(pool, "cancelled") == 9
+    assert await controls(pool) == [
+        ("ada", "dashboard", "start_bulk"),
+        ("bob", "dashboard", "stop_bulk"),
+        ("ada", "dashboard", "end_bulk"),
+        ("cyd", "dashboard", "resume_bulk"),
+        ("cyd", "dashboard", "end_bulk"),
+    ]
+    changed = await pool.fetch(
+        "SELECT jsonb_array_elements_text(details -> 'jobs') FROM scheduler_audit"
+        " WHERE action = 'cancel_jobs'"
+    )
+    assert len(changed) == 9
+    again = await send(third, f"/actions/bulk/resume?id={halted.id}")
+    assert again.status == 409
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_progress_of_a_run_is_streamed(create: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await fill(pool, 9)
+    app = create()
+    async with Halted(pool, app) as halted:
+        page = Page((await request(app, f"/run?id={halted.id}")).text)
+        (url,) = [str(each["data-live"]) for each in page.all("div") if each.get("id") == "region"]
+        async with asyncio.timeout(PATIENCE), stream(app, url) as read:
+            await read()
+            assert "Runs: 4 jobs changed" in await read()
+            await halted.release()
+            await runs(app).wait()
+            while "Complete: 9 jobs changed" not in await read():
+                pass
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/run&id=missing") as read:
+        await read()
+        assert "there is no bulk run" in await read()
+        assert await read() == ""
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_of_a_process_that_ended_is_resumed(create: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await fill(pool, 9)
+    first, second = create("ada"), create("bob")
+    async with Halted(pool, first) as halted:
+        (task,) = runs(first)._tasks
+        task.cancel()
+        await halted.release()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert await count(pool, "cancelled") == 6, "the batch in progress is completed"
+    assert "its process has ended" in (await request(second, f"/run?id={halted.id}")).text
+    assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+    await runs(second).wait()
+    assert await count(pool, "cancelled") == 9
+    assert [each[2] for each in await controls(pool)] == ["start_bulk", "resume_bulk", "end_bulk"]
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_that_is_resumed_elsewhere_ends_here(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9)
+    first, second = create("ada"), create("bob")
+    async with Halted(pool, first) as halted:
+        assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+    await runs(first).wait()
+    await runs(second).wait()
+    assert await count(pool, "cancelled") == 9
+    assert await controls(pool) == [
+        ("ada", "dashboard", "start_bulk"),
+        ("bob", "dashboard", "resume_bulk"),
+        ("bob", "dashboard", "end_bulk"),
+    ]
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_number_of_runs_of_a_process_is_bounded(
+    create: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.bulk.MAX_RUNS", 1)
+    await fill(pool, 9)
+    app = create()
+    async with Halted(pool, app):
+        answer = await send(app, CANCEL, {"confirm": "yes"})
+        assert answer.status == 409
+        assert "1 bulk runs are in progress here" in answer.text
+    await runs(app).wait()
+    assert [each[2] for each in await controls(pool)] == ["start_bulk", "end_bulk"]
+
+
+async def test_error_of_a_run_is_recorded_and_shown(
+    create: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 3)
+    app = create()
+    answer = await send(app, CANCEL, {"confirm": "yes"})
+    run = run_id(answer.headers["location"])
+    await runs(app).wait()
+    state = await runs(app).state(run)
+    await runs(app).resume(run, replace(state, cursor="nonsense"))
+    await runs(app).wait()
+    page = Page((await request(app, f"/run?id={run}")).text)
+    assert "Stopped" in page.text
+    assert "no position" in page.text
+
+
+# -- rights --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_run_belongs_to_its_names_and_right(create: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await fill(pool, 9)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('x', 'other.mail', now())"
+    )
+    limited = create("ada", names=("bulk.*",))
+    url = "/actions/bulk/cancel?q=status%3Apending"
+    assert "9 jobs found" in (await send(limited, url)).text
+    assert (await send(limited, url, {"confirm": "yes"})).status == 303
+    await runs(limited).wait()
+    assert await count(pool, "cancelled") == 9
+    assert await count(pool, "pending") == 1
+    run = await pool.fetchval("SELECT subject FROM scheduler_audit LIMIT 1")
+    stranger, same, viewer = (
+        create("eve", names=("other.*",)),
+        create("bob", names=("bulk.*",)),
+        create("bob", "viewer", can={"retry"}),
+    )
+    for app, status in ((stranger, 404), (same, 200), (viewer, 200)):
+        assert (await request(app, f"/run?id={run}")).status == status
+        assert len((await request(app, "/runs", headers=JSON)).data["items"]) == (status == 200)
+    assert (await send(stranger, f"/actions/bulk/stop?id={run}")).status == 404
+    assert (await send(stranger, f"/actions/bulk/resume?id={run}")).status == 404
+    assert (await send(viewer, f"/actions/bulk/resume?id={run}")).status == 403
+    assert (await send(viewer, f"/actions/bulk/stop?id={run}")).status == 403
+    assert (await send(same, f"/actions/bulk/stop?id={run}")).status == 303
+
+
+async def test_search_of_a_run_shows_no_hidden_value(create: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await fill(pool, 1)
+    where = "q=arg.token%3Ahunter2-secret"
+    blind, redacted = create("bob", sees_arguments=False), create("bob", redact=["token"])
+    for app in (blind, redacted):
+        assert (await send(app, f"/actions/bulk/cancel?{where}", {"confirm": "yes"})).status == 400
+    assert await controls(pool) == []
+    app = create()
+    answer = await send(app, f"/actions/bulk/cancel?{where}", {"confirm": "yes"})
+    await runs(app).wait()
+    run = run_id(answer.headers["location"])
+    assert "hunter2-secret" in (await request(app, f"/run?id={run}")).text
+    for app in (blind, redacted):
+        for url in (f"/run?id={run}", "/runs", f"/audit?subject={run}", "/audit"):
+            for headers in ({}, JSON):
+                shown = await request(app, url, headers=headers)
+                assert shown.status == 200
+                assert "hunter2" not in shown.text, url
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {},
+        {**RUN, "verb": "fly"},
+        {**RUN, "where": 7},
+        {**RUN, "rate": "fast"},
+        {**RUN, "to": "soon"},
+        {**RUN, "names": 7},
+    ],
+)
+async def test_record_that_was_written_by_hand_is_no_run(
+    details: Any, create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
+        " VALUES (now(), 'eve', 'sql', 'start_bulk', 'bulk:x', $1)",
+        json.dumps(details),
+    )
+    app = create()
+    assert (await request(app, "/run?id=bulk%3Ax")).status == 404
+    assert (await send(app, "/actions/bulk/resume?id=bulk%3Ax")).status == 404
+    assert (await request(app, "/runs", headers=JSON)).data["items"] == []
+
+
+# -- groups of errors ----------------------------------------------------------------------------------
+
+
+async def test_group_of_errors_is_retried_and_its_retries_cancelled(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 5, "failed")
+    await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00005'")
+    app = create()
+    page = Page((await request(app, "/errors?since=all")).text)
+    forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    assert len(forms) == 2
+    form = forms[0]
+    assert (await send(create("eve", names=("x",)), form)).status == 404
+    asked = Page((await send(app, form, {"rate": "500"})).text)
+    assert (
+        "Retry all jobs of bulk.mail with the error 'BulkError: no answer after # s'? 4 jobs found."
+        in asked.text
+    )
+    answer = await send(app, form, {"rate": "500", "confirm": "yes"})
+    assert answer.status == 303, answer.text
+    await runs(app).wait()
+    assert (await count(pool, "pending"), await count(pool, "failed")) == (4, 1)
+    run = run_id(answer.headers["location"])
+    assert "bulk.mail: BulkError" in (await request(app, f"/run?id={run}")).text
+    await pool.execute(
+        "UPDATE scheduled_jobs SET error_message = 'BulkError: no answer after 7 s' WHERE status = 'pending'"
+    )
+    (cancel, *_) = [
+        str(each["formaction"]) for each in page.all("button") if str(each.get("id")).startswith("cancel-")
+    ]
+    assert (await send(app, cancel, {"confirm": "yes"})).status == 303
+    await runs(app).wait()
+    assert (await count(pool, "cancelled"), await count(pool, "failed")) == (4, 1)
+    gone = await send(app, form, {"confirm": "yes"})
+    assert gone.status == 404
