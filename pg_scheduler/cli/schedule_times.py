@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler import Schedule, Scheduler
+from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
@@ -25,7 +26,9 @@ from .values import read_rate
 
 __all__ = ["FIRE_TIME", "backfill", "preview"]
 
-FIRE_TIME: Final = Shape("fire_time", "fire_time", (Column("fire_time", "FIRE TIME"),))
+FIRE_TIME: Final = Shape(
+    "fire_time", "fire_time", (Column("fire_time", "FIRE TIME"), Column("note", "CLOCK CHANGE", is_long=True))
+)
 
 MOMENT: Final = timedelta(microseconds=1)
 MAX_BATCH: Final = 1000
@@ -45,11 +48,12 @@ async def preview(
     if trigger is not None:
         now = datetime.now(UTC)
         command.output.say(str(trigger))
-        _write_fires(command, None, trigger.upcoming(count, after=now, anchor=now))
+        _write_fires(command, None, trigger, now, trigger.upcoming(count, after=now, anchor=now))
     elif schedule_id is not None:
         schedule = await get_schedule(command, schedule_id)
         command.output.say(str(schedule))
-        _write_fires(command, schedule_id, schedule.upcoming(count))
+        trigger = _trigger_of(schedule)
+        _write_fires(command, schedule_id, trigger, schedule.anchor, schedule.upcoming(count))
 
 
 async def backfill(
@@ -75,7 +79,7 @@ async def backfill(
     schedule = await get_schedule(command, schedule_id)
     fires = _fires_between(schedule, since, until, limit)
     if dry_run:
-        _write_fires(command, schedule_id, fires)
+        _write_fires(command, schedule_id, _trigger_of(schedule), schedule.anchor, fires)
         command.output.say(f"{counted(len(fires), 'fire time')}; those that have a job get no other")
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
@@ -138,11 +142,23 @@ def _trigger_of(schedule: Schedule) -> Trigger:
     return schedule.trigger
 
 
-def _write_fires(command: Command, schedule_id: str | None, fires: Sequence[datetime]) -> None:
+def _write_fires(
+    command: Command,
+    schedule_id: str | None,
+    trigger: Trigger,
+    anchor: datetime,
+    fires: Sequence[datetime],
+) -> None:
+    notes = mark_fires(trigger, anchor, fires)
     command.output.write_list(
         FIRE_TIME,
         [
-            {"v": SHAPE_VERSION, "schedule_id": schedule_id, "fire_time": fire.astimezone(UTC)}
+            {
+                "v": SHAPE_VERSION,
+                "schedule_id": schedule_id,
+                "fire_time": fire.astimezone(UTC),
+                "note": notes.get(fire),
+            }
             for fire in fires
         ],
     )

@@ -9,7 +9,7 @@ import typer
 
 from pg_scheduler import ScheduleNotFoundError
 
-from . import schedule_edit, schedule_times
+from . import schedule_calendar, schedule_edit, schedule_times
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import Column, Shape
@@ -29,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "resume")(resume)
     add_command(group, "trigger")(trigger)
     add_command(group, "preview")(schedule_times.preview)
+    add_command(group, "calendar")(schedule_calendar.calendar)
     add_command(group, "backfill")(schedule_times.backfill)
     add_command(group, "add")(schedule_edit.add)
     add_command(group, "update")(schedule_edit.update)

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
-__all__ = ["ClockEffect", "clock_effects", "zones_of"]
+__all__ = ["ClockEffect", "clock_effects", "mark_fires", "zones_of"]
 
 STEP: Final = timedelta(days=7)
 """Two changes of a zone within it that cancel each other are not found."""
@@ -21,6 +22,7 @@ STEP: Final = timedelta(days=7)
 MAX_STEPS: Final = 110
 """Steps of a search for changes: two years."""
 
+DAY: Final = timedelta(days=1)
 HOUR: Final = timedelta(hours=1)
 MOMENT: Final = timedelta(microseconds=1)
 MAX_FIRES: Final = 2
@@ -60,6 +62,26 @@ def clock_effects(
         if (effect := _effect(definition, anchor, name, change))
     ]
     return sorted(found, key=lambda effect: effect.at)
+
+
+def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) -> dict[datetime, str]:
+    """Return what clock changes do to successive fire times, each at the first one that follows.
+
+    Args:
+        trigger: The trigger.
+        anchor: The instant from which the schedule is counted.
+        fires: Its fire times.
+
+    Raises:
+        ValueError: A kind of the trigger is not registered.
+    """
+    marks: dict[datetime, str] = {}
+    if fires:
+        for effect in clock_effects(trigger.to_json(), anchor, fires[0] - DAY, fires[-1] + DAY):
+            at = next((fire for fire in fires if fire >= effect.at), None)
+            if at is not None:
+                marks[at] = effect.text
+    return marks
 
 
 def zones_of(definition: object) -> set[str]:

@@ -87,6 +87,44 @@ def test_preview_of_a_trigger_needs_no_database(call: Run) -> None:
     assert "every 15 minutes" in shown.err
 
 
+def test_preview_marks_the_fire_times_that_clock_changes_move(on: Callable[..., Ran]) -> None:
+    on(
+        "schedules",
+        "update",
+        "daily",
+        "--cron",
+        "30 2 * * *",
+        "--start",
+        "2099-03-28",
+        "--tz",
+        "Europe/Berlin",
+    )
+    lines = on("schedules", "preview", "daily", "-n", "3").checked("fire_time")
+    assert [line["fire_time"] for line in lines] == [
+        "2099-03-28T01:30:00Z",
+        "2099-03-29T01:00:00Z",
+        "2099-03-30T00:30:00Z",
+    ]
+    assert [line["note"] for line in lines] == [
+        None,
+        "02:30 does not exist on 2099-03-29 in Europe/Berlin; it fires at 2099-03-29 03:00",
+        None,
+    ]
+
+
+def test_calendar_counts_the_fire_times_of_each_hour(on: Callable[..., Ran]) -> None:
+    on("schedules", "add", "reports.send", "--cron", "*/20 2 * * *", "--id", "often", "--start", "2099-01-01")
+    on("schedules", "add", "reports.send", "--every", "1s", "--id", "each-second", "--start", "2099-01-01")
+    ran = on("schedules", "calendar", "--week", "--from", "2099-01-01")
+    rows = ran.checked("hour_load")
+    assert [row["hour"] for row in rows] == [f"2099-01-0{day}T02:00:00Z" for day in range(1, 8)]
+    assert (rows[0]["fires"], rows[0]["schedules"]) == (5, ["daily", "often", "report"])
+    assert (rows[0]["most"], rows[0]["most_at"]) == (2, "2099-01-01T02:30:00Z")
+    assert "they fire too often to be counted: each-second" in ran.err
+    day = on("schedules", "calendar", "--from", "2099-01-01", "-o", "table")
+    assert day.out.splitlines()[1].split()[2:4] == ["5", "█" * 10]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(), ("daily", "--cron", "* * * * *"), ("--cron", "nonsense"), ("--cron", "* * * * *", "--every", "1h")],

@@ -18,7 +18,7 @@ from pg_scheduler.dashboard.pages.schedule_history import (
     past_fire_times,
 )
 from pg_scheduler.dashboard.texts import json_text
-from pg_scheduler.inspect.clock_changes import clock_effects
+from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import named_zone
 
@@ -29,7 +29,6 @@ MAX_READ: Final = 500
 """Schedules that are read for a page if only some of them are visible."""
 
 FIRE_TIMES: Final = 20
-DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +167,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
 def _fire_times(schedule: Schedule) -> list[FireTime]:
     _, zone = named_zone(getattr(schedule.trigger, "timezone", "UTC"))  # a trigger of triggers has none
     found = schedule.upcoming(FIRE_TIMES)
-    changes: dict[datetime, str] = {}
-    if schedule.trigger is not None and found:
-        definition = schedule.trigger.to_json()
-        for effect in clock_effects(definition, schedule.anchor, found[0] - DAY, found[-1] + DAY):
-            at = next((fire for fire in found if fire >= effect.at), None)
-            if at is not None:
-                changes[at] = effect.text
+    changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, found)
     return [
         FireTime(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}", changes.get(fire))
         for fire in found
