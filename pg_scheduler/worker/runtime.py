@@ -48,6 +48,7 @@ from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -119,8 +120,20 @@ class Runtime:
         self.completer = Completer(
             store, events, worker_id, results, progress, signals, flush_timeout=config.shutdown_timeout
         )
-        self.executor = Executor(
+        runner = AttemptRunner(
             store.locks,
+            events,
+            tasks,
+            progress,
+            scheduler=scheduler,
+            stop_grace=config.stop_grace,
+            max_crashes=config.max_crashes,
+            executors=executors,
+            meter=meter,
+            middleware=MiddlewareChain(middleware) if middleware else None,
+        )
+        self.executor = Executor(
+            runner,
             events,
             tasks,
             results,
@@ -129,15 +142,11 @@ class Runtime:
             in_flight,
             policy,
             signals,
-            scheduler=scheduler,
             slots=config.max_concurrent_jobs,
             shutdown_timeout=config.shutdown_timeout,
             stop_grace=config.stop_grace,
-            max_crashes=config.max_crashes,
             max_result_bytes=config.max_result_bytes,
-            executors=executors,
             meter=meter,
-            middleware=MiddlewareChain(middleware) if middleware else None,
         )
         unblocker = Unblocker(store.limits, events, results, in_flight, tasks, signals, tuning.unblocker)
         self.admission = admission = Admission(

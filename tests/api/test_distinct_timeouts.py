@@ -43,4 +43,4 @@ async def test_twenty_thousand_distinct_timeouts_delay_no_other_job(make: Make, 
     await seen.until(JobCompleted, COUNT + probes)
     assert probes > 1
     executor = scheduler._runtime.executor  # type: ignore[union-attr]
-    assert len(executor._timeouts._timers) <= 150
+    assert len(executor._runner._timeouts._timers) <= 150

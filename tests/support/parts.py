@@ -37,6 +37,7 @@ from pg_scheduler.worker.maintenance.rescuer import Rescuer
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 from pg_scheduler.worker.notifier import Notifier
 from pg_scheduler.worker.pipeline.admission import Admission
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.claimer import Claimer
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -158,8 +159,18 @@ class Parts:
         max_crashes: int | None = None,
         executors: Mapping[str, JobExecutor] | None = None,
     ) -> Executor:
-        return Executor(
+        runner = AttemptRunner(
             self.store.locks,
+            self.bus,
+            self.tasks,
+            self.progress,
+            scheduler=cast("Scheduler", None),
+            stop_grace=stop_grace,
+            max_crashes=max_crashes,
+            executors={"thread": ThreadExecutor()} if executors is None else executors,
+        )
+        return Executor(
+            runner,
             self.bus,
             self.tasks,
             self.results,
@@ -168,12 +179,9 @@ class Parts:
             self.in_flight,
             RetryPolicy(),
             self.signals,
-            scheduler=cast("Scheduler", None),
             slots=slots,
             shutdown_timeout=shutdown_timeout,
             stop_grace=stop_grace,
-            max_crashes=max_crashes,
-            executors={"thread": ThreadExecutor()} if executors is None else executors,
         )
 
     def claimer(

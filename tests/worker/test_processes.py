@@ -21,6 +21,7 @@ from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.runners import child as child_module
@@ -283,7 +284,7 @@ async def test_timeout_ends_the_process_and_fails_the_attempt(
     began = tmp_path / "began"
     task = await bench.submit(processes.wait, str(began), kwargs={"ignore": ignore}, timeout_seconds=60.0)
     pid = int(await text_of(began))
-    bench.executor._time_out(parts.in_flight.attempts["a"])  # real time: a process may start slowly
+    AttemptRunner.time_out(parts.in_flight.attempts["a"])  # real time: a process may start slowly
     await asyncio.wait_for(task, PATIENCE)
     event = await bench.written()
     assert isinstance(event, JobFailed)

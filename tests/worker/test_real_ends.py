@@ -17,6 +17,7 @@ from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Every
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, holds, new_job, new_worker
 
@@ -107,7 +108,7 @@ async def test_queued_job_starts_when_the_thread_that_timed_out_has_ended(
     await bench.plan()
     assert await bench.start_due() == 1
     ((job_id, attempt),) = bench.executor.in_flight.attempts.items()
-    bench.executor._time_out(attempt)
+    AttemptRunner.time_out(attempt)
     await seen.until(ThreadAbandoned)
     await bench.plan()
     assert await bench.start_due() == 0

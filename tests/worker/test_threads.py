@@ -28,6 +28,7 @@ from pg_scheduler.events import (
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.runners import thread as thread_module
@@ -222,7 +223,7 @@ async def test_thread_that_ignores_its_timeout_is_reported_and_keeps_its_slot(
     blocker = Blocker()
     task = await bench.submit(blocker.job, timeout_seconds=60.0)
     await blocker.wait_begun()
-    bench.executor._time_out(parts.in_flight.attempts["a"])
+    AttemptRunner.time_out(parts.in_flight.attempts["a"])
     (abandoned,) = await seen.until(ThreadAbandoned)
     assert (abandoned.job_id, abandoned.attempt) == ("a", 1)
     assert "in job\n" in abandoned.stack

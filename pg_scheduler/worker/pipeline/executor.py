@@ -1,4 +1,4 @@
-"""Execute claimed jobs: one asyncio task each, with a slot, a timeout and a context.
+"""Give claimed jobs slots and tasks, and pass on how their attempts ended.
 
 An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
 or it was lost, its row is no longer this worker's: the task is cancelled and nothing is written.
@@ -8,82 +8,62 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError, PayloadError
+from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
     JobLost,
-    JobStarted,
     ServiceFaulted,
 )
-from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
-from pg_scheduler.jobs.context import current
-from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.kept_log import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
     ErrorResult,
     InterruptResult,
     Result,
-    ReturnResult,
     RevokedOutcome,
-    SkippedResult,
     UnrunnableResult,
     decide,
 )
-from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.locks import LockRepository
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt, InFlight, Revocation
-from pg_scheduler.worker.pipeline.calls import CallRunner, timeout_result
+from pg_scheduler.worker.pipeline.attempt_runner import RETURNED, AttemptRunner
+from pg_scheduler.worker.pipeline.calls import timeout_result
 from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.lock_pause import LockPause
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from pg_scheduler.worker.runners.asyncio import start_task
-from pg_scheduler.worker.runners.call import JobExecutor
-from pg_scheduler.worker.runners.middleware import MiddlewareChain
-from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 from pg_scheduler.worker.signals import Signals
-
-if TYPE_CHECKING:
-    from pg_scheduler.scheduler import Scheduler
 
 __all__ = ["Executor"]
 
 KILL_MARGIN_S: Final = 0.5
 """Seconds after ``stop_grace`` in which the attempts of killed processes end."""
 
-_RETURNED: Final = ReturnResult()
-
 
 class Executor:
     """The slots of a worker, and the attempts in them.
 
     Args:
+        runner: Runs the attempts.
         policy: The delays before the retries of tasks without a policy of their own.
-        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
         slots: Jobs that may run at once.
         shutdown_timeout: Seconds that running jobs get to finish.
         max_result_bytes: The maximum size of a kept value as JSON; None for no limit.
         stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
-        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
-        executors: Run the jobs outside of the event loop, by name.
-        meter: Counts the attempts and measures their durations.
-        middleware: Runs around the attempts; None for none.
+        meter: Counts the attempts.
     """
 
     def __init__(  # noqa: PLR0917 - each is another collaborator, wired once
         self,
-        locks: LockRepository,
+        runner: AttemptRunner,
         events: EventBus,
         tasks: TaskRegistry,
         results: ResultBuffer,
@@ -93,17 +73,13 @@ class Executor:
         policy: RetryPolicy,
         signals: Signals,
         *,
-        scheduler: Scheduler,
         slots: int,
         shutdown_timeout: float,
         max_result_bytes: int | None = None,
         stop_grace: float = 10.0,
-        max_crashes: int | None = None,
-        executors: Mapping[str, JobExecutor] | None = None,
         meter: Meter | None = None,
-        middleware: MiddlewareChain | None = None,
     ) -> None:
-        self._locks = locks
+        self._runner = runner
         self._events = events
         self._tasks = tasks
         self._results = results
@@ -118,23 +94,9 @@ class Executor:
         self._stop_grace = stop_grace
         self._signals = signals
         self._meter = meter
-        self._middleware = middleware
         self._attempts = in_flight.attempts
         self._submitted: list[Attempt] = []
         self._slot_freed = asyncio.Event()
-        self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self._time_out)
-        self._calls = CallRunner(
-            events,
-            executors or {},
-            self._timeouts,
-            scheduler=scheduler,
-            report=progress.report,
-            stop_grace=stop_grace,
-            max_crashes=max_crashes,
-            meter=meter,
-            middleware=middleware,
-        )
-        self._lock_pause = LockPause()
         self._is_closed = False
 
     @property
@@ -235,8 +197,7 @@ class Executor:
             elif attempt.revocation is Revocation.SHUTDOWN:
                 del self._attempts[attempt.claim.job_id]
                 self._complete(attempt.claim, InterruptResult())
-        self._timeouts.close()
-        await self._calls.stop()
+        await self._runner.stop()
 
     def hurry(self) -> None:
         """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
@@ -264,9 +225,9 @@ class Executor:
                 if attempt.revocation is not None:
                     result: Result = InterruptResult()
                 elif (key := attempt.claim.lock_key) is None:
-                    result = await self._attempt(attempt)
+                    result = await self._runner.run(attempt)
                 else:
-                    result = await self._attempt_under_lock(attempt, key)
+                    result = await self._runner.run_under_lock(attempt, key)
             except asyncio.CancelledError as error:
                 if attempt.is_unstoppable:
                     self.in_flight.leave(attempt)
@@ -322,70 +283,9 @@ class Executor:
             return InterruptResult()
         return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
 
-    @staticmethod
-    def _time_out(attempt: Attempt) -> None:
-        attempt.has_timed_out = True
-        attempt.interrupt()
-
-    async def _attempt_under_lock(self, attempt: Attempt, key: int) -> Result:
-        result: Result | None = None
-        try:
-            async with self._locks.advisory_lock(key) as taken:
-                self._lock_pause.reset()
-                result = await self._attempt(attempt) if taken else SkippedResult(LOCK_TAKEN)
-        except DatabaseUnavailableError as fault:
-            if result is not None:  # the lock was not released, but ended with its session
-                return result
-            await self._lock_pause.wait(fault)
-            return InterruptResult()  # the job has not run
-        except ConfigurationError as error:  # this pool cannot hold a lock
-            return UnrunnableResult(error)
-        return result
-
-    async def _attempt(self, attempt: Attempt) -> Result:
-        claim = attempt.claim
-        task = self._tasks.resolve(claim.function)
-        if task is None:
-            return UnrunnableResult(
-                LookupError(f"no function is registered under the name {claim.function!r}")
-            )
-        try:
-            args, kwargs = decode(claim.task_data)
-            if task.typed is not None:
-                args, kwargs = task.typed.bind(args, kwargs)
-        except (PayloadError, ConfigurationError) as error:
-            return UnrunnableResult(error)
-        except BaseException as error:  # noqa: BLE001 - user code: a validator
-            return ErrorResult(error)
-        if task.executor != ASYNC:
-            return await self._calls.run(attempt, task, args, kwargs)
-        current.set((claim, time.time(), self._calls.get_scheduler, self._progress.report))
-        if self._events.wants(JobStarted):
-            self._events.publish(
-                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
-            )
-        seconds = claim.timeout_seconds
-        if seconds is not None:
-            self._timeouts.add(attempt, seconds)
-        func = task.func if self._middleware is None else partial(self._middleware.run, attempt, task)
-        began = time.monotonic() if attempt.measured_for else 0.0
-        try:
-            value = await func(*args, **kwargs)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
-            return ErrorResult(error)
-        finally:
-            if attempt.measured_for and self._meter is not None:
-                seconds_run = time.monotonic() - began
-                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
-            if seconds is not None:
-                self._timeouts.remove(attempt, seconds)
-        return _RETURNED if claim.options is None else ReturnResult(value)
-
     def _complete(self, claim: Claim, result: Result) -> None:
         has_progress = bool(self._progress.reports) and self._progress.has(claim)
-        if result is _RETURNED and not has_progress:
+        if result is RETURNED and not has_progress:
             self._results.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)

@@ -1,0 +1,162 @@
+"""Run one attempt: find its function, decode its arguments, and call it within its time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, PayloadError
+from pg_scheduler.events import EventBus, JobStarted
+from pg_scheduler.events.types import LOCK_TAKEN
+from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.outcome import (
+    ErrorResult,
+    InterruptResult,
+    Result,
+    ReturnResult,
+    SkippedResult,
+    UnrunnableResult,
+)
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.store.locks import LockRepository
+from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.pipeline.calls import CallRunner
+from pg_scheduler.worker.pipeline.lock_pause import LockPause
+from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+from pg_scheduler.worker.runners.call import JobExecutor
+from pg_scheduler.worker.runners.middleware import MiddlewareChain
+from pg_scheduler.worker.runners.timeouts import TimeoutQueue
+
+if TYPE_CHECKING:
+    from pg_scheduler.scheduler import Scheduler
+
+__all__ = ["RETURNED", "AttemptRunner"]
+
+RETURNED: Final = ReturnResult()
+"""The result of a job that keeps none."""
+
+
+class AttemptRunner:
+    """Runs attempts in the event loop, and hands those of other executors on.
+
+    Args:
+        scheduler: The Scheduler that jobs see as ``current_job().scheduler``.
+        stop_grace: Seconds that cancelled attempts get to clean up, before the shutdown continues.
+        max_crashes: Processes that may die while they run one job before it fails; None for no limit.
+        executors: Run the jobs outside of the event loop, by name.
+        meter: Measures the durations of the attempts.
+        middleware: Runs around the attempts; None for none.
+    """
+
+    def __init__(
+        self,
+        locks: LockRepository,
+        events: EventBus,
+        tasks: TaskRegistry,
+        progress: ProgressWriter,
+        *,
+        scheduler: Scheduler,
+        stop_grace: float = 10.0,
+        max_crashes: int | None = None,
+        executors: Mapping[str, JobExecutor] | None = None,
+        meter: Meter | None = None,
+        middleware: MiddlewareChain | None = None,
+    ) -> None:
+        self._locks = locks
+        self._events = events
+        self._tasks = tasks
+        self._progress = progress
+        self._meter = meter
+        self._middleware = middleware
+        self._lock_pause = LockPause()
+        self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
+        self._calls = CallRunner(
+            events,
+            executors or {},
+            self._timeouts,
+            scheduler=scheduler,
+            report=progress.report,
+            stop_grace=stop_grace,
+            max_crashes=max_crashes,
+            meter=meter,
+            middleware=middleware,
+        )
+
+    async def run(self, attempt: Attempt) -> Result:
+        """Run an attempt, and return its result.
+
+        Raises:
+            asyncio.CancelledError: The attempt was cancelled.
+        """
+        claim = attempt.claim
+        task = self._tasks.resolve(claim.function)
+        if task is None:
+            return UnrunnableResult(
+                LookupError(f"no function is registered under the name {claim.function!r}")
+            )
+        try:
+            args, kwargs = decode(claim.task_data)
+            if task.typed is not None:
+                args, kwargs = task.typed.bind(args, kwargs)
+        except (PayloadError, ConfigurationError) as error:
+            return UnrunnableResult(error)
+        except BaseException as error:  # noqa: BLE001 - user code: a validator
+            return ErrorResult(error)
+        if task.executor != ASYNC:
+            return await self._calls.run(attempt, task, args, kwargs)
+        current.set((claim, time.time(), self._calls.get_scheduler, self._progress.report))
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._timeouts.add(attempt, seconds)
+        func = task.func if self._middleware is None else partial(self._middleware.run, attempt, task)
+        began = time.monotonic() if attempt.measured_for else 0.0
+        try:
+            value = await func(*args, **kwargs)
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            return ErrorResult(error)
+        finally:
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
+            if seconds is not None:
+                self._timeouts.remove(attempt, seconds)
+        return RETURNED if claim.options is None else ReturnResult(value)
+
+    async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
+        """Run an attempt while no other one has its advisory lock; skip it if one has."""
+        result: Result | None = None
+        try:
+            async with self._locks.advisory_lock(key) as taken:
+                self._lock_pause.reset()
+                result = await self.run(attempt) if taken else SkippedResult(LOCK_TAKEN)
+        except DatabaseUnavailableError as fault:
+            if result is not None:  # the lock was not released, but ended with its session
+                return result
+            await self._lock_pause.wait(fault)
+            return InterruptResult()  # the job has not run
+        except ConfigurationError as error:  # this pool cannot hold a lock
+            return UnrunnableResult(error)
+        return result
+
+    async def stop(self) -> None:
+        """Stop watching time limits, and stop the executors."""
+        self._timeouts.close()
+        await self._calls.stop()
+
+    @staticmethod
+    def time_out(attempt: Attempt) -> None:
+        """Interrupt an attempt whose time limit has expired."""
+        attempt.has_timed_out = True
+        attempt.interrupt()
