@@ -37,6 +37,7 @@ __all__ = [
     "UnrunnableResult",
     "decide",
     "describe",
+    "may_retry",
 ]
 
 MAX_ERROR_LENGTH: Final = 10_000
@@ -202,10 +203,9 @@ def decide(  # noqa: PLR0911 - one for each result
             return SnoozeOutcome(snooze.delay)
         case ErrorResult(error, timed_out, log, trace):
             entry = exception_entry("timeout" if timed_out else "error", error, log, trace)
-            may_retry = claim.retry_count < claim.max_retries and not isinstance(error, Abort)
             return (
                 RetryOutcome(policy.delay(claim.retry_count, spread=spread), describe(error), error, entry)
-                if may_retry and policy.allows(error)
+                if may_retry(claim, error, policy)
                 else _fail(claim, error, entry)
             )
         case UnrunnableResult(error):
@@ -219,6 +219,11 @@ def decide(  # noqa: PLR0911 - one for each result
 
 
 _RELEASE: Final = ReleaseOutcome()
+
+
+def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
+    """Return whether the job is retried after this error of an attempt."""
+    return claim.retry_count < claim.max_retries and not isinstance(error, Abort) and policy.allows(error)
 
 
 def _fail(claim: Claim, error: BaseException, entry: str) -> FailOutcome:

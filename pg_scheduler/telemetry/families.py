@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final, TypeVar
 
@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import (
 )
 
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.telemetry.process_metrics import Labels, items_of
 
 __all__ = ["DURATIONS", "LATENESS", "Families", "Labels"]
 
@@ -27,7 +28,6 @@ LATENESS: Final = (
 )
 """The upper bounds of exported buckets, in seconds; each is among ``BOUNDS``."""
 
-Labels = tuple[str, ...]
 Key = TypeVar("Key", bound=Labels)
 
 
@@ -49,14 +49,14 @@ class Families:
     def gauge(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
         """Add a gauge, with a value for each tuple of label values, or a single one."""
         family = GaugeMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
-        for key, value in _items(values):
+        for key, value in items_of(values):
             family.add_metric([*self._values, *key], value)
         self.all.append(family)
 
     def counter(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
         """Add a counter, whose name gets the suffix ``_total``."""
         family = CounterMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
-        for key, value in _items(values):
+        for key, value in items_of(values):
             family.add_metric([*self._values, *key], value)
         self.all.append(family)
 
@@ -91,7 +91,3 @@ class Families:
         lateness = {(name,): figures.lateness for name, figures in jobs.items()}
         text = "Start minus due time of attempts."
         self.histogram("job_lateness_seconds", text, lateness, "job_name", bounds=LATENESS)
-
-
-def _items(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, float]]:
-    return values.items() if isinstance(values, Mapping) else [((), values)]

@@ -22,11 +22,11 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.asgi import Answer, App, Request, answering, text_answer
-from pg_scheduler.telemetry.families import Families, Labels
-from pg_scheduler.telemetry.figures import Histogram, Snapshot
+from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.meter import Meter
+from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.gauges import Gauges, gauges_of
+from pg_scheduler.worker.gauges import gauges_of
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -35,11 +35,9 @@ __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
 
 PREFIX: Final = "pg_scheduler_"
 MULTIPROCESS_VARIABLES: Final = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
-CLAIM_RESULTS: Final = ("full", "part", "empty")
 PATHS: Final = frozenset({"", "/metrics"})
 """The paths of the metrics, without a slash at the end."""
 NOT_FOUND: Final = "not found: the metrics are at /metrics\n"
-STATUSES: Final = ("completed", "failed", "cancelled", "expired")
 
 
 class SchedulerCollector(Collector):
@@ -73,8 +71,8 @@ class SchedulerCollector(Collector):
         version = (__version__, str(self._schema_version), platform.python_version())
         text = "The release of pg_scheduler, of its tables and of Python."
         families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
-        _add_gauges(families, gauges_of(scheduler._life, scheduler._store.connections))  # noqa: SLF001
-        _add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
+        add_gauges(families, gauges_of(scheduler._life, scheduler._store.connections))  # noqa: SLF001
+        add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
         return families.all
 
 
@@ -183,64 +181,3 @@ def _meter_of(scheduler: Scheduler) -> Meter:
     if meter is None:
         raise ConfigurationError("this Scheduler counts nothing: it has statistics=False; leave it at True")
     return meter
-
-
-def _add_gauges(families: Families, now: Gauges) -> None:
-    families.gauge("slots", "Jobs that the worker runs at the same time.", now.slots)
-    families.gauge("slots_busy", "Slots that are taken.", now.slots_busy)
-    families.gauge("results_waiting", "Outcomes that are not yet written.", now.results_waiting)
-    text = "Seconds until other workers may reclaim the jobs of this one."
-    families.gauge("lease_remaining_seconds", text, now.lease_remaining_s)
-    text = "Seconds for which the event loop kept a callback waiting at the last heartbeat."
-    families.gauge("loop_lag_seconds", text, now.loop_lag_s)
-    families.gauge("listener_connected", "Whether notifications arrive.", now.is_listening)
-    families.gauge("accepting", "Whether the worker claims jobs.", now.is_accepting)
-    by_state: dict[Labels, float] = {("used",): now.pool_used, ("idle",): now.pool_idle}
-    families.gauge("pool_connections", "Connections of the pool.", by_state, "state")
-    families.gauge("pool_connections_max", "Connections that the pool may have.", now.pool_max)
-
-
-def _add_counters(families: Families, counted: Snapshot, *, is_running: bool) -> None:
-    jobs = counted.jobs
-    scheduled: dict[Labels, float] = {(name,): figures.scheduled for name, figures in jobs.items()}
-    families.counter("jobs_scheduled", "Jobs that this process stored.", scheduled, "job_name")
-    started: dict[Labels, float] = {(name,): figures.started for name, figures in jobs.items()}
-    families.counter("jobs_started", "Attempts that started.", started, "job_name")
-    families.jobs(jobs)
-
-    def labelled(metric: str, known: Iterable[str] = ()) -> dict[Labels, float]:
-        """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
-        found = {label: value for (name, label), value in counted.counters.items() if name == metric}
-        return {(label,): found.get(label, 0.0) for label in sorted({*known, *found})}
-
-    def single(metric: str, text: str) -> None:
-        families.counter(metric, text, counted.counters.get((metric, ""), 0.0))
-
-    claims = labelled("claims", CLAIM_RESULTS)
-    families.counter("claims", "Queries for due jobs; full if there may be more.", claims, "result")
-    exchanges = counted.durations.get(("exchange_duration", ""), Histogram())
-    families.histogram("exchange_duration_seconds", "Durations of queries for due jobs.", {(): exchanges})
-    passes = {(label,): each for (name, label), each in counted.durations.items() if name == "pass_duration"}
-    families.histogram("pass_duration_seconds", "Durations of the passes of services.", passes, "service")
-    kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
-    errors = {
-        (service, kind): value
-        for (label,), value in labelled("service_errors", kinds).items()
-        for service, _, kind in [label.rpartition(" ")]
-    }
-    text = "Passes of services that failed; transient if the database was unavailable."
-    families.counter("service_errors", text, errors, "service", "kind")
-    single("leases_lost", "Leases that expired while the worker ran.")
-    blocked = labelled("loop_blocked_seconds", ["", *jobs])
-    text = "Seconds for which the event loop was blocked, by the job that blocked it."
-    families.counter("loop_blocked_seconds", text, blocked, "job_name")
-    is_kept = is_running and counted.gauges.get("keeper_connected", 0)
-    families.gauge("keeper_connected", "Whether the lease keeper is connected.", is_kept)
-    single("notifications_sent", "Notifications that this process sent.")
-    single("notifications_received", "Notifications that this process received.")
-    single("jobs_reclaimed", "Jobs of dead workers that this process made pending again.")
-    single("workers_declared_dead", "Workers that this process declared dead.")
-    vacuumed = labelled("jobs_vacuumed", STATUSES)
-    families.counter("jobs_vacuumed", "Finished jobs that this process deleted.", vacuumed, "status")
-    fired = labelled("fire_times_planned")
-    families.counter("fire_times_planned", "Fire times that this process enqueued.", fired, "schedule")

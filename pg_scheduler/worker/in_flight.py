@@ -73,7 +73,8 @@ class Attempt:
 
     def interrupt(self) -> None:
         """Cancel the task, or the call that it waits for."""
-        if self.task and not (self.call is not None and self.call.cancel()):
+        reason = "timeout" if self.revocation is None else self.revocation.name.lower()
+        if self.task and not (self.call is not None and self.call.cancel(reason)):
             self.task.cancel()
 
     @property

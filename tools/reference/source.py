@@ -41,6 +41,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.telemetry.cluster",
     "pg_scheduler.telemetry.health",
     "pg_scheduler.telemetry.logging",
+    "pg_scheduler.telemetry.opentelemetry",
     "pg_scheduler.telemetry.probes",
     "pg_scheduler.telemetry.prometheus",
     "pg_scheduler.telemetry.systemd",

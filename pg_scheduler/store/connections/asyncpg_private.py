@@ -24,6 +24,7 @@ __all__ = [
     "open_connections",
     "prepare_as_pool",
     "probe_peer",
+    "server_host",
 ]
 
 Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -51,6 +52,13 @@ def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
     opened: Any = pool
     connections = [holder._con for holder in opened._holders]  # noqa: SLF001
     return [connection for connection in connections if connection is not None]
+
+
+def server_host(connection: asyncpg.Connection) -> str:
+    """Return the host of the server, or the path of its socket."""
+    opened: Any = connection
+    address = opened._addr  # noqa: SLF001
+    return address if isinstance(address, str) else str(address[0])
 
 
 def file_number(connection: asyncpg.Connection) -> int:

@@ -23,6 +23,7 @@ from pg_scheduler.store.connections.asyncpg_private import (
     loop_of,
     open_connections,
     prepare_as_pool,
+    server_host,
 )
 from pg_scheduler.store.connections.dedicated import DedicatedConnection
 from pg_scheduler.store.connections.fork import inherited_sockets
@@ -124,6 +125,11 @@ class Connections:
     def pool_use(self) -> tuple[int, int, int]:
         """Return how many connections the pool has, how many of them are idle, and how many it may have."""
         return self._pool.get_size(), self._pool.get_idle_size(), self._pool.get_max_size()
+
+    def server_host(self) -> str | None:
+        """Return the host of the server, as the pool connected to it; None before its first connection."""
+        opened = open_connections(self._pool)
+        return server_host(opened[0]) if opened else None
 
     def check_loop(self) -> None:
         """Raise RuntimeError unless the event loop of the pool runs the caller."""

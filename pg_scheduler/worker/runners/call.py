@@ -51,6 +51,7 @@ class JobCall:
         "_report",
         "_stored_kwargs",
         "args",
+        "cancelled_by",
         "claim",
         "func",
         "is_cancelled",
@@ -88,6 +89,8 @@ class JobCall:
         self._on_cancel: Callable[[], None] | None = None
         self._is_running: Callable[[], bool] | None = None
         self.trace: Mapping[str, str] | None = None
+        self.cancelled_by: str | None = None
+        """Why it was cancelled: ``timeout``, ``cancelled``, ``lost`` (its lease) or ``shutdown``."""
 
     @property
     def job(self) -> CurrentJob:
@@ -131,9 +134,10 @@ class JobCall:
         """Publish ``ThreadAbandoned``: the code runs on after ``stop_grace``."""
         self._report(stack)
 
-    def cancel(self) -> bool:
+    def cancel(self, reason: str = "cancelled") -> bool:
         """Set the flag; return whether that is all, False if ``run()`` must be cancelled."""
         was_cancelled, self.is_cancelled = self.is_cancelled, True
+        self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:
             return False
         if not was_cancelled:

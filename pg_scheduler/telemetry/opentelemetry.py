@@ -1,0 +1,91 @@
+"""Trace jobs with OpenTelemetry, and export its metrics. The extra ``[otel]`` installs what this needs.
+
+Trace context travels in the rows of jobs, so the process that runs a job continues or links the trace of the
+one that scheduled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.trace import TracerProvider, get_tracer
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.observed import observe
+from pg_scheduler.telemetry.tracing import MessagingMetrics, Propagation, Tracing
+from pg_scheduler.version import __version__
+
+if TYPE_CHECKING:
+    from pg_scheduler.sync import SyncScheduler
+
+__all__ = ["instrument"]
+
+SCOPE: Final = "pg_scheduler"
+
+
+def instrument(
+    scheduler: Scheduler | SyncScheduler,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    propagation: Literal["auto", "link", "parent"] = "auto",
+    semconv: bool = False,
+) -> None:
+    """Trace the calls that schedule jobs and the attempts of jobs, and export the metrics of the process.
+
+    Call it before ``start()``, and in processes that only schedule too: it adds middleware, the outermost.
+
+    Args:
+        scheduler: A `Scheduler` or a `SyncScheduler`.
+        tracer_provider: Provides the tracer; None for the global one.
+        meter_provider: Provides the meter; None for the global one.
+        propagation: ``"auto"`` makes the first attempt a child of the span that scheduled the job if the job
+            was due within 60 seconds; every other attempt begins a trace with a link to it. ``"link"`` always
+            begins a trace, ``"parent"`` never does. The jobs of schedules always begin one.
+        semconv: Whether the messaging metrics of the semantic conventions are recorded too, which costs a
+            few microseconds per job.
+
+    Raises:
+        TypeError: ``scheduler`` is something else.
+        ConfigurationError: The Scheduler has started or was instrumented before, or ``propagation`` is
+            unknown; a ValueError.
+
+    Example::
+
+        from pg_scheduler.telemetry.opentelemetry import instrument
+
+        async with asyncpg.create_pool(dsn) as pool:
+            scheduler = Scheduler(pool)
+            instrument(scheduler)
+            async with scheduler:
+                await scheduler.enqueue(send_mail, args=("ada@example.org",))
+    """
+    if propagation not in get_args(Propagation):
+        raise ConfigurationError(f"propagation must be 'auto', 'link' or 'parent', not {propagation!r}")
+    tracer = get_tracer(SCOPE, __version__, tracer_provider)
+    meter = get_meter(SCOPE, __version__, meter_provider)
+    metrics = MessagingMetrics(meter) if semconv else None
+
+    def attach(target: Scheduler) -> None:
+        _check(target)
+        tracing = Tracing(target, tracer, propagation, metrics)
+        target._use_middleware([tracing, *target._middleware])  # noqa: SLF001 - a front end of the Scheduler
+
+    if isinstance(scheduler, Scheduler):
+        attach(scheduler)
+        observe(meter, lambda: scheduler)
+        return
+    declare: Callable[..., Any] | None = getattr(scheduler, "_declare", None)  # its Schedulers come and go
+    if declare is None:
+        raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
+    declare("instrument", attach)
+    observe(meter, lambda: scheduler._last)  # noqa: SLF001
+
+
+def _check(scheduler: Scheduler) -> None:
+    if scheduler.is_running or scheduler.is_shutting_down:
+        raise ConfigurationError("the Scheduler has started: call instrument() before start()")
+    if any(isinstance(each, Tracing) for each in scheduler._middleware):  # noqa: SLF001
+        raise ConfigurationError("the Scheduler was instrumented before: call instrument() once")

@@ -1,0 +1,101 @@
+"""The metrics of a process, for whatever exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+
+from pg_scheduler.telemetry.figures import Histogram, JobFigures, Snapshot
+from pg_scheduler.worker.gauges import Gauges
+
+__all__ = ["Labels", "Sink", "add_counters", "add_gauges", "items_of"]
+
+CLAIM_RESULTS: Final = ("full", "part", "empty")
+STATUSES: Final = ("completed", "failed", "cancelled", "expired")
+
+Labels = tuple[str, ...]
+Key = TypeVar("Key", bound=Labels)
+
+
+class Sink(Protocol):
+    """Takes metrics: a single value, or one for each tuple of label values."""
+
+    def gauge(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
+        """Take a gauge."""
+
+    def counter(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
+        """Take a counter."""
+
+    def histogram(self, name: str, text: str, values: Mapping[Key, Histogram], *labels: str) -> None:
+        """Take a histogram."""
+
+    def jobs(self, jobs: Mapping[str, JobFigures]) -> None:
+        """Take what ended, for how long it ran and how late it started, by job name."""
+
+
+def items_of(values: float | Mapping[Key, float]) -> Iterable[tuple[Labels, float]]:
+    """Return values by their labels."""
+    return values.items() if isinstance(values, Mapping) else [((), values)]
+
+
+def add_gauges(families: Sink, now: Gauges) -> None:
+    """Add what goes up and down."""
+    families.gauge("slots", "Jobs that the worker runs at the same time.", now.slots)
+    families.gauge("slots_busy", "Slots that are taken.", now.slots_busy)
+    families.gauge("results_waiting", "Outcomes that are not yet written.", now.results_waiting)
+    text = "Seconds until other workers may reclaim the jobs of this one."
+    families.gauge("lease_remaining_seconds", text, now.lease_remaining_s)
+    text = "Seconds for which the event loop kept a callback waiting at the last heartbeat."
+    families.gauge("loop_lag_seconds", text, now.loop_lag_s)
+    families.gauge("listener_connected", "Whether notifications arrive.", now.is_listening)
+    families.gauge("accepting", "Whether the worker claims jobs.", now.is_accepting)
+    by_state: dict[Labels, float] = {("used",): now.pool_used, ("idle",): now.pool_idle}
+    families.gauge("pool_connections", "Connections of the pool.", by_state, "state")
+    families.gauge("pool_connections_max", "Connections that the pool may have.", now.pool_max)
+
+
+def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None:
+    """Add what only grows, and the histograms."""
+    jobs = counted.jobs
+    scheduled: dict[Labels, float] = {(name,): figures.scheduled for name, figures in jobs.items()}
+    families.counter("jobs_scheduled", "Jobs that this process stored.", scheduled, "job_name")
+    started: dict[Labels, float] = {(name,): figures.started for name, figures in jobs.items()}
+    families.counter("jobs_started", "Attempts that started.", started, "job_name")
+    families.jobs(jobs)
+
+    def labelled(metric: str, known: Iterable[str] = ()) -> dict[Labels, float]:
+        """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
+        found = {label: value for (name, label), value in counted.counters.items() if name == metric}
+        return {(label,): found.get(label, 0.0) for label in sorted({*known, *found})}
+
+    def single(metric: str, text: str) -> None:
+        families.counter(metric, text, counted.counters.get((metric, ""), 0.0))
+
+    claims = labelled("claims", CLAIM_RESULTS)
+    families.counter("claims", "Queries for due jobs; full if there may be more.", claims, "result")
+    exchanges = counted.durations.get(("exchange_duration", ""), Histogram())
+    families.histogram("exchange_duration_seconds", "Durations of queries for due jobs.", {(): exchanges})
+    passes = {(label,): each for (name, label), each in counted.durations.items() if name == "pass_duration"}
+    families.histogram("pass_duration_seconds", "Durations of the passes of services.", passes, "service")
+    kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
+    errors = {
+        (service, kind): value
+        for (label,), value in labelled("service_errors", kinds).items()
+        for service, _, kind in [label.rpartition(" ")]
+    }
+    text = "Passes of services that failed; transient if the database was unavailable."
+    families.counter("service_errors", text, errors, "service", "kind")
+    single("leases_lost", "Leases that expired while the worker ran.")
+    blocked = labelled("loop_blocked_seconds", ["", *jobs])
+    text = "Seconds for which the event loop was blocked, by the job that blocked it."
+    families.counter("loop_blocked_seconds", text, blocked, "job_name")
+    is_kept = is_running and counted.gauges.get("keeper_connected", 0)
+    families.gauge("keeper_connected", "Whether the lease keeper is connected.", is_kept)
+    single("notifications_sent", "Notifications that this process sent.")
+    single("notifications_received", "Notifications that this process received.")
+    single("jobs_reclaimed", "Jobs of dead workers that this process made pending again.")
+    single("workers_declared_dead", "Workers that this process declared dead.")
+    vacuumed = labelled("jobs_vacuumed", STATUSES)
+    families.counter("jobs_vacuumed", "Finished jobs that this process deleted.", vacuumed, "status")
+    fired = labelled("fire_times_planned")
+    families.counter("fire_times_planned", "Fire times that this process enqueued.", fired, "schedule")

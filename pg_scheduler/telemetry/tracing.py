@@ -1,0 +1,322 @@
+"""Spans around the calls that schedule jobs and around attempts, as middleware."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+from opentelemetry import context as contexts
+from opentelemetry.context import Context
+from opentelemetry.metrics import Meter
+from opentelemetry.propagate import get_global_textmap
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    Span,
+    SpanKind,
+    StatusCode,
+    Tracer,
+    get_current_span,
+    set_span_in_context,
+)
+
+from pg_scheduler.errors import PayloadError, SchedulerError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.context import CurrentJob
+from pg_scheduler.jobs.control import Snooze
+from pg_scheduler.jobs.history import instant_from
+from pg_scheduler.jobs.metadata import trace_from
+from pg_scheduler.jobs.middleware import ScheduledCall
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.outcome import may_retry
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.worker.runners.call import CrashedError, JobCall
+
+__all__ = ["MessagingMetrics", "Propagation", "Tracing"]
+
+Propagation: TypeAlias = Literal["auto", "link", "parent"]
+
+Attributes: TypeAlias = dict[str, str | int | float]
+
+SYSTEM: Final = "pg_scheduler"
+
+SCHEDULED_AT: Final = "scheduled_at"
+"""The header with the time of the call that scheduled the job, added to those of the propagator."""
+
+PROMPT: Final = timedelta(seconds=60)
+"""How soon after that call a job must be due for its attempt to belong to the trace of the call."""
+
+MAX_SPANS_OF_BULK: Final = 100
+"""Jobs of a bulk call up to which each has a span of its own."""
+
+DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The upper bounds of the buckets that the conventions name, in seconds."""
+
+_has_span_per_job: Final[ContextVar[bool]] = ContextVar("pg_scheduler_span_per_job", default=False)
+
+
+class MessagingMetrics:
+    """The metrics of the semantic conventions for messaging."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._sent = meter.create_counter(
+            "messaging.client.sent.messages", "{message}", "Jobs that this process tried to schedule."
+        )
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Attempts that this process started."
+        )
+        self._operation = meter.create_histogram(
+            "messaging.client.operation.duration",
+            "s",
+            "Durations of calls that schedule jobs.",
+            explicit_bucket_boundaries_advisory=DURATIONS,
+        )
+        self._process = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Durations of attempts.",
+            explicit_bucket_boundaries_advisory=DURATIONS,
+        )
+
+    def record_sent(self, attributes: Attributes, count: int, seconds: float | None = None) -> None:
+        """Record a call that scheduled jobs, with its duration."""
+        self._sent.add(count, attributes)
+        if seconds is not None:
+            self._operation.record(seconds, attributes)
+
+    def record_processed(self, attributes: Attributes, seconds: float) -> None:
+        """Record an attempt."""
+        self._consumed.add(1, attributes)
+        self._process.record(seconds, attributes)
+
+
+class Tracing:
+    """Middleware that makes spans.
+
+    Args:
+        scheduler: The Scheduler that has this middleware.
+        tracer: Makes the spans.
+        propagation: How attempts belong to the span that scheduled the job.
+        metrics: Records the metrics of the conventions; None to leave them out.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, tracer: Tracer, propagation: Propagation, metrics: MessagingMetrics | None
+    ) -> None:
+        self._scheduler: Final = scheduler
+        self._tracer: Final = tracer
+        self._propagation: Final = propagation
+        self._metrics: Final = metrics
+        self._server: str | None = None
+
+    # -- jobs that are scheduled -----------------------------------------------------------------------
+
+    @contextmanager
+    def sending(self, call: ScheduledCall | None, count: int) -> Iterator[None]:
+        """Make the span of a call that stores jobs: one, or ``count`` of a bulk call."""
+        attributes = self._attributes("send", None if call is None else call.job_name)
+        name, kind = "send", SpanKind.CLIENT
+        own = dict(attributes)
+        if call is None:
+            own["messaging.batch.message_count"] = count
+        else:
+            name, kind = f"send {call.job_name}", SpanKind.PRODUCER
+            own["messaging.message.id"] = call.job_id
+        token = _has_span_per_job.set(call is None and count <= MAX_SPANS_OF_BULK)
+        began = time.monotonic()
+        try:
+            with self._span(name, kind, own) as span:
+                try:
+                    yield
+                except BaseException as error:
+                    attributes["error.type"] = _fail(span, error)
+                    raise
+        finally:
+            _has_span_per_job.reset(token)
+            if self._metrics is not None:
+                self._metrics.record_sent(attributes, count, time.monotonic() - began)
+
+    def headers(self, call: ScheduledCall) -> Mapping[str, str]:
+        """Return the trace context of a job: that of the current span, or of one for this job."""
+        context = contexts.get_current()
+        if call.schedule_id is not None:
+            context = self._sent("send", call, Context())
+            if self._metrics is not None:
+                self._metrics.record_sent(self._attributes("send", call.job_name), 1)
+        elif _has_span_per_job.get():
+            context = self._sent("create", call, context)
+        headers = _injected(context)
+        if headers:
+            headers[SCHEDULED_AT] = self._now().isoformat()
+        if _is_too_large(headers):
+            headers.pop("baggage", None)
+        return {} if _is_too_large(headers) else headers
+
+    def _sent(self, operation: str, call: ScheduledCall, parent: Context) -> Context:
+        """Make a span of one job, and return the context in which it is the current one."""
+        attributes = self._attributes(operation, call.job_name)
+        attributes["messaging.message.id"] = call.job_id
+        if call.schedule_id is not None:
+            attributes["pg_scheduler.schedule"] = call.schedule_id
+        span = self._tracer.start_span(
+            f"{operation} {call.job_name}", context=parent, kind=SpanKind.PRODUCER, attributes=attributes
+        )
+        span.end()
+        return set_span_in_context(span, parent)
+
+    # -- attempts --------------------------------------------------------------------------------------
+
+    async def __call__(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Run an attempt within its span."""
+        job = call.job
+        headers = trace_from(call.metadata) or {}
+        created = _extracted(headers, job)
+        is_child, links = await self._relation(job, created, headers)
+        parent = created if is_child else set_span_in_context(INVALID_SPAN, created)  # with its baggage
+        attributes = self._attributes("process", job.job_name)
+        own: Attributes = {
+            **attributes,
+            "messaging.message.id": job.job_id,
+            "pg_scheduler.attempt": job.attempt,
+            "pg_scheduler.worker_id": self._scheduler.worker_id,
+            "pg_scheduler.lateness": (self._now() - job.execution_time).total_seconds(),
+        }
+        if job.schedule_id is not None:
+            own["pg_scheduler.schedule"] = job.schedule_id
+        began = time.monotonic()
+        token = contexts.attach(parent)
+        try:
+            with self._span(f"process {job.job_name}", SpanKind.CONSUMER, own, links) as span:
+                call.trace = _injected(set_span_in_context(span, Context()))
+                try:
+                    value = await call_next()
+                except BaseException as error:
+                    outcome = self._outcome(call, error)
+                    span.set_attribute("pg_scheduler.outcome", outcome)
+                    if outcome in {"failed", "retried", "crashed"}:
+                        kind = TimeoutError() if call.cancelled_by == "timeout" else error
+                        attributes["error.type"] = _fail(span, kind)
+                    raise
+                span.set_attribute("pg_scheduler.outcome", "completed")
+                return value
+        finally:
+            contexts.detach(token)
+            if self._metrics is not None:
+                self._metrics.record_processed(attributes, time.monotonic() - began)
+
+    async def _relation(
+        self, job: CurrentJob, created: Context, headers: Mapping[str, str]
+    ) -> tuple[bool, list[Link]]:
+        """Return whether an attempt is a child of the span that scheduled its job, and its links."""
+        creator = get_current_span(created).get_span_context()
+        has_creator = creator.is_valid
+        scheduled_at = instant_from(headers.get(SCHEDULED_AT))
+        row: Job | None = None
+        if job.attempt > 1 or (has_creator and self._propagation == "auto" and scheduled_at is None):
+            row = await self._read(job)
+        if scheduled_at is None and row is not None:
+            scheduled_at = row.created_at
+        is_child = has_creator and job.schedule_id is None and self._propagation != "link"
+        if self._propagation == "auto":
+            is_prompt = scheduled_at is not None and job.execution_time - scheduled_at <= PROMPT
+            is_child = is_child and job.attempt == 1 and is_prompt
+        links = [Link(creator)] if has_creator and not is_child else []
+        if job.attempt > 1 and row is not None:
+            traces = [error.trace for error in row.errors if error.trace and error.attempt < job.attempt]
+            former = get_current_span(_extracted(traces[-1] if traces else {}, job)).get_span_context()
+            links += [Link(former)] if former.is_valid else []
+        return is_child, links
+
+    async def _read(self, job: CurrentJob) -> Job | None:
+        try:
+            return await self._scheduler.get_job(job.job_id)
+        except SchedulerError:  # a link is missing; the job runs
+            logger.debug("cannot read the trace of the attempt before", exc_info=True, extra=record_fields())
+            return None
+
+    def _outcome(self, call: JobCall, error: BaseException) -> str:
+        if isinstance(error, Snooze):
+            return "snoozed"
+        if isinstance(error, CrashedError):
+            return "crashed"
+        if call.cancelled_by not in {None, "timeout"}:
+            return {"shutdown": "released"}.get(call.cancelled_by or "", call.cancelled_by or "")
+        if call.cancelled_by == "timeout":
+            error = TimeoutError()
+        task = self._scheduler._tasks.resolve(call.claim.function)  # noqa: SLF001 - a front end of the Scheduler
+        policy = self._scheduler._retry_policy if task is None or task.retry is None else task.retry  # noqa: SLF001
+        return "retried" if may_retry(call.claim, error, policy) else "failed"
+
+    # -- both ------------------------------------------------------------------------------------------
+
+    def _now(self) -> datetime:
+        return self._scheduler._store.statements.now or datetime.now(UTC)  # noqa: SLF001 - the clock of tests
+
+    @contextmanager
+    def _span(
+        self, name: str, kind: SpanKind, attributes: Attributes, links: list[Link] | None = None
+    ) -> Iterator[Span]:
+        """Make the current span. It gets no exceptions: their messages may contain arguments of jobs."""
+        with self._tracer.start_as_current_span(
+            name,
+            kind=kind,
+            attributes=attributes,
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            yield span
+
+    def _attributes(self, operation: str, job_name: str | None) -> Attributes:
+        found: Attributes = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+        }
+        if job_name is not None:
+            found["messaging.destination.name"] = job_name
+        self._server = self._server or self._scheduler._store.connections.server_host()  # noqa: SLF001
+        if self._server is not None:
+            found["server.address"] = self._server
+        return found
+
+
+def _fail(span: Span, error: BaseException) -> str:
+    """Mark a span as failed; return the class of the error."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    span.set_attribute("error.type", name)
+    span.set_status(StatusCode.ERROR)
+    return name
+
+
+def _injected(context: Context) -> dict[str, str]:
+    """Return the headers of a context; empty if the propagator raises an exception."""
+    headers: dict[str, str] = {}
+    try:
+        get_global_textmap().inject(headers, context)
+    except Exception:  # configured by the user; a trace must not keep a job from being stored
+        logger.exception("the propagator could not write trace context", extra=record_fields())
+        return {}
+    return headers
+
+
+def _extracted(headers: Mapping[str, str], job: CurrentJob) -> Context:
+    """Return the context in headers; an empty one if the propagator raises an exception."""
+    try:
+        return get_global_textmap().extract(headers, Context())
+    except Exception:  # configured by the user, and the row may be written by hand
+        fields = record_fields(job_id=job.job_id, job_name=job.job_name)
+        logger.exception("the propagator could not read trace context of job %r", job.job_id, extra=fields)
+        return Context()
+
+
+def _is_too_large(headers: Mapping[str, str]) -> bool:
+    try:
+        return trace_from({"trace": headers}) is None
+    except PayloadError:  # of a propagator of the user: PostgreSQL cannot store it
+        return True

@@ -1,0 +1,154 @@
+"""OpenTelemetry receives linked traces of two processes, and the metrics of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+
+from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.events import JobCompleted, JobFailed
+from pg_scheduler.telemetry.opentelemetry import instrument
+from tests.support.otlp import receiving
+from tests.support.worker import PATIENCE, Recorder, now
+
+PROGRAM = Path(__file__).with_name("traced.py")
+
+
+async def run(*arguments: str) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *arguments)
+    try:
+        assert await asyncio.wait_for(process.wait(), 2 * PATIENCE) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_receiver_gets_linked_traces_of_the_process_that_schedules_and_the_one_that_runs(
+    dsn: str,
+) -> None:
+    with receiving() as receiver:
+        await run("schedule", dsn, receiver.url)
+        await run("work", dsn, receiver.url)
+    request = receiver.one("schedule", "request")
+    sent = {
+        attribute.value.string_value: span
+        for service, span in receiver.spans
+        for attribute in span.attributes
+        if (service, span.name) == ("schedule", "send traced.run") and attribute.key == "messaging.message.id"
+    }
+    assert {span.parent_span_id for span in sent.values()} == {request.span_id}
+    attempts: dict[tuple[str, int], Any] = {}
+    for service, span in receiver.spans:
+        if service == "work":
+            assert span.name == "process traced.run"
+            values = {attribute.key: attribute.value for attribute in span.attributes}
+            job_id = values["messaging.message.id"].string_value
+            attempts[job_id, values["pg_scheduler.attempt"].int_value] = span
+    assert set(attempts) == {("prompt", 1), ("retried", 1), ("retried", 2)}
+    for job_id in ("prompt", "retried"):
+        first = attempts[job_id, 1]
+        assert (first.trace_id, first.parent_span_id) == (request.trace_id, sent[job_id].span_id)
+        assert not first.links
+    second = attempts["retried", 2]
+    assert second.trace_id != request.trace_id
+    assert not second.parent_span_id
+    assert [(link.trace_id, link.span_id) for link in second.links] == [
+        (request.trace_id, sent["retried"].span_id),
+        (request.trace_id, attempts["retried", 1].span_id),
+    ]
+
+
+class Metrics:
+    """The data points of one collection."""
+
+    def __init__(self, reader: InMemoryMetricReader) -> None:
+        data = reader.get_metrics_data()
+        assert data is not None
+        self.found = {
+            metric.name: metric
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    def values(self, name: str) -> dict[frozenset[tuple[str, Any]], Any]:
+        points: Any = self.found[name].data.data_points
+        return {frozenset(each.attributes.items()): each.value for each in points}
+
+    def value(self, name: str, **attributes: str) -> Any:
+        return self.values(name)[frozenset(attributes.items())]
+
+
+@pytest.mark.parametrize("semconv", [False, True])
+async def test_meter_exports_what_the_process_counts(pool: asyncpg.Pool, semconv: bool) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    tracers = TracerProvider(shutdown_on_exit=False)
+    scheduler = Scheduler(pool, shutdown_timeout=0.05)
+    instrument(scheduler, tracers, provider, semconv=semconv)
+
+    async def job(fails: bool = False) -> None:
+        if fails:
+            raise ValueError("no")
+
+    scheduler.register(job, name="tracing.counted")
+    seen = Recorder(scheduler)
+    before = Metrics(reader)
+    assert before.value("pg_scheduler.slots") == 0
+    async with scheduler:
+        await scheduler.enqueue(job)
+        await scheduler.enqueue(job, args=(True,))
+        await scheduler.schedule_bulk([JobSpec(job, now())] * 3)
+        await seen.until(JobCompleted, count=4)
+        await seen.until(JobFailed)
+        running = Metrics(reader)
+        assert running.value("pg_scheduler.slots") == 25
+        assert running.found["pg_scheduler.lease_remaining_seconds"].unit == "s"
+    after = Metrics(reader)
+    assert after.value("pg_scheduler.jobs_scheduled", job_name="tracing.counted") == 5
+    assert after.value("pg_scheduler.jobs_started", job_name="tracing.counted") == 5
+    for outcome, number in {"completed": 4, "failed": 1, "retried": 0}.items():
+        found = after.value("pg_scheduler.jobs_ended", job_name="tracing.counted", outcome=outcome)
+        assert found == number
+    messaging = {name for name in after.found if name.startswith("messaging.")}
+    if not semconv:
+        assert not messaging
+    else:
+        assert messaging == {
+            "messaging.client.sent.messages",
+            "messaging.client.consumed.messages",
+            "messaging.client.operation.duration",
+            "messaging.process.duration",
+        }
+        assert sum(after.values("messaging.client.sent.messages").values()) == 5
+        assert sum(after.values("messaging.client.consumed.messages").values()) == 5
+        failed = [
+            each
+            for each in after.values("messaging.client.consumed.messages")
+            if ("error.type", "ValueError") in each
+        ]
+        assert len(failed) == 1
+        durations: Any = after.found["messaging.process.duration"].data.data_points
+        assert sum(each.count for each in durations) == 5
+        assert tuple(durations[0].explicit_bounds)[:3] == (0.005, 0.01, 0.025)
+    provider.shutdown()
+    tracers.shutdown()
+
+
+async def test_scheduler_without_statistics_exports_gauges_only(pool: asyncpg.Pool) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    instrument(Scheduler(pool, statistics=False), meter_provider=provider)
+    found = Metrics(reader).found
+    assert "pg_scheduler.pool_connections" in found
+    assert "pg_scheduler.jobs_started" not in found
+    provider.shutdown()
