@@ -1,0 +1,144 @@
+"""Journeys of people who act: each change is made in the browser and seen in the database."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from pg_scheduler import JobStatus, Scheduler, current_job
+from pg_scheduler.triggers import Cron
+from tests.browser.conftest import Open
+from tests.browser.shop import HOUR, Shop, mail
+from tests.browser.site import Site
+from tests.browser.test_reading import PHONE, press_until
+from tests.support.worker import PATIENCE
+
+
+async def reload_until(page: Page, selector: str, text: str | re.Pattern[str]) -> None:
+    """Reload the page until an element contains the text."""
+    async with asyncio.timeout(PATIENCE):
+        while await page.locator(selector).filter(has_text=text).count() == 0:
+            await page.reload()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def other_node(pool: asyncpg.Pool) -> AsyncIterator[Site]:
+    """The dashboard of another node on the same database."""
+    site = Site(Scheduler(pool))
+    await site.start()
+    yield site
+    await site.stop()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, PHONE, {"java_script_enabled": False}], ids=["desktop", "phone", "without JavaScript"]
+)
+async def test_person_learns_why_a_job_waits_and_makes_it_run(
+    options: dict[str, Any], open_page: Open, scheduler: Scheduler
+) -> None:
+    await scheduler.tasks.pause("browser.mail", note="the provider is down")
+    await scheduler.start()
+    job_id = await scheduler.enqueue(mail, args=("grace",), job_id="mail-grace")
+    page = await open_page("/jobs?q=status:due", **options)
+    await page.get_by_role("link", name=job_id).click()
+    await expect(page.locator(".reasons")).to_contain_text("TASK_PAUSED")
+    await expect(page.locator(".reasons")).to_contain_text("the provider is down")
+    await page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True).click()
+    await page.get_by_role("link", name="browser.mail").click()
+    await page.get_by_role("button", name="Resume", exact=True).click()
+    await expect(page.get_by_text("not paused")).to_be_visible()
+    await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    await page.get_by_role("link", name="Its jobs").click()
+    await page.get_by_role("link", name=job_id).click()
+    await expect(page.locator(".status").first).to_have_text("completed")
+
+
+async def test_keyboard_alone_retries_a_failed_job(open_page: Open, shop: Shop, scheduler: Scheduler) -> None:
+    page = await open_page(f"/job?id={shop.failed}")
+    await press_until(page, "Tab", "Retry")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("status").first).not_to_be_empty()
+    await reload_until(page, ".timeline", re.compile(r"attempt 2|2 of", re.IGNORECASE))
+
+
+async def test_schedule_paused_on_one_node_is_paused_on_another(
+    open_page: Open, shop: Shop, site: Site, other_node: Site
+) -> None:
+    page = await open_page("/schedules")
+    await page.get_by_role("link", name=shop.schedule).click()
+    await page.get_by_label("Note").fill("until the audit is over")
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await expect(page.locator(".status.paused").first).to_be_visible()
+    elsewhere = await page.context.new_page()
+    await elsewhere.goto(f"{other_node.url}/schedule?id={shop.schedule}")
+    await expect(elsewhere.get_by_text("until the audit is over").first).to_be_visible()
+    schedule = await other_node.scheduler.schedules.get(shop.schedule)
+    assert schedule is not None
+    assert schedule.paused_at is not None
+    await elsewhere.get_by_role("button", name="Resume", exact=True).click()
+    await page.reload()
+    await expect(page.get_by_text("active", exact=True)).to_be_visible()
+
+
+async def test_preview_shows_the_fire_time_that_a_clock_change_moves(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    # On one of these Sundays, 02:30 does not exist in Berlin.
+    await scheduler.schedules.add(
+        mail, Cron("30 2 * 3 SUN", timezone="Europe/Berlin"), args=("all",), schedule_id="spring"
+    )
+    page = await open_page("/schedule?id=spring")
+    table = page.get_by_role("group", name="Next fire times")
+    await expect(table.locator("tbody tr").first).to_be_visible()
+    changed = table.locator("tbody tr", has=page.locator(".warning"))
+    await expect(changed.first).to_contain_text("02:30")
+    assert await changed.count() < await table.locator("tbody tr").count()
+
+
+async def test_person_watches_progress_and_opens_the_result(
+    open_page: Open, scheduler: Scheduler, site: Site
+) -> None:
+    is_done = asyncio.Event()
+
+    async def import_rows() -> dict[str, int]:
+        current_job().progress(1, 4, "row 1 of 4")
+        await is_done.wait()
+        return {"rows": 4}
+
+    scheduler.register(import_rows, name="browser.import")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("browser.import", job_id="import-1", keep_result=HOUR)
+    page = await open_page("/jobs?q=status:running")
+    await reload_until(page, "td", "25 %")
+    await page.get_by_role("link", name=job_id).click()
+    await expect(page.get_by_text("row 1 of 4")).to_be_visible()
+    is_done.set()
+    await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    await page.get_by_role("link", name="reload").click()
+    await expect(page.locator(".status").first).to_have_text("completed")
+    await expect(page.locator("pre", has_text='"rows": 4')).to_be_visible()
+
+
+async def test_drained_worker_starts_no_job_until_it_is_resumed(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/workers")
+    await page.get_by_role("link", name=str(scheduler.worker_id)).click()
+    await page.get_by_role("button", name="Drain").click()
+    await reload_until(page, ".status", "draining")
+    job_id = await scheduler.enqueue(mail, args=("late",), job_id="mail-late")
+    await page.goto(page.url.partition("/worker")[0] + f"/job?id={job_id}")
+    await expect(page.locator(".reasons")).to_contain_text("DRAINING")
+    job = await scheduler.get_job(job_id)
+    assert job is not None
+    assert job.status is JobStatus.PENDING
+    await page.goto(page.url.partition("/job")[0] + f"/worker?id={scheduler.worker_id}")
+    await page.get_by_role("button", name="Resume", exact=True).click()
+    await scheduler.get_job_result(job_id, timeout=PATIENCE)
