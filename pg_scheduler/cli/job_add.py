@@ -13,6 +13,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command
+from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .job_rows import JOB, job_row
 from .times import read_duration, read_time
@@ -23,7 +24,7 @@ __all__ = ["add", "warning_about"]
 
 async def add(
     command: Command,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a task.")],
+    name: TaskName,
     *,
     args: Annotated[str | None, typer.Option(metavar="JSON", help="A list of arguments.")] = None,
     kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="Arguments by name.")] = None,

@@ -14,6 +14,7 @@ from pg_scheduler.version import __version__
 from . import (
     about,
     audit,
+    completion,
     dashboard,
     demo,
     deployment,
@@ -69,6 +70,7 @@ def _main(
 
 app.callback()(with_common_options(_main))
 about.add_to(app)
+completion.add_to(app)
 migrate.add_to(app)
 status.add_to(app)
 jobs.add_to(app)

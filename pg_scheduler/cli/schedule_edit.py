@@ -10,6 +10,7 @@ from pg_scheduler import ConflictResolution, ScheduleNotFoundError
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command
+from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions
@@ -20,7 +21,7 @@ __all__ = ["add", "remove", "update"]
 
 async def add(
     command: Command,
-    name: Annotated[str, typer.Argument(metavar="TASK", help="The name of a task.")],
+    name: TaskName,
     timing: TriggerOptions,
     definition: DefinitionOptions,
     *,

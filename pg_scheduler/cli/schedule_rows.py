@@ -10,6 +10,7 @@ import typer
 from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
 
 from .commands import Command
+from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
@@ -41,7 +42,9 @@ ACTION: Final = Shape(
 )
 MAX_SUGGESTED: Final = 5
 
-ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The id of a schedule.")]
+ScheduleId = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a schedule.", autocompletion=complete_schedules)
+]
 
 
 async def get_schedule(command: Command, schedule_id: str) -> Schedule:

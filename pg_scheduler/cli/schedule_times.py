@@ -16,6 +16,7 @@ from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.combine import is_fixed_delay
 
 from .commands import Command
+from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
@@ -37,7 +38,10 @@ MAX_BATCH: Final = 1000
 async def preview(
     command: Command,
     timing: TriggerOptions,
-    schedule_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a schedule.")] = None,
+    schedule_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="The id of a schedule.", autocompletion=complete_schedules),
+    ] = None,
     *,
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="How many.")] = 20,
 ) -> None:

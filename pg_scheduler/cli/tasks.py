@@ -14,6 +14,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
+from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .status import seconds
@@ -54,8 +55,6 @@ TASK_CHANGE: Final = Shape(
 
 PERIOD: Final = timedelta(hours=1)
 """The period of attempts, failures and durations."""
-
-TaskName = Annotated[str, typer.Argument(metavar="NAME", help="The name of a task.")]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -13,6 +13,7 @@ from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector
 
 from .commands import Command, add_command
+from .complete import complete_workers
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_duration
@@ -54,7 +55,10 @@ _DETAILS: Final = (
 
 POLL_INTERVAL_S: Final = 1.0
 
-WorkerIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The ids of workers.")]
+WorkerIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="The ids of workers.", autocompletion=complete_workers),
+]
 All = Annotated[bool, typer.Option("--all", help="Every worker.")]
 
 
@@ -76,7 +80,10 @@ async def list_workers(command: Command) -> None:
 
 
 async def show(
-    command: Command, worker_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a worker.")]
+    command: Command,
+    worker_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a worker.", autocompletion=complete_workers)
+    ],
 ) -> None:
     """Print a worker: its lease, the names that it claims, its health and its settings."""
     async with command.scheduler() as scheduler:
