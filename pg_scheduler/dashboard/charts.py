@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.texts import length
 
-__all__ = ["Chart", "Line", "Series", "Tick"]
+__all__ = ["BOTTOM", "HEIGHT", "LEFT", "RIGHT", "TOP", "WIDTH", "Chart", "Line", "Mark", "Series", "Tick"]
 
 WIDTH: Final = 640
 HEIGHT: Final = 220
@@ -30,6 +30,14 @@ class Tick(NamedTuple):
 
     label: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened at an instant: the first start of a release."""
+
+    at: datetime
+    label: str
 
 
 class Line(NamedTuple):
@@ -66,6 +74,7 @@ class Chart:
         times: The times, in ascending order. The last interval is not complete.
         series: The series.
         is_log: Whether the axis of the values is logarithmic.
+        marks: What happened meanwhile.
     """
 
     title: str
@@ -73,6 +82,7 @@ class Chart:
     times: Sequence[datetime]
     series: Sequence[Series]
     is_log: bool = False
+    marks: Sequence[Mark] = ()
 
     @property
     def width(self) -> int:
@@ -119,6 +129,20 @@ class Chart:
         places = range(0, len(self.times), step)
         return [Tick(f"{self.times[place]:{form}}", round(self._x(place), 1)) for place in places]
 
+    @property
+    def mark_ticks(self) -> list[Tick]:
+        """The marks at their places, those within the times."""
+        if len(self.times) < 2:
+            return []
+        width = self.times[1] - self.times[0]
+        places = [(mark.label, (mark.at - self.times[0]) / width) for mark in self.marks]
+        most = len(self.times) - 1
+        return [
+            Tick(label, round(self._x(min(place, most)), 1))
+            for label, place in places
+            if 0 <= place <= most + 1
+        ]
+
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
         for place in reversed(range(len(self.times))):
@@ -137,7 +161,7 @@ class Chart:
         end = [text for place, text in places if place >= last - 1]
         return Line(series.label, kind, " ".join(complete), " ".join(end) if len(end) == 2 else "")
 
-    def _x(self, place: int) -> float:
+    def _x(self, place: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * place / max(len(self.times) - 1, 1)
 
     def _y(self, value: float) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import md5
 from itertools import islice
@@ -26,6 +26,9 @@ MAX_LENGTH: Final = 200
 
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error that ``inspect_errors`` reads."""
+
+HISTORY_PARTS: Final = 24
+"""Parts of the examined period, of which each has the number of errors of a group."""
 
 CHUNK_ROWS: Final = 1000
 """Rows of one statement; the event loop is free between two."""
@@ -74,7 +77,7 @@ def group_terms(group: ErrorGroup) -> tuple[TextTerm, ...]:
 class _Group:
     newest: ErrorRow
     oldest: ErrorRow
-    count: int = 0
+    times: list[datetime] = field(default_factory=list)
 
 
 class ErrorCounter:
@@ -88,24 +91,36 @@ class ErrorCounter:
         for row in rows:
             group = self._groups.setdefault((row.job_name, normalized(row.error)), _Group(row, row))
             group.oldest = row
-            group.count += 1
+            group.times.append(row.finished_at)
 
     def groups(self, limit: int) -> tuple[ErrorGroup, ...]:
         """Return the groups of the newest errors."""
+        first = min((group.oldest.finished_at for group in self._groups.values()), default=LAST_DAY)
+        last = max((group.newest.finished_at for group in self._groups.values()), default=first)
         return tuple(
             ErrorGroup(
                 fingerprint=fingerprint_of(job_name, text),
                 job_name=job_name,
                 text=text,
-                count=group.count,
+                count=len(group.times),
                 first_at=group.oldest.finished_at,
                 last_at=group.newest.finished_at,
                 last_job_id=group.newest.job_id,
                 example=group.newest.error,
                 status=JobStatus(group.newest.status),
+                history=_by_part(group.times, first, last),
             )
             for (job_name, text), group in islice(self._groups.items(), limit)
         )
+
+
+def _by_part(times: Sequence[datetime], first: datetime, last: datetime) -> tuple[int, ...]:
+    """Return how many of the times are in each of the equal parts of a period."""
+    counts = [0] * HISTORY_PARTS
+    for at in times:
+        share = (at - first) / (last - first) if last > first else 1.0
+        counts[min(int(share * HISTORY_PARTS), HISTORY_PARTS - 1)] += 1
+    return tuple(counts)
 
 
 async def group_errors(

@@ -155,6 +155,8 @@ class ErrorGroup:
     """The start of its error."""
     status: JobStatus = JobStatus.FAILED
     """The status of the newest one: ``failed``, ``expired`` or ``cancelled``."""
+    history: Sequence[int] = ()
+    """How many of them ended in each of 24 equal parts of the period that was examined, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,13 +57,67 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     completed, failed = charts[0]["series"]
     assert (sum(completed["values"]), sum(failed["values"])) == (4, 1)
     assert len(charts[0]["times"]) == 61
-    assert len(page.all("svg")) == 3
+    assert len(page.all("svg")) == 4
     assert all(each["aria-label"] for each in page.all("svg"))
     for span in ("6h", "1d", "7d"):
         found = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
         assert sum(found["series"][0]["values"]) > 0, span
     assert (await request(app, "/?range=2h")).status == 400
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
+
+
+async def test_heatmap_shows_starts_by_lateness_and_time(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    found = (await request(app, "/", headers=JSON)).data["heatmap"]
+    assert len(found["counts"]) == len(found["times"]) == 61
+    (late,) = [row for row in found["counts"] if any(row)]
+    assert (sum(late), late[2]) == (4, 4), "four starts were 0.5 to 0.75 s late"
+    page = Page((await request(app, "/")).text)
+    (cell,) = page.all("rect")
+    assert cell["class"] == "heat4"
+    assert any(
+        "the latest 4 starts were late by to 1 s" in (each["aria-label"] or "") for each in page.all("svg")
+    )
+
+
+async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    for release, minutes in (("v1", 90), ("v2", 40), ("v3", 10)):
+        await pool.execute(
+            "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
+            " VALUES (now() - $2::integer * interval '1 min', 'start_release', $1, 'w', 'worker', '{}')",
+            release,
+            minutes,
+        )
+    data = (await request(app, "/", headers=JSON)).data
+    assert [each["label"] for each in data["releases"]] == ["v3", "v2"], "those of the last hour"
+    assert data["charts"][0]["marks"] == data["releases"]
+    page = Page((await request(app, "/")).text)
+    assert len([each for each in page.all("line") if each["class"] == "mark"]) == 3 * 2
+    assert "v3 first started" in page.text
+
+
+async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, app: App) -> None:
+    for release, minutes in (("v1", 90), ("v2", 40)):
+        await pool.execute(
+            "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
+            " VALUES (now() - $2::integer * interval '1 min', 'start_release', $1, 'w', 'worker', '{}')",
+            release,
+            minutes,
+        )
+    for name, minutes in (("old", 60), ("new", 30), ("first", 120)):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
+            " finished_at)"
+            " VALUES ($1, 'board.' || $1, now(), 'failed', 'no', now() - $2::integer * interval '1 min')",
+            name,
+            minutes,
+        )
+    text = " ".join(Page((await request(app, "/errors")).text).text.split())
+    for name, release in (("old", "UTC in release v1"), ("new", "UTC in release v2"), ("first", "")):
+        row = text.partition(f"board.{name} ")[2].partition("board.")[0]
+        assert ("in release" in row) == bool(release), row
+        assert release in row
 
 
 async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, app: App) -> None:
@@ -279,4 +333,6 @@ async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
 
 
 def test_json_of_the_overview_has_no_geometry() -> None:
-    assert set(json.loads(json.dumps(plain(chart([1.0]))))) == {"title", "unit", "times", "series", "is_log"}
+    assert set(json.loads(json.dumps(plain(chart([1.0]))))) == {
+        "title", "unit", "times", "series", "is_log", "marks"
+    }  # fmt: skip

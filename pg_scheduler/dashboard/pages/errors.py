@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, quoted, term
+from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup
 
@@ -33,6 +35,8 @@ class ErrorsPage:
     items: Sequence[ErrorGroup]
     summary: str
     is_complete: bool
+    releases: Sequence[Mark] = ()
+    """When releases first started, the newest first."""
     problem: str | None = None
     """Why there are no groups; None if they were read."""
 
@@ -45,6 +49,10 @@ class ErrorsPage:
     def spans(self) -> Sequence[str]:
         """The values of ``since`` to choose from."""
         return list(SPANS)
+
+    def began_in(self, group: ErrorGroup) -> str | None:
+        """Return the release that had started last when the first error of a group was found."""
+        return next((each.label for each in self.releases if each.at <= group.first_at), None)
 
 
 async def build(request: PageRequest) -> ErrorsPage:
@@ -59,6 +67,7 @@ async def build(request: PageRequest) -> ErrorsPage:
         )
     except ConfigurationError as error:  # the index is missing
         return ErrorsPage(since, [], "", is_complete=False, problem=str(error))
+    releases = await read_releases(request.inspector, None)
     items = [group for group in found.items if request.access.sees_name(group.job_name)]
     summary = found.summary
     if request.access.visible_names is not None:
@@ -67,4 +76,4 @@ async def build(request: PageRequest) -> ErrorsPage:
         )
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the newest {SHOWN_GROUPS} are shown"
-    return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete)
+    return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete, releases)

@@ -1,4 +1,4 @@
-"""The charts of the overview, made of statistics."""
+"""The charts of the overview, made of statistics, with marks where releases first started."""
 
 from __future__ import annotations
 
@@ -6,56 +6,68 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pg_scheduler.dashboard.charts import Chart, Series
+from pg_scheduler.dashboard.charts import Chart, Mark, Series
+from pg_scheduler.dashboard.heatmap import Heatmap, heatmap_of
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
+from pg_scheduler.telemetry.figures import OUTCOMES, Histogram, JobFigures
 
-__all__ = ["charts_of"]
+__all__ = ["charts_of", "read_releases"]
 
 NOTHING: Final = JobFigures()
 QUANTILES: Final = (0.5, 0.95, 0.99)
+
+MAX_RELEASES: Final = 20
 
 ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
 """Outcomes that the chart shows even if nothing ended so."""
 
 
-def charts_of(statistics: Statistics, width: timedelta, oldest_due_at: datetime | None) -> list[Chart]:
-    """Return the charts of a period: outcomes, lateness and duration.
+async def read_releases(inspector: Inspector, since: datetime | None) -> list[Mark]:
+    """Return when releases first started, the newest first, at most 20."""
+    page = await inspector.audit(action="start_release", since=since, limit=MAX_RELEASES)
+    return [Mark(record.at, record.subject or "") for record in page.items]
+
+
+def charts_of(
+    statistics: Statistics, width: timedelta, oldest_due_at: datetime | None, marks: Sequence[Mark] = ()
+) -> tuple[list[Chart], Heatmap]:
+    """Return the charts of a period: outcomes, lateness and duration; and the lateness as a heatmap.
 
     Args:
         statistics: The figures.
         width: The width of an interval.
         oldest_due_at: When the oldest waiting job was due, which no histogram contains; None for none.
+        marks: What happened in the period.
     """
     found = statistics.by_time(width)
     times = _times(statistics.since, statistics.until, width)
     figures = [found.get(at, NOTHING) for at in times]
-    return [
-        _throughput(times, figures, width),
+    lateness = [each.lateness for each in figures]
+    charts = [
+        _throughput(times, figures, width, marks),
         Chart(
             "Lateness of starts",
             "s",
             times,
-            [
-                *(
-                    Series(f"p{share * 100:g}", [each.lateness.quantile(share) for each in figures])
-                    for share in QUANTILES
-                ),
-                *_oldest(times, width, oldest_due_at, statistics.until),
-            ],
+            [*_quantiles(lateness), *_oldest(times, width, oldest_due_at, statistics.until)],
             is_log=True,
+            marks=marks,
         ),
         Chart(
             "Duration of attempts",
             "s",
             times,
-            [
-                Series(f"p{share * 100:g}", [each.durations.quantile(share) for each in figures])
-                for share in QUANTILES
-            ],
+            _quantiles([each.durations for each in figures]),
             is_log=True,
+            marks=marks,
         ),
     ]
+    return charts, heatmap_of("Starts by lateness", times, lateness)
+
+
+def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
+    return [Series(f"p{share * 100:g}", [each.quantile(share) for each in histograms]) for share in QUANTILES]
 
 
 def _times(since: datetime, until: datetime, width: timedelta) -> list[datetime]:
@@ -65,7 +77,9 @@ def _times(since: datetime, until: datetime, width: timedelta) -> list[datetime]
     return [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
 
 
-def _throughput(times: Sequence[datetime], figures: Sequence[JobFigures], width: timedelta) -> Chart:
+def _throughput(
+    times: Sequence[datetime], figures: Sequence[JobFigures], width: timedelta, marks: Sequence[Mark]
+) -> Chart:
     minutes = width.total_seconds() / 60
 
     def rate(outcome: str) -> list[float | None]:
@@ -82,6 +96,7 @@ def _throughput(times: Sequence[datetime], figures: Sequence[JobFigures], width:
             for outcome, values in rates.items()
             if outcome in ALWAYS_SHOWN or any(values)
         ],
+        marks=marks,
     )
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from pg_scheduler.dashboard.charts import Chart
+from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
-from pg_scheduler.dashboard.pages.history import charts_of
+from pg_scheduler.dashboard.heatmap import Heatmap
+from pg_scheduler.dashboard.pages.history import charts_of, read_releases
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup, NameBacklog, Totals
 from pg_scheduler.inspect.statistics import Statistics
@@ -77,6 +78,9 @@ class OverviewPage:
     """About how many jobs there are; None if only some names are visible."""
     range: str
     charts: Sequence[Chart]
+    heatmap: Heatmap
+    releases: Sequence[Mark]
+    """When releases first started within the range, the newest first."""
     is_history_complete: bool
     """Whether the charts contain all statistics of their range."""
     next_fires: Sequence[NextFire]
@@ -94,6 +98,7 @@ class _History(NamedTuple):
     statistics: Statistics
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]
+    releases: Sequence[Mark]
 
 
 async def build(request: PageRequest) -> OverviewPage:
@@ -115,7 +120,7 @@ async def build(request: PageRequest) -> OverviewPage:
     )
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
     # Adding histograms takes time if there are many names, so other requests continue meanwhile.
-    charts = await asyncio.to_thread(charts_of, visible, width, oldest)
+    charts, heatmap = await asyncio.to_thread(charts_of, visible, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
     problems = _problems(names, workers, request.now)
     busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
@@ -133,6 +138,8 @@ async def build(request: PageRequest) -> OverviewPage:
         totals=await request.inspector.totals() if is_open else None,
         range=chosen,
         charts=charts,
+        heatmap=heatmap,
+        releases=history.releases,
         is_history_complete=history.statistics.is_complete,
         next_fires=[
             NextFire(each.next_fire_at, each.schedule_id, each.task)
@@ -154,7 +161,7 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
         groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     except ConfigurationError:  # the index is missing; the page of errors states it
         groups = []
-    return _History(statistics, active, groups)
+    return _History(statistics, active, groups, await read_releases(inspector, now - since))
 
 
 def _problems(names: Sequence[NameBacklog], workers: Sequence[Worker], now: datetime) -> list[Problem]:
