@@ -32,6 +32,7 @@ from pg_scheduler.dashboard.context import (
     path_of,
 )
 from pg_scheduler.dashboard.csrf import check_origins, is_own_request
+from pg_scheduler.dashboard.export import export
 from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.live import stream
 from pg_scheduler.dashboard.operations import Operations
@@ -52,6 +53,7 @@ READ_SETTINGS: Final = ReadSettings(
     connections=2, statement_timeout_s=2.0, application_name="pg_scheduler dashboard"
 )
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+STREAMS: Final = {"/live": stream, "/export": export}
 MIN_REFRESH_S: Final = 0.5
 MAX_STATIC_AGE_S: Final = 3600
 
@@ -223,9 +225,8 @@ class _Dashboard:
         try:
             if path in ACTIONS:
                 return await act(path, request, page_request)
-            if path == "/live":
-                shown = page_request.parameters.get("page", "")
-                return stream(page_request, shown, is_head=request.method == "HEAD")
+            if path in STREAMS:
+                return await STREAMS[path](page_request, is_head=request.method == "HEAD")
             page = PAGES.get(path)
             if page is None:
                 raise NotFoundError("there is no such page")

@@ -26,14 +26,15 @@ MAX_SECONDS: Final = 30.0
 MEDIA_TYPE: Final = "text/event-stream"
 
 
-def stream(request: PageRequest, path: str, *, is_head: bool) -> Response:
-    """Return the stream of a page: the HTML of its region, each time its data has changed.
+async def stream(request: PageRequest, *, is_head: bool) -> Response:
+    """Return the stream of the page that ``page=`` names: the HTML of its region, each time its data changed.
 
     Viewers with the same rights share one read per interval, which happens only while there are viewers.
 
     Raises:
         NotFoundError: The page has no stream.
     """
+    path = request.parameters.get("page", "")
     page = PAGES.get(path)
     if page is None or not page.is_live:
         raise NotFoundError("this page has no stream")

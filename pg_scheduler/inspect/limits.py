@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.jobs.limits import key_prefix
+from pg_scheduler.jobs.model import Worker
 
-__all__ = ["LimitKeyState", "LimitState", "read_limit", "read_limits"]
+__all__ = ["LimitKeyState", "LimitState", "limits_of", "read_limit", "read_limits"]
 
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
@@ -71,6 +72,18 @@ def _number(value: object) -> int | float | None:
     return value if isinstance(value, int | float) else None
 
 
+def limits_of(workers: Iterable[Worker]) -> dict[_Limit, set[str]]:
+    """Return the limits that live workers declare, each with its tasks."""
+    declared: dict[_Limit, set[str]] = {}
+    for worker in workers:
+        for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
+            if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
+                numbers = (_number(limit.get(name)) for name in ("max_running", "max_starts", "per_s"))
+                place = _Limit(limit["name"], bool(limit.get("by_key")), *numbers)
+                declared.setdefault(place, set()).add(str(limit.get("task")))
+    return declared
+
+
 async def read_limits(inspector: Inspector) -> list[LimitState]:
     """Return the limits that live workers declare, by name, at most 200.
 
@@ -81,13 +94,7 @@ async def read_limits(inspector: Inspector) -> list[LimitState]:
         for limit in await read_limits(inspector):
             print(limit.name, limit.running, limit.max_running, limit.waiting)
     """
-    declared: dict[_Limit, set[str]] = {}
-    for worker in await inspector.workers():
-        for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
-            if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
-                numbers = (_number(limit.get(name)) for name in ("max_running", "max_starts", "per_s"))
-                place = _Limit(limit["name"], bool(limit.get("by_key")), *numbers)
-                declared.setdefault(place, set()).add(str(limit.get("task")))
+    declared = limits_of(await inspector.workers())
     blocked = (await inspector.backlog()).blocked
     found = []
     for limit, tasks in sorted(declared.items(), key=lambda item: str(item[0]))[:MAX_LIMITS]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,17 +10,20 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
-from pg_scheduler.dashboard.texts import json_text, utc
+from pg_scheduler.dashboard.pages.limits import declared_limits
+from pg_scheduler.dashboard.texts import json_text, plain, utc
 from pg_scheduler.errors import JobNotFoundError
-from pg_scheduler.inspect import Explanation, Reason, ReasonCode
+from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.bulk import ALLOWED
+from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = ["Event", "JobPage", "build"]
 
 MAX_LINKS: Final = 20
+MAX_CHANGES: Final = 10
 
 OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
@@ -80,6 +84,12 @@ class JobPage:
     result: str | None
     """What the function returned, as JSON; None if nothing was kept, or if the job has not completed."""
     links: Mapping[str, str]
+    limits: Sequence[str]
+    """The names of the limits that live workers declare for the name of the job."""
+    changes: Sequence[AuditRecord]
+    """Who changed the job, the newest of 10 records first, without details."""
+    command: str | None
+    """Adds such a job in a shell; None if a value is hidden."""
     actions: Sequence[str]
     """What its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
 
@@ -98,7 +108,16 @@ async def build(request: PageRequest) -> JobPage:
         explanation = await request.inspector.explain_job(job_id)
     except JobNotFoundError as error:  # deleted since
         raise missing from error
-    return _page(job, _visible(explanation, request), await _result(job, request), request)
+    page = _page(job, _visible(explanation, request), await _result(job, request), request)
+    changes = await _changes(job_id, request)
+    return replace(page, limits=await declared_limits(job.job_name, request), changes=changes)
+
+
+async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
+    if request.access.visible_names is not None:
+        return []
+    page = await request.inspector.audit(subject=job_id, limit=MAX_CHANGES)
+    return [replace(each, details={}) for each in page.items]
 
 
 def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
@@ -162,6 +181,9 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         progress_note=shown.progress.note if shown.progress else None,
         result=result,
         links=_links(shown, request),
+        limits=(),
+        changes=(),
+        command=_command(job, request),
         actions=[
             action.removesuffix("_jobs") for action, statuses in ALLOWED.items() if job.status in statuses
         ],
@@ -172,6 +194,19 @@ def _arguments(job: Job, request: PageRequest) -> str:
     if request.settings.format_arguments is not None:
         return str(request.settings.format_arguments(job))
     return json_text({"args": job.args, "kwargs": job.kwargs})
+
+
+def _command(job: Job, request: PageRequest) -> str | None:
+    """Return the command that adds such a job; None if the request may not see all that it contains."""
+    values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
+    hide = request.settings.redaction.values
+    if not request.access.sees_arguments or plain(hide(values)) != plain(values):
+        return None
+    try:
+        options = [f"--{name}={json.dumps(value)}" for name, value in values.items() if value]
+    except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
+        return None
+    return shell_command("jobs", "add", job.job_name, *options, f"--priority={job.priority.value}")
 
 
 def _links(job: Job, request: PageRequest) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, term
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
@@ -20,6 +20,9 @@ PAGE_LENGTH: Final = 50
 
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error in a list."""
+
+MAX_SUGGESTIONS: Final = 200
+SUGGESTIONS_AGE_S: Final = 10.0
 
 MAX_TAGS: Final = 20
 
@@ -61,6 +64,8 @@ class JobsPage:
     is_complete: bool = False
     next: str | None = None
     """The position of the following page; None if the search is complete."""
+    suggestions: Sequence[str] = ()
+    """Searches for the names that live workers claim."""
     after: str | None = None
     """The position of this page; None for the first one."""
 
@@ -102,8 +107,17 @@ async def build(request: PageRequest) -> JobsPage:
         summary_of(page, request),
         page.is_complete,
         page.next,
+        await _suggestions(request),
         request.parameters.get("after") or None,
     )
+
+
+async def _suggestions(request: PageRequest) -> list[str]:
+    """Return searches for visible names, without a query about jobs."""
+    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, request.inspector.workers)
+    names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
+    visible = sorted(filter(request.access.sees_name, names))[:MAX_SUGGESTIONS]
+    return [*CHIPS[1:], *(term("name", name) for name in visible)]
 
 
 def summary_of(page: SearchPage, request: PageRequest) -> str:

@@ -8,11 +8,14 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import LimitKeyState, LimitState, read_limit, read_limits
+from pg_scheduler.inspect.limits import limits_of
 
-__all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one"]
+__all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one", "declared_limits"]
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""
+
+WORKERS_AGE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,13 @@ async def build_one(request: PageRequest) -> LimitPage:
     keys = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
     summary = f"{len(keys)} keys, 200 at most, among the first 20,000 blocked jobs"
     return LimitPage(name, declared, keys, summary)
+
+
+async def declared_limits(task: str, request: PageRequest) -> list[str]:
+    """Return the names of the limits that live workers declare for a task."""
+    workers = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
+    names = {limit.name for limit, tasks in limits_of(workers).items() if task in tasks}
+    return sorted(names)
 
 
 async def _read(request: PageRequest) -> list[LimitRow]:

@@ -18,9 +18,9 @@ from pg_scheduler.dashboard.pages.schedule_history import (
     past_fire_times,
 )
 from pg_scheduler.dashboard.texts import json_text
-from pg_scheduler.inspect.clock_changes import mark_fires
+from pg_scheduler.inspect.clock_changes import mark_fires, zones_of
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.triggers.zones import named_zone
+from pg_scheduler.triggers.zones import parse_timezone
 
 __all__ = ["FireTime", "SchedulePage", "ScheduleRow", "SchedulesPage", "build", "build_one"]
 
@@ -79,6 +79,8 @@ class SchedulePage:
     fire_times: Sequence[FireTime]
     problem: str | None
     """Why there are no fire times; None if they were computed."""
+    zone: str
+    """The time zone of its trigger; UTC if it has several or none."""
     start: datetime | None
     end: datetime | None
     max_runs: int | None
@@ -145,6 +147,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         is_declared=schedule.owner == "code",
         fire_times=fire_times,
         problem=problem,
+        zone=_zone(schedule),
         start=schedule.start,
         end=schedule.end,
         max_runs=schedule.max_runs,
@@ -164,8 +167,13 @@ async def build_one(request: PageRequest) -> SchedulePage:
     )
 
 
+def _zone(schedule: Schedule) -> str:
+    zones = set() if schedule.trigger is None else zones_of(schedule.trigger.to_json())
+    return zones.pop() if len(zones) == 1 else "UTC"
+
+
 def _fire_times(schedule: Schedule) -> list[FireTime]:
-    _, zone = named_zone(getattr(schedule.trigger, "timezone", "UTC"))  # a trigger of triggers has none
+    zone = parse_timezone(_zone(schedule))
     found = schedule.upcoming(FIRE_TIMES)
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, found)
     return [

@@ -31,6 +31,7 @@
     region.replaceChildren(...nodes);
     places("details").forEach((each, place) => { each.open = open[place] ?? each.open; });
     places(".wide").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
+    showTimes();
     if (focused >= 0) places("a, summary, button")[focused]?.focus({ preventScroll: true });
     announce("");
   };
@@ -90,16 +91,16 @@
 
   // -- the theme: of the system, until another one is chosen
 
-  const stored = (change) => {
+  const stored = (name, change) => {
     try {
-      if (change !== undefined) window.localStorage.setItem("pg_scheduler.theme", change);
-      return window.localStorage.getItem("pg_scheduler.theme");
+      if (change !== undefined) window.localStorage.setItem(`pg_scheduler.${name}`, change);
+      return window.localStorage.getItem(`pg_scheduler.${name}`);
     } catch {
       return null; // the browser forbids storage
     }
   };
   const root = document.documentElement;
-  const chosen = stored();
+  const chosen = stored("theme");
   if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   if (theme !== null) {
     theme.hidden = false;
@@ -108,17 +109,70 @@
         ? root.dataset.theme === "dark"
         : window.matchMedia("(prefers-color-scheme: dark)").matches;
       root.dataset.theme = isDark ? "light" : "dark";
-      stored(root.dataset.theme);
+      stored("theme", root.dataset.theme);
     });
   }
 
-  // -- keys: "/" to the search, "p" pauses, "g" and the first letter of a page goes there, "?" to the list of keys
+  // -- times: in UTC, in the zone of the browser, or in that of the schedule that is shown
+
+  const zone = document.getElementById("times");
+  const own = document.querySelector("[data-zone]")?.dataset.zone;
+  const local = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const zones = [...new Set(["UTC", local, own].filter(Boolean))];
+  let shownZone = zones.includes(stored("zone")) ? stored("zone") : "UTC";
+
+  const showTimes = () => {
+    const format = new Intl.DateTimeFormat("sv-SE", { timeZone: shownZone, dateStyle: "short", timeStyle: "medium" });
+    for (const each of document.querySelectorAll("time[datetime]")) {
+      each.dataset.utc ??= each.textContent;
+      each.textContent = shownZone === "UTC" ? each.dataset.utc : format.format(new Date(each.dateTime));
+      if (shownZone !== "UTC") each.title = `${each.dataset.utc}, ${each.title.split(", ").at(-1)}`;
+    }
+    if (zone !== null) zone.textContent = `Times: ${shownZone}`;
+  };
+
+  if (zone !== null && zones.length > 1) {
+    zone.hidden = false;
+    zone.addEventListener("click", () => {
+      shownZone = zones[(zones.indexOf(shownZone) + 1) % zones.length];
+      stored("zone", shownZone);
+      showTimes();
+    });
+  }
+  showTimes();
+
+  // -- copying
+
+  for (const each of document.querySelectorAll("button[data-copy]")) {
+    each.hidden = navigator.clipboard === undefined; // the page came over HTTP
+    each.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(document.getElementById(each.dataset.copy).textContent);
+      announce("Copied.");
+    });
+  }
+
+  // -- keys: "/" to the search, "p" pauses, "t" changes the theme, "j" and "k" go to the next and previous row, "g" and
+  //    the first letter of a page goes there, "?" to the list of keys. People can turn all of them off.
+
+  const keys = document.getElementById("keys");
+  if (keys !== null) {
+    keys.disabled = false;
+    keys.checked = stored("keys") !== "off";
+    keys.addEventListener("change", () => stored("keys", keys.checked ? "on" : "off"));
+  }
 
   const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
   let isGoing = false;
 
+  const moveRow = (step) => {
+    const links = [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a")).filter(Boolean);
+    const row = document.activeElement?.closest("tr");
+    const place = links.findIndex((link) => row !== null && link.closest("tr") === row);
+    links[place < 0 ? 0 : Math.min(Math.max(place + step, 0), links.length - 1)]?.focus();
+  };
+
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target)) return;
+    if (event.ctrlKey || event.altKey || event.metaKey || isTyping(event.target) || stored("keys") === "off") return;
     const search = document.getElementById("q");
     if (isGoing || event.key === "?") {
       isGoing = false;
@@ -130,6 +184,10 @@
       search.select();
     } else if (event.key === "p" && pause !== null) {
       setPaused(!isPaused);
+    } else if (event.key === "t" && theme !== null) {
+      theme.click();
+    } else if (event.key === "j" || event.key === "k") {
+      moveRow(event.key === "j" ? 1 : -1);
     } else if (event.key === "g") {
       isGoing = true;
       setTimeout(() => { isGoing = false; }, 1500);

@@ -1,0 +1,124 @@
+"""Send every job of a search as CSV or JSON lines, page by page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import UTC
+from typing import Any, Final
+
+from starlette.responses import Response, StreamingResponse
+
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
+from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.inspect import SearchPage, parse_search
+from pg_scheduler.inspect.attempts import last_attempt
+from pg_scheduler.jobs.model import Job
+
+__all__ = ["export"]
+
+PAGE_LENGTH: Final = 500
+
+COLUMNS: Final = (
+    "job_id", "name", "status", "due", "priority", "attempt", "max_attempts", "created_at", "started_at",
+    "finished_at", "worker", "schedule", "error", "tags", "progress",
+)  # fmt: skip
+CLOSED_COLUMNS: Final = ("args", "kwargs", "metadata")
+"""Columns of requests that may see arguments."""
+
+FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""Starts of texts that spreadsheets execute."""
+
+
+async def export(request: PageRequest, *, is_head: bool) -> Response:
+    """Return the jobs of a search in a file. The first page is read before the answer starts.
+
+    Raises:
+        RejectedError: The search or the format is invalid.
+    """
+    form = request.parameters.get("format") or "jsonl"
+    if form not in FORMATS:
+        raise RejectedError(f"format must be one of {', '.join(FORMATS)}, not {form[:50]!r}")
+    media_type, write = FORMATS[form]
+    try:
+        parsed = parse_search(request.parameters.get("q", ""), now=request.now, tz=UTC)
+        request.settings.redaction.check_search(parsed, request.access)
+        first = await _read(request, None)
+    except ValueError as error:  # a SearchError
+        raise RejectedError(str(error)) from error
+    headers = {"content-disposition": f'attachment; filename="jobs.{form}"'}
+    if is_head:
+        return Response(media_type=media_type, headers=headers)
+    columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
+
+    async def body() -> AsyncIterator[str]:
+        page: SearchPage | None = first
+        if form == "csv":
+            yield write([dict(zip(columns, columns, strict=True))])
+        while page is not None:
+            if page.items:
+                yield write(_row(job, request) for job in page.items)
+            page = None if page.next is None else await _read(request, page.next)
+
+    return StreamingResponse(body(), media_type=media_type, headers=headers)
+
+
+async def _read(request: PageRequest, after: str | None) -> SearchPage:
+    return await request.inspector.search_jobs(
+        request.parameters.get("q", ""),
+        limit=PAGE_LENGTH,
+        after=after,
+        tz=UTC,
+        names=request.access.visible_names,
+    )
+
+
+def _row(job: Job, request: PageRequest) -> dict[str, Any]:
+    """Return a job with what the request may see."""
+    row = {
+        "job_id": job.job_id,
+        "name": job.job_name,
+        "status": job.status,
+        "due": job.execution_time,
+        "priority": job.priority,
+        "attempt": job.attempt,
+        "max_attempts": last_attempt(job),
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "worker": job.worker_id,
+        "schedule": job.schedule_id,
+        "error": job.error_message,
+        "tags": tags_of(job, request),
+        "progress": share_done(job),
+    }
+    if request.access.sees_arguments:
+        hide = request.settings.redaction.values
+        row |= {"args": hide(job.args), "kwargs": hide(job.kwargs), "metadata": hide(job.metadata)}
+    shown: dict[str, Any] = plain(row)
+    return shown
+
+
+def _json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(f"{json.dumps(row, ensure_ascii=True, allow_nan=False)}\n" for row in rows)
+
+
+def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = io.StringIO()
+    csv.writer(lines).writerows([_cell(each) for each in row.values()] for row in rows)
+    return lines.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell, with an apostrophe before texts that a spreadsheet would execute."""
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text
+
+
+FORMATS: Final[Mapping[str, tuple[str, Callable[[Iterable[Mapping[str, Any]]], str]]]] = {
+    "jsonl": ("application/jsonl", _json_lines),
+    "csv": ("text/csv; charset=utf-8", _csv),
+}

@@ -1,0 +1,133 @@
+"""All jobs of a search in a file; suggestions of searches; the command that adds such a job."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.dashboard import Access
+from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.test_hostile import HOSTILE, insert
+from tests.dashboard.test_limits import declare
+from tests.inspect.workers import add_worker
+
+SECRET = "hunter2-secret"
+
+
+async def fill(pool: asyncpg.Pool, number: int = 7) -> None:
+    data = {"args": [1], "kwargs": {"token": SECRET}, "metadata": {"tags": ["x"]}}
+    for name in ("billing.invoice", "payroll.run"):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
+            " SELECT $1 || n, $1, now(), $2 FROM generate_series(1, $3) AS n",
+            name,
+            json.dumps(data),
+            number,
+        )
+
+
+def lines_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_export_has_every_job_of_a_search(
+    pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.export.PAGE_LENGTH", 3)
+    await fill(pool)
+    answer = await request(app, "/export?q=name:billing.*")
+    assert answer.status == 200
+    assert answer.headers["content-disposition"] == 'attachment; filename="jobs.jsonl"'
+    rows = lines_of(answer.text)
+    assert {row["job_id"] for row in rows} == {f"billing.invoice{n}" for n in range(1, 8)}
+    assert (rows[0]["args"], rows[0]["kwargs"], rows[0]["tags"]) == ([1], {"token": SECRET}, ["x"])
+    found = list(csv.DictReader(io.StringIO((await request(app, "/export?format=csv")).text)))
+    assert len(found) == 14
+    assert list(found[0]) == list(rows[0])
+    assert json.loads(found[0]["kwargs"]) == {"token": SECRET}
+    page = Page((await request(app, "/jobs?q=name:billing.*")).text)
+    links = [each for each in page.links() if "/export?" in each]
+    assert [len((await request(app, each)).text.splitlines()) for each in links] == [8, 7]
+    head = await request(app, "/export?format=csv", method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+
+
+async def test_export_contains_what_the_request_may_see(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill(pool)
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",), sees_arguments=False))
+    for form in ("csv", "jsonl"):
+        answer = await request(app, f"/export?format={form}")
+        assert "payroll" not in answer.text
+        assert SECRET not in answer.text
+        assert "kwargs" not in answer.text
+        assert "billing.invoice7" in answer.text
+    redacted = await request(build(redact=["token"]), "/export")
+    assert SECRET not in redacted.text
+    assert {row["kwargs"]["token"] for row in lines_of(redacted.text)} == {"[hidden]"}
+    assert (await request(app, "/export?q=arg.token:x")).status == 400
+
+
+@pytest.mark.parametrize("query", ["format=xls", "q=status:nothing", "q=%22"])
+async def test_invalid_exports_are_rejected(query: str, app: App) -> None:
+    assert (await request(app, f"/export?{query}")).status == 400
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "=HYPERLINK(1)", "@sum", "-1+1"], ids=range(len(HOSTILE) + 3))
+async def test_exported_texts_are_whole_and_no_formulas(text: str, pool: asyncpg.Pool, app: App) -> None:
+    await insert(pool, 1, text)
+    (row,) = lines_of((await request(app, "/export")).text)
+    assert row["args"] == [text]
+    assert row["name"] == text[:800]
+    (found,) = csv.DictReader(io.StringIO((await request(app, "/export?format=csv")).text, newline=""))
+    assert json.loads(found["args"]) == [text]
+    assert found["name"].removeprefix("'") == text[:800]
+    assert not found["name"].startswith(("=", "@", "-"))
+
+
+async def test_searches_for_visible_names_are_suggested(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, names=["billing.invoice", "payroll.run"])
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    found = (await request(app, "/jobs", headers=JSON)).data["suggestions"]
+    assert "name:billing.invoice" in found
+    assert "status:failed" in found
+    page = Page((await request(app, "/jobs")).text)
+    assert [each["value"] for each in page.all("option")] == found
+    assert all("payroll" not in each for each in found)
+
+
+async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_changes(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill(pool, 1)
+    limits = declare("stripe", "billing.invoice", max_running=20) + declare("bank", "payroll.run")
+    await add_worker(pool, settings=json.dumps({"limits": limits}))
+    await pool.execute(
+        "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
+        " VALUES (now(), 'move_jobs', 'billing.invoice1', 'ada', 'cli', '{}')"
+    )
+    url = "/job?id=billing.invoice1"
+    data = (await request(build(), url, headers=JSON)).data
+    assert shlex.split(data["command"]) == [
+        "pg-scheduler", "jobs", "add", "billing.invoice", "--args=[1]",
+        f'--kwargs={{"token": "{SECRET}"}}', '--metadata={"tags": ["x"]}', "--priority=normal",
+    ]  # fmt: skip
+    assert data["limits"] == ["stripe"]
+    assert [(each["actor"], each["action"]) for each in data["changes"]] == [("ada", "move_jobs")]
+    text = Page((await request(build(), url)).text).text
+    assert "pg-scheduler jobs add billing.invoice" in text
+    assert "by ada (cli)" in text
+    for arguments in ({"redact": ["token"]}, {"authorize": lambda _: Access("b", sees_arguments=False)}):
+        assert (await request(build(**arguments), url, headers=JSON)).data["command"] is None
+    closed = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    assert (await request(closed, url, headers=JSON)).data["changes"] == []
