@@ -13,7 +13,15 @@ from typing import Any, Final
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.payload import encode_object
 
-__all__ = ["NO_METADATA", "check_metadata", "metadata_of", "trace_from", "with_metadata", "with_trace"]
+__all__ = [
+    "NO_METADATA",
+    "check_metadata",
+    "metadata_of",
+    "trace_from",
+    "trace_id_of",
+    "with_metadata",
+    "with_trace",
+]
 
 NO_METADATA: Final[Mapping[str, Any]] = {}
 
@@ -22,6 +30,9 @@ TRACE: Final = "trace"
 
 MAX_TRACE_BYTES: Final = 8192
 """The maximum size of its value as JSON."""
+
+TRACE_ID: Final = slice(3, 35)
+"""The position of the trace id in a ``traceparent`` header of W3C Trace Context."""
 
 
 def check_metadata(metadata: object, *, allows_trace: bool = False) -> dict[str, Any]:
@@ -55,6 +66,13 @@ def trace_from(metadata: Mapping[str, Any]) -> dict[str, str] | None:
     if not isinstance(trace, dict) or not all(isinstance(value, str) for value in trace.values()):
         return None
     return trace if len(encode_object(TRACE, trace)) <= MAX_TRACE_BYTES else None
+
+
+def trace_id_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the id of the trace in which a job was created; None if its metadata has none."""
+    trace = metadata.get(TRACE)
+    parent = trace.get("traceparent") if isinstance(trace, dict) else None
+    return parent[TRACE_ID] if isinstance(parent, str) and parent.count("-") >= 3 else None
 
 
 def with_trace(task_data: str, trace: Mapping[str, str]) -> str:

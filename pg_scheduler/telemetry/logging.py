@@ -13,15 +13,13 @@ from typing import Any, Final
 
 from pg_scheduler.jobs.context import current, current_job
 from pg_scheduler.jobs.kept_log import kept_log
+from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.rows import Claim
 
 __all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "JobLogHandler", "add_job_context"]
 
 FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trace_id")
 """The fields of every record."""
-
-TRACE_ID: Final = slice(3, 35)
-"""The position of the trace id in a ``traceparent`` header of W3C Trace Context."""
 
 _found: ContextVar[tuple[Claim, dict[str, Any], Mapping[str, Any]]] = ContextVar("pg_scheduler_log_fields")
 """The claim, its fields and its metadata, read by the first record of the job."""
@@ -43,16 +41,10 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "attempt": job.attempt,
         "worker_id": getattr(get_scheduler, "worker_id", None),
         "schedule": job.schedule_id,
-        "trace_id": _trace_id(metadata),
+        "trace_id": trace_id_of(metadata),
     }
     _found.set((claim, fields, metadata))
     return fields, metadata
-
-
-def _trace_id(metadata: Mapping[str, Any]) -> str | None:
-    trace = metadata.get("trace")
-    parent = trace.get("traceparent") if isinstance(trace, dict) else None
-    return parent[TRACE_ID] if isinstance(parent, str) and parent.count("-") >= 3 else None
 
 
 def _checked(metadata: Sequence[str]) -> tuple[str, ...]:

@@ -170,7 +170,7 @@ async def test_exception_of_the_job_reaches_the_middleware_and_is_the_outcome(
 ) -> None:
     trail = Trail()
     seen, job_id = await run(make, function, trail, name=f"middleware.{function.__name__}")
-    (failed,) = seen.of(JobFailed, job_id=job_id)
+    (failed,) = await seen.until(JobFailed, job_id=job_id)
     assert (failed.error, type(failed.exception)) == ("ValueError: no", ValueError)
     assert failed.exception is not None
     assert isinstance(failed.exception.__cause__, KeyError)

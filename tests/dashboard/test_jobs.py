@@ -279,6 +279,28 @@ async def test_arguments_are_in_no_answer_for_those_who_may_not_see_them(
     assert SECRET in (await request(build(format_arguments=text), "/job?id=login")).text
 
 
+async def test_job_page_shows_the_trace_in_which_the_job_was_created(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    metadata = {"trace": {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}}
+    await scheduler.schedule_job("board.traced", datetime.now(UTC), {}, job_id="traced", metadata=metadata)
+    await add(scheduler, job_id="plain")
+
+    def links(job: Job) -> dict[str, str]:
+        trace = job.metadata.get("trace", {}).get("traceparent", "")
+        return {"viewer": f"/traces/{trace.split('-')[1]}"} if trace else {}
+
+    app = build(links=links)
+    page = await request(app, "/job?id=traced")
+    assert f"/traces/{trace_id}" in Page(page.text).links()
+    assert f"<dd>{trace_id}</dd>" in page.text
+    assert (await request(app, "/job?id=traced", headers=JSON)).data["trace_id"] == trace_id
+    assert (await request(app, "/job?id=plain", headers=JSON)).data["trace_id"] is None
+    hidden = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    assert trace_id not in (await request(hidden, "/job?id=traced")).text
+
+
 async def test_links_that_are_no_pages_are_omitted(scheduler: Scheduler, build: Callable[..., App]) -> None:
     await add(scheduler, job_id="mail:1")
     links = {

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = ["Event", "JobPage", "build"]
@@ -78,6 +79,8 @@ class JobPage:
     arguments: str | None
     """The arguments as a text."""
     metadata: Mapping[str, Any] | None
+    trace_id: str | None
+    """The trace in which the job was created."""
     tags: Sequence[str]
     progress: float | None
     progress_note: str | None
@@ -176,6 +179,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         kwargs=shown.kwargs if sees else None,
         arguments=_arguments(shown, request) if sees else None,
         metadata=shown.metadata if sees else None,
+        trace_id=trace_id_of(shown.metadata),
         tags=tags_of(job, request),
         progress=share_done(job),
         progress_note=shown.progress.note if shown.progress else None,
