@@ -1,9 +1,9 @@
 """Measure the pages of the dashboard on a large table: ``python3 dev.py scale --rows 5000000``.
 
-Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due. Each page is
-opened several times without its cache. Of each one the report has the slowest statement, as the client sees
-it, and what the page says it searched. With ``--viewers 10``, a worker also drains jobs while ten streams of
-the overview are open, in turn with none.
+Nineteen jobs of twenty are finished, one of fifty of them failed, one of a hundred is due; there are 1,000
+schedules and six hours of statistics of 200 names. Each page is opened several times without its cache. Of
+each one the report has the slowest statement, as the client sees it, and what the page says it searched. With
+``--viewers 10``, a worker also drains jobs while ten streams of the overview are open, in turn with none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import asyncpg
 
@@ -26,7 +27,9 @@ from benchmarks.machine import SETTINGS
 from benchmarks.ours import work
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.embedded import EmbeddedPostgres
+from pg_scheduler.triggers import Cron
 
 __all__ = ["main"]
 
@@ -38,27 +41,32 @@ UNFINISHED: Final = (
 BOUND_MS: Final = 300
 """Milliseconds that a statement of a page may take."""
 
-PAGES: Final = (
-    "/",
-    "/jobs",
-    "/jobs?q=status:failed",
-    "/jobs?q=status:pending",
-    "/jobs?q=status:running",
-    "/jobs?q=name:name.7",
-    "/jobs?q=name:nothing",
-    "/jobs?q=status:failed+error:~777",
-    "/jobs?q=arg.user:nobody+status:completed",
-    "/jobs?q=due:%3C-1h+status:pending",
-    "/jobs?q=777",
+SEARCHES: Final = (
+    "status:failed",
+    "status:pending",
+    "status:running",
+    "name:name.7",
+    "name:nothing",
+    "status:failed error:~777",
+    "arg.user:nobody status:completed",
+    "due:<-1h status:pending",
+    "777",
+)
+"""Searches that find at once, late, or nothing."""
+
+ITEMS: Final = (
     "/job?id=due-1",
     "/job?id=job-000000050",
-    "/errors",
-    "/schedules",
-    "/tasks",
-    "/workers",
-    "/audit",
-    "/about",
+    "/schedule?id=scale:7",
+    "/task?id=name.7",
+    "/calendar?span=month",
+    "/?range=6h",
 )
+"""Pages with a parameter."""
+
+WITH_PARAMETER: Final = frozenset({"/job", "/run", "/schedule", "/task", "/limit", "/worker"})
+
+SCHEDULES: Final = 1000
 
 FILL: Final = {
     "finished jobs": """
@@ -152,6 +160,12 @@ async def fill(pool: asyncpg.Pool, rows: int) -> None:
     for what, statement in FILL.items():
         print(f"  {time.strftime('%H:%M:%S')} {what} ...", file=sys.stderr, flush=True)
         await pool.execute(statement, rows, timeout=3600)
+    scheduler = Scheduler(pool)
+    scheduler.register(work, name="scale.work")
+    for number in range(SCHEDULES):
+        trigger = Cron(f"{number % 60} {number % 24} * * *", timezone="Europe/Berlin")
+        name = f"scale:{number}"
+        await scheduler.schedules.add(work, trigger, schedule_id=name, args=(0.0, "ada"))
     await pool.execute("VACUUM ANALYZE", timeout=3600)
 
 
@@ -168,7 +182,8 @@ async def visit(dsn: str, rounds: int) -> dict[str, Visit]:
 
     warnings.simplefilter("ignore", asyncpg.InterfaceWarning)  # the logger stays on released connections
     async with asyncpg.create_pool(dsn, min_size=1, max_size=4, init=watch) as pool:
-        for url in PAGES:
+        plain = [path for path in PAGES if path not in WITH_PARAMETER]
+        for url in (*plain, *(f"/jobs?q={quote(each)}" for each in SEARCHES), *ITEMS):
             current = visits[url] = Visit()
             for _ in range(rounds):
                 app = dashboard(Scheduler(pool), authorize=read_all)
