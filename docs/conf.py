@@ -9,13 +9,16 @@ author = "The pg_scheduler authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = f"pg_scheduler {release}"
 html_show_sourcelink = False
 html_copy_source = False
+
+copybutton_prompt_text = r"\$ |>>> "
+copybutton_prompt_is_regexp = True
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
