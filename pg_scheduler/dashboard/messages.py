@@ -33,6 +33,8 @@ _TEXTS: Final[Mapping[str, str]] = {
     "task_paused": "the task is paused",
     "task_resumed": "the task is resumed",
     "task_not_paused": "the task was not paused",
+    "schedule_added": "the schedule was added",
+    "schedule_updated": "the schedule was changed",
     "schedule_paused": "the schedule is paused",
     "schedule_resumed": "the schedule is resumed",
     "schedule_triggered": "one job of the schedule was enqueued",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, get_args
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pg_scheduler.dashboard.actions import bulk, jobs, schedules, tasks, workers
+from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
 from pg_scheduler.dashboard.bulk import BulkAction, BusyError
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
@@ -23,6 +24,9 @@ from pg_scheduler.errors import (
 
 __all__ = ["ACTIONS", "Action", "act"]
 
+BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
+"""The action itself asks for that of its run."""
+
 CONFLICTS: Final = (BusyError, JobConflictError, ScheduleConflictError, ScheduleOwnedByCodeError)
 
 
@@ -30,38 +34,41 @@ class Action(NamedTuple):
     """An action.
 
     Attributes:
-        right: What a request needs; None for that of a bulk run.
+        rights: What a request needs one of.
         run: Makes the change.
         is_named: Whether it belongs to a name; others need access to all names.
     """
 
-    right: Right | None
+    rights: AbstractSet[Right]
     run: Callable[[ActionRequest], Awaitable[Done | Shown]]
     is_named: bool = True
 
 
 ACTIONS: Final[dict[str, Action]] = {
-    "/actions/jobs/cancel": Action("cancel", jobs.cancel),
-    "/actions/jobs/retry": Action("retry", jobs.retry),
-    "/actions/jobs/run": Action("move", jobs.run),
-    "/actions/jobs/move": Action("move", jobs.move),
-    "/actions/jobs/delete": Action("delete", jobs.delete),
-    "/actions/bulk/cancel": Action("cancel", bulk.cancel),
-    "/actions/bulk/retry": Action("retry", bulk.retry),
-    "/actions/bulk/move": Action("move", bulk.move),
-    "/actions/bulk/delete": Action("delete", bulk.delete),
-    "/actions/bulk/stop": Action(None, bulk.stop),
-    "/actions/bulk/resume": Action(None, bulk.resume),
-    "/actions/errors/retry": Action("retry", bulk.retry_group),
-    "/actions/tasks/pause": Action("task_pause", tasks.pause),
-    "/actions/tasks/resume": Action("task_pause", tasks.resume),
-    "/actions/schedules/pause": Action("schedule_pause", schedules.pause),
-    "/actions/schedules/resume": Action("schedule_pause", schedules.resume),
-    "/actions/schedules/trigger": Action("schedule_trigger", schedules.trigger),
-    "/actions/schedules/backfill": Action("backfill", schedules.backfill),
-    "/actions/schedules/remove": Action("schedule_remove", schedules.remove),
-    "/actions/workers/drain": Action("drain", workers.drain, is_named=False),
-    "/actions/workers/resume": Action("drain", workers.resume, is_named=False),
+    "/actions/jobs/cancel": Action({"cancel"}, jobs.cancel),
+    "/actions/jobs/retry": Action({"retry"}, jobs.retry),
+    "/actions/jobs/run": Action({"move"}, jobs.run),
+    "/actions/jobs/move": Action({"move"}, jobs.move),
+    "/actions/jobs/delete": Action({"delete"}, jobs.delete),
+    "/actions/bulk/cancel": Action({"cancel"}, bulk.cancel),
+    "/actions/bulk/retry": Action({"retry"}, bulk.retry),
+    "/actions/bulk/move": Action({"move"}, bulk.move),
+    "/actions/bulk/delete": Action({"delete"}, bulk.delete),
+    "/actions/bulk/stop": Action(BULK_RIGHTS, bulk.stop),
+    "/actions/bulk/resume": Action(BULK_RIGHTS, bulk.resume),
+    "/actions/errors/retry": Action({"retry"}, bulk.retry_group),
+    "/actions/tasks/pause": Action({"task_pause"}, tasks.pause),
+    "/actions/tasks/resume": Action({"task_pause"}, tasks.resume),
+    "/actions/schedules/pause": Action({"schedule_pause"}, schedules.pause),
+    "/actions/schedules/resume": Action({"schedule_pause"}, schedules.resume),
+    "/actions/schedules/trigger": Action({"schedule_trigger"}, schedules.trigger),
+    "/actions/schedules/backfill": Action({"backfill"}, schedules.backfill),
+    "/actions/schedules/remove": Action({"schedule_remove"}, schedules.remove),
+    "/actions/schedules/preview": Action({"schedule_add", "schedule_update"}, schedule_form.preview),
+    "/actions/schedules/add": Action({"schedule_add"}, schedule_form.add),
+    "/actions/schedules/update": Action({"schedule_update"}, schedule_form.update),
+    "/actions/workers/drain": Action({"drain"}, workers.drain, is_named=False),
+    "/actions/workers/resume": Action({"drain"}, workers.resume, is_named=False),
 }
 
 
@@ -72,9 +79,9 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         RejectedError: The request may not make it, or it is invalid.
     """
     action = ACTIONS[path]
-    rights = get_args(BulkAction) if action.right is None else (action.right,)
+    rights = ACTIONS[path].rights
     if not any(map(page.may, rights)):
-        raise RejectedError(f"you may not do this: it needs the right {' or '.join(rights)}", 403)
+        raise RejectedError(f"you may not do this: it needs the right {' or '.join(sorted(rights))}", 403)
     if not action.is_named and page.access.visible_names is not None:
         raise RejectedError("you may not do this: it concerns jobs of all names", 403)
     request = ActionRequest(page, await read_form(http))

@@ -1,0 +1,111 @@
+"""The page on which a schedule is added or edited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.triggers import EXAMPLES, read_trigger, write_trigger
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.zones import named_zone
+
+__all__ = ["FIELDS", "FormPage", "build", "claimed_names", "preview", "values_of"]
+
+FIELDS: Final = (
+    "trigger",
+    "timezone",
+    "start",
+    "end",
+    "max_runs",
+    "version",
+    "schedule_id",
+    "task",
+    "kwargs",
+)
+FIRE_TIMES: Final = 20
+
+Texts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FormPage:
+    """A form, with what was entered."""
+
+    schedule_id: str | None
+    """The schedule to edit; None for a new one."""
+    task: str | None
+    names: Sequence[str]
+    """The names that a new schedule may have: those that live workers claim."""
+    values: Texts
+    problem: str | None = None
+    described: str | None = None
+    """The trigger in words, of a preview."""
+    fire_times: Sequence[tuple[datetime, str]] = ()
+    """The next fire times, with their texts in the zone of the trigger."""
+
+    @property
+    def http_status(self) -> int:
+        """The status of the answer."""
+        return 200 if self.problem is None else 400
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """Triggers as they can be written."""
+        return EXAMPLES
+
+
+async def build(request: PageRequest) -> FormPage:
+    """Return the form for the schedule that the address names, or for a new one."""
+    schedule_id = request.parameters.get("id")
+    if schedule_id is None:
+        values = {**dict.fromkeys(FIELDS, ""), "timezone": "UTC", "kwargs": "{}"}
+        return FormPage(None, None, await claimed_names(request), values)
+    missing = NotFoundError(f"there is no schedule {schedule_id[:200]!r}, or you may not see it")
+    try:
+        schedule = await request.inspector.get_schedule(schedule_id)
+    except ValueError as error:  # no id that a row can have
+        raise missing from error
+    if schedule is None or not request.access.sees_name(schedule.task):
+        raise missing
+    return FormPage(schedule.schedule_id, schedule.task, (), values_of(schedule))
+
+
+def values_of(schedule: Schedule) -> Texts:
+    """Return what the form of a schedule shows."""
+    text, zone = ("", "UTC") if schedule.trigger is None else write_trigger(schedule.trigger)
+    return {
+        "trigger": text,
+        "timezone": zone,
+        "start": _text(schedule.start),
+        "end": _text(schedule.end),
+        "max_runs": "" if schedule.max_runs is None else str(schedule.max_runs),
+        "version": str(schedule.version),
+    }
+
+
+def _text(at: datetime | None) -> str:
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+async def claimed_names(request: PageRequest) -> list[str]:
+    """Return the visible names that live workers claim."""
+    workers = await request.inspector.workers()
+    names = {name for each in workers if each.is_alive for name in each.names or ()}
+    return sorted(name for name in names if request.access.sees_name(name))
+
+
+async def preview(values: Texts, after: datetime) -> tuple[str, list[tuple[datetime, str]]]:
+    """Return a trigger in words, and its next fire times.
+
+    Raises:
+        ValueError: The trigger is invalid, or its search for fire times takes too many steps.
+    """
+    trigger = read_trigger(values.get("trigger", ""), values.get("timezone") or "UTC")
+    # A search for fire times takes up to seconds, so other requests continue meanwhile.
+    found = await asyncio.to_thread(trigger.upcoming, FIRE_TIMES, after=after)
+    _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
+    return str(trigger), [(fire, f"{fire.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}") for fire in found]
