@@ -19,6 +19,10 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .status import seconds
 from .times import read_time
+from .worker.options import WorkerOptions
+from .worker.process import open_scheduler
+from .worker.registered import REGISTERED, registered_rows
+from .worker.target import load_targets
 
 __all__ = ["TASK", "TASK_CHANGE", "add_to"]
 
@@ -71,11 +75,20 @@ def add_to(app: typer.Typer) -> None:
 async def list_tasks(
     command: Command,
     paused: Annotated[bool, typer.Option("--paused", help="Only paused tasks.")] = False,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET", help="The tasks of a Scheduler or of modules instead; repeatable."),
+    ] = None,
 ) -> None:
     """Print the names that workers claim, that have due or running jobs, or that are paused.
 
-    The attempts, failures and durations are those of the last hour.
+    The attempts, failures and durations are those of the last hour. With --target: the tasks that code
+    registers, with their aliases and defaults.
     """
+    if target:
+        async with open_scheduler(command, load_targets(target), WorkerOptions()) as scheduler:
+            command.output.write_list(REGISTERED, await registered_rows(scheduler))
+        return
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         tasks = await inspector.tasks()

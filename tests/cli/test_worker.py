@@ -65,12 +65,12 @@ Start = Callable[..., AbstractContextManager[Program]]
 @pytest.fixture
 def start(dsn: str, tmp_path: Path) -> Start:
     @contextmanager
-    def start_program(*arguments: str) -> Iterator[Program]:
+    def start_program(*arguments: str, cwd: Path = ROOT) -> Iterator[Program]:
         file = tmp_path / "stderr"
         with file.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pg_scheduler", "worker", *arguments],
-                cwd=ROOT, env={**os.environ, "PG_SCHEDULER_DSN": dsn},
+                cwd=cwd, env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
         try:
@@ -310,6 +310,33 @@ async def test_worker_without_functions_logs_a_warning(start: Start) -> None:
         assert "no function is registered; name the modules" in await program.read_until("no function")
 
 
+async def test_changed_source_starts_the_worker_again_also_after_a_mistake(
+    start: Start, tmp_path: Path, pool: asyncpg.Pool
+) -> None:
+    module = tmp_path / "cli_reloaded.py"
+
+    def write(number: int, code: str) -> None:
+        module.write_text(f"from pg_scheduler import job\n{code}\n", encoding="utf-8")
+        os.utime(module, (number, number))  # two changes within the resolution of the clock differ
+
+    async def has_claimed(name: str) -> None:
+        statement = "SELECT EXISTS (SELECT FROM scheduler_workers WHERE $1 = ANY (names))"
+        async with asyncio.timeout(PATIENCE):
+            while not await pool.fetchval(statement, name):  # noqa: ASYNC110 - a process raises no event
+                await asyncio.sleep(0.02)
+
+    write(1, "@job(name='clireload.one')\nasync def one(): ...")
+    with start("cli_reloaded", "--reload", cwd=tmp_path) as program:
+        await has_claimed("clireload.one")
+        write(2, "oops(")
+        await program.read_until("waiting for a change")
+        write(3, "@job(name='clireload.two')\nasync def two(): ...")
+        await has_claimed("clireload.two")
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == 0, program.text
+        assert program.text.count("cli_reloaded.py has changed") == 2
+
+
 class TestCheck:
     @pytest.fixture(autouse=True)
     def settings(self, monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:
@@ -325,6 +352,11 @@ class TestCheck:
         assert rows["cliworker.write"]["executor"] == "async"
         assert "cliworker.old" in rows["cliworker.write"]["aliases"]
         assert "the tables can be used" in ran.err
+
+    def test_tasks_of_a_target_are_listed_with_their_aliases(self, call: Run) -> None:
+        ran = call("tasks", "list", "--target", JOBS)
+        rows = {row["name"]: row for row in ran.checked("registered_task")}
+        assert "cliworker.old" in rows["cliworker.write"]["aliases"]
 
     @pytest.mark.parametrize(
         ("target", "message"),

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler import TaskInfo
 from pg_scheduler.cli.commands import Command, add_command
 from pg_scheduler.cli.errors import CommandError, ExitCode
-from pg_scheduler.cli.output import SHAPE_VERSION, Column, Shape
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.times import read_duration
 from pg_scheduler.inspect.texts import counted
@@ -22,27 +19,15 @@ from .inside import verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions, read_names
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
+from .registered import REGISTERED, registered_rows
+from .reload import load_or_wait
 from .stop import StopRequest, handle_signals
 from .supervisor import Supervisor, program
 from .target import Source, load_targets
 
-__all__ = ["REGISTERED", "add_to"]
+__all__ = ["add_to"]
 
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
-
-REGISTERED: Final = Shape(
-    "registered_task",
-    "name",
-    (
-        Column("name", "NAME"),
-        Column("executor", "EXECUTOR"),
-        Column("timeout", "TIMEOUT", is_number=True),
-        Column("max_retries", "RETRIES", is_number=True),
-        Column("aliases", "ALIASES", is_wide=True),
-        Column("priority", "PRIORITY", is_wide=True),
-        Column("misfire_grace_time", "MISFIRE GRACE", is_number=True, is_wide=True),
-    ),
-)
 
 _FORMATS: Final = ("text", "json")
 
@@ -102,6 +87,9 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
     log_format: Annotated[
         str | None, typer.Option(envvar=f"{PREFIX}LOG_FORMAT", metavar="FORMAT", help="text or json.")
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a source file changes, for development.")
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Import, connect, print the tasks, and end.")
     ] = False,
@@ -121,7 +109,10 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
         health_port=health_port,
         metrics_port=metrics_port,
         log_format=log_format,
+        reload=reload,
     )
+    if processes > 1 and reload:
+        raise CommandError(ExitCode.USAGE, "--reload runs one process; leave out --processes")
     if processes > 1 and metrics_port is not None:
         raise CommandError(
             ExitCode.USAGE, "--metrics-port serves one process; with --processes, start pg-scheduler exporter"
@@ -129,7 +120,9 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
     if processes > 1 and not check:
         configure_logging(log_format)
         return await _supervise(command, targets, options, processes)
-    source = load_targets(targets)
+    if reload:
+        configure_logging(log_format)
+    source = await load_or_wait(targets) if reload else load_targets(targets)
     configure_logging(log_format)
     if check:
         return await _check(command, source, options)
@@ -139,15 +132,15 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
     async with open_scheduler(command, source, options) as scheduler:
         await verify_tables(scheduler)
-        tasks = [info for info in await scheduler.tasks.list() if info.is_registered]
-    command.output.write_list(REGISTERED, [_row(info) for info in tasks])
-    if not tasks:
+        rows = await registered_rows(scheduler)
+    command.output.write_list(REGISTERED, rows)
+    if not rows:
         raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
-    names = [name for info in tasks for name in (info.name, *info.aliases)]
+    names = [name for row in rows for name in (row["name"], *row["aliases"])]
     unmatched = [each for each in options.names if not any(fnmatchcase(name, each) for name in names)]
     if unmatched:
         raise CommandError(ExitCode.NEGATIVE, f"--names matches no registered task: {', '.join(unmatched)}")
-    command.output.say(f"{counted(len(tasks), 'registered task')}; the tables can be used")
+    command.output.say(f"{counted(len(rows), 'registered task')}; the tables can be used")
     return ExitCode.DONE
 
 
@@ -203,17 +196,3 @@ def _environment(command: Command) -> dict[str, str]:
         if origin == f"--{name}" and value is not None:
             environment[variable] = value
     return environment
-
-
-def _row(info: TaskInfo) -> dict[str, Any]:
-    timeout: timedelta | None = info.timeout
-    return {
-        "v": SHAPE_VERSION,
-        "name": info.name,
-        "aliases": list(info.aliases),
-        "executor": info.executor,
-        "timeout": timeout,
-        "max_retries": info.max_retries,
-        "priority": info.priority.value,
-        "misfire_grace_time": info.misfire_grace_time,
-    }

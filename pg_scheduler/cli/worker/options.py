@@ -22,6 +22,7 @@ class WorkerOptions:
         health_host: The address of the probes.
         health_port: Their port; None for none.
         metrics_port: The port of the metrics of the process; None for none.
+        reload: Whether to end when a source file has changed, to be started again.
         log_format: ``text`` or ``json``; None leaves the configuration of the application.
     """
 
@@ -36,6 +37,7 @@ class WorkerOptions:
     health_port: int | None = None
     metrics_port: int | None = None
     log_format: str | None = None
+    reload: bool = False
 
     @property
     def recycles(self) -> bool:

@@ -21,6 +21,7 @@ from pg_scheduler.telemetry.systemd import notify_systemd
 from .inside import claims_nothing, configure, hurry
 from .options import WorkerOptions
 from .recycle import wait_for_recycling, wait_until_drained
+from .reload import read_sources, restart, wait_for_change
 from .reports import send_reports
 from .stacks import log_stacks
 from .stop import StopRequest, handle_signals, stop_self
@@ -79,6 +80,7 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
         Exception: The error that stopped the Scheduler.
     """
     stop = StopRequest()
+    sources = await read_sources() if options.reload else None
     async with open_scheduler(command, source, options) as scheduler:
         pausing: set[asyncio.Task[None]] = set()
 
@@ -94,13 +96,17 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
             send_reports(scheduler, stop_self) as ending,
         ):
             stop.on_hurry(lambda: hurry(scheduler))
-            ending.is_recycling = await _run(scheduler, options, stop)
+            ending.is_recycling = await _run(scheduler, options, stop, sources)
     if stop.is_hurried:
         raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")
+    if stop.must_restart:
+        restart()
     return ExitCode.DONE
 
 
-async def _run(scheduler: Scheduler, options: WorkerOptions, stop: StopRequest) -> bool:
+async def _run(
+    scheduler: Scheduler, options: WorkerOptions, stop: StopRequest, sources: dict[str, int] | None
+) -> bool:
     """Start the Scheduler and stop it when that is requested; return whether a limit requested it."""
     recycling = asyncio.create_task(wait_for_recycling(scheduler, options))  # it counts from the first job on
     try:
@@ -112,8 +118,11 @@ async def _run(scheduler: Scheduler, options: WorkerOptions, stop: StopRequest) 
     waits = [recycling, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_for_stop(scheduler))]
     if options.drain:
         waits.append(asyncio.create_task(wait_until_drained(scheduler)))
+    reloading = None if sources is None else asyncio.create_task(wait_for_change(sources))
+    waits += [] if reloading is None else [reloading]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        stop.must_restart = reloading in done
         for task in done:
             stop.request(task.result())  # raises the error that stopped the Scheduler
         return recycling in done

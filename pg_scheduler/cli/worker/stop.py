@@ -23,11 +23,13 @@ class StopRequest:
     Attributes:
         reason: Why; None while nothing requests it.
         is_hurried: Whether a second signal cancels the running jobs.
+        must_restart: Whether the program starts again then.
     """
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.is_hurried = False
+        self.must_restart = False
         self._requested = asyncio.Event()
         self._on_hurry: list[Callable[[], None]] = []
 
