@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
@@ -502,6 +503,20 @@ async def test_invalid_middleware_is_rejected_at_the_constructor(make: Make, dsn
             make(middleware=middleware)
         with pytest.raises(TypeError, match=error):
             await asyncio.to_thread(SyncScheduler, dsn, middleware=middleware)
+
+
+async def test_attempt_without_middleware_is_awaited_by_the_worker_itself(make: Make) -> None:
+    callers: list[str] = []
+
+    async def job() -> None:
+        callers.append(sys._getframe(1).f_code.co_filename)
+
+    async def only_around(_call: JobCall, call_next: Next) -> Any:
+        return await call_next()
+
+    await run(make, job, name="middleware.plain")
+    await run(make, job, only_around, name="middleware.around")
+    assert ["pipeline" in callers[0], callers[1]] == [True, __file__]
 
 
 async def test_scheduler_without_headers_stores_jobs_as_without_middleware(make: Make) -> None:

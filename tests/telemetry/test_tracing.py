@@ -38,6 +38,7 @@ from pg_scheduler.telemetry import tracing
 from pg_scheduler.telemetry.opentelemetry import instrument
 from pg_scheduler.triggers import Every
 from tests.support.worker import PATIENCE, Recorder, now
+from tests.worker import processes
 
 SECRET = "ada@example.org"
 AT_ONCE = RetryPolicy(base=timedelta(milliseconds=1), maximum=timedelta(milliseconds=1))
@@ -422,6 +423,19 @@ async def test_span_has_the_outcome_of_its_attempt(make: Make, spans: Spans, kin
     assert await outcome_of("wait", JobFailed, timeout=0.1) == ("failed", "TimeoutError")
     assert await outcome_of("wait", JobCancelled) == ("cancelled", None)
     assert await outcome_of("wait", JobReleased) == ("released", None)
+
+
+async def test_attempt_whose_process_dies_has_crashed(make: Make, spans: Spans) -> None:
+    scheduler = make(max_crashes=1, shutdown_timeout=PATIENCE)
+    seen = Recorder(scheduler)
+    scheduler.register(processes.die, name="tracing.crash", executor="process")
+    await scheduler.start()
+    await scheduler.enqueue("tracing.crash")
+    await seen.until(JobFailed)
+    ran = spans.one("process tracing.crash")
+    assert ran.attributes is not None
+    assert ran.attributes["pg_scheduler.outcome"] == "crashed"
+    assert ran.status.status_code is StatusCode.ERROR
 
 
 async def test_call_that_fails_has_the_class_of_its_error(make: Make, spans: Spans) -> None:
