@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -35,10 +35,12 @@ from pg_scheduler.dashboard.csrf import check_origins, is_own_request
 from pg_scheduler.dashboard.export import export
 from pg_scheduler.dashboard.headers import secured
 from pg_scheduler.dashboard.live import stream
+from pg_scheduler.dashboard.metrics import metrics
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files
+from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector, ReadSettings
@@ -53,7 +55,7 @@ READ_SETTINGS: Final = ReadSettings(
     connections=2, statement_timeout_s=2.0, application_name="pg_scheduler dashboard"
 )
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-STREAMS: Final = {"/live": stream, "/export": export}
+STREAMS: Final = {"/live": stream, "/export": export, "/metrics": metrics}
 MIN_REFRESH_S: Final = 0.5
 MAX_STATIC_AGE_S: Final = 3600
 
@@ -67,7 +69,7 @@ class ErrorPage:
 
 
 def dashboard(
-    source: Source,
+    source: Source | Mapping[str, Source],
     *,
     authorize: Authorize,
     title: str = "Jobs",
@@ -89,7 +91,7 @@ def dashboard(
 
     Args:
         source: A Scheduler, started or not, or a function that returns one, so that it can be made after
-            the application.
+            the application; or several of these by name, which is a part of the address.
         authorize: Decides about each request: a function, plain or async, that receives the Starlette
             ``Request`` and returns an `Access`, None for status 403, or a ``Response`` such as a redirect to
             the login. `basic_auth()`, `bearer()` and `trusted_header()` return one; `allow_anyone` is one.
@@ -103,7 +105,8 @@ def dashboard(
         links: Returns addresses for a job by their labels, such as that of its trace. Addresses that start
             neither with ``https://``, ``http://`` nor a single ``/`` are omitted. Its job has no hidden
             values.
-        read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler.
+        read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler. Only
+            for one source.
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
@@ -114,7 +117,8 @@ def dashboard(
 
     Raises:
         TypeError: ``source``, ``authorize``, ``redact`` or ``trusted_origins`` has the wrong type.
-        ValueError: ``refresh`` is out of range, or one of ``trusted_origins`` is no origin.
+        ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, or one
+            of ``trusted_origins`` is no origin.
 
     Example::
 
@@ -124,10 +128,11 @@ def dashboard(
         app = Starlette()
         app.mount("/jobs", dashboard(scheduler, authorize=basic_auth("admin", "a long password")))
     """
-    if not isinstance(source, Scheduler) and not callable(source):
-        raise TypeError(
-            f"source must be a Scheduler or a function that returns one, not {type(source).__name__}"
-        )
+    for each in source.values() if isinstance(source, Mapping) else [source]:
+        if not isinstance(each, Scheduler) and not callable(each):
+            raise TypeError(
+                f"source must be a Scheduler or a function that returns one, not {type(each).__name__}"
+            )
     settings = Settings(
         authorize=check_authorize(authorize),
         title=title,
@@ -147,7 +152,17 @@ def dashboard(
             title,
             extra=record_fields(),
         )
-    return _Dashboard(source, settings, read_pool)
+    if not isinstance(source, Mapping):
+        return _Dashboard(source, settings, read_pool)
+    names = check_names(list(source))
+    if read_pool is not None:
+        raise ValueError("read_pool leads to one database; pass it with one source")
+    return Switch(
+        {
+            name: _Dashboard(source[name], replace(settings, sources=names, source=name), None)
+            for name in names
+        }
+    )
 
 
 def _check_refresh(refresh: object) -> float:

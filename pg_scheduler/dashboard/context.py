@@ -70,6 +70,10 @@ class Settings:
     trust_forwarded: bool
     read_only: bool
     trusted_origins: frozenset[str]
+    sources: tuple[str, ...] = ()
+    """The names of all sources; empty for one without a name."""
+    source: str | None = None
+    """The name of the source of this dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,10 @@ class PageRequest:
         given = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
         query = urlencode(given, quote_via=quote)
         return f"{self.base}{path}{'?' if query else ''}{query}"
+
+    def source_url(self, name: str) -> str:
+        """Return the address of another source."""
+        return f"{self.base.rpartition('/')[0]}/{name}/"
 
     def search_url(self, **terms: str) -> str:
         """Return the address of a search for jobs with these values."""

@@ -78,6 +78,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "settings": request.settings,
         "url": request.url,
         "search_url": request.search_url,
+        "source_url": request.source_url,
         "term": term,
         "now": request.now,
         "path": path,

@@ -10,8 +10,6 @@ from typing import Any, get_args
 
 import asyncpg
 import pytest
-from fastapi import FastAPI
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -29,6 +27,7 @@ from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import JSON, Answer, App, Page, request
 from tests.dashboard.conftest import read_all
+from tests.dashboard.hosts import HOSTS
 
 STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
 ROUTES = [*PAGES, *STATIC]
@@ -291,13 +290,7 @@ async def test_allow_anyone_logs_a_warning(
 # -- where it is mounted -------------------------------------------------------------------------------
 
 
-def mounted(framework: str, path: str, app: App) -> App:
-    host: Any = Starlette() if framework == "starlette" else FastAPI(openapi_url=None)
-    host.mount(path, app)
-    return host  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("framework", ["starlette", "fastapi"])
+@pytest.mark.parametrize("framework", HOSTS)
 @pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])
 async def test_links_lead_to_pages_wherever_it_is_mounted(
     framework: str, path: str, app: App, pool: asyncpg.Pool
@@ -305,7 +298,7 @@ async def test_links_lead_to_pages_wherever_it_is_mounted(
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('a/b?c#d&e', 'board', now())"
     )
-    host, base = mounted(framework, path, app), path.rstrip("/")
+    host, base = HOSTS[framework](path, app), path.rstrip("/")
     queue, seen = [f"{base}/", f"{base}/jobs?q=board"], set[str]()
     while queue:
         url = queue.pop()
@@ -357,7 +350,7 @@ async def test_scheduler_may_be_made_after_the_application(
     assert (await request(app, "/jobs")).status == 503
     found = scheduler
     assert (await request(app, "/jobs")).status == 200
-    wrong = dashboard(lambda: "scheduler", authorize=read_all)  # type: ignore[arg-type,return-value]
+    wrong = dashboard(lambda: "scheduler", authorize=read_all)  # type: ignore[arg-type]
     assert (await request(wrong, "/jobs")).status == 500
     assert "source must return a Scheduler" in caplog.text
 
