@@ -33,7 +33,16 @@ from .settings import NAMES, Settings, find_project, resolve
 if TYPE_CHECKING:
     import asyncpg
 
-__all__ = ["Command", "Result", "add_command", "add_group", "confirm", "with_common_options"]
+__all__ = [
+    "CLEAR",
+    "Command",
+    "Result",
+    "Watch",
+    "add_command",
+    "add_group",
+    "confirm",
+    "with_common_options",
+]
 
 MAX_IDENTITY_LENGTH: Final = 200
 APPLICATION_NAME: Final = "pg_scheduler cli"
@@ -101,6 +110,13 @@ class Command:
             raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error
 
 
+CLEAR: Final = "\x1b[H\x1b[2J"
+"""Clears a terminal."""
+
+Watch = Annotated[
+    float | None, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Repeat until Ctrl-C.")
+]
+
 _COMMON: Final = [
     inspect.Parameter(name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
     for name, kind in {
@@ -135,14 +151,45 @@ _COMMON: Final = [
 _CONTEXT: Final = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
-def add_command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds a function, whose first argument is the `Command`, under this name."""
+def add_command(app: typer.Typer, name: str, *, is_watched: bool = False) -> Callable[[Function], Function]:
+    """Return a decorator that adds a function, whose first argument is the `Command`, under this name.
+
+    Args:
+        app: The program or a group.
+        name: The name of the command.
+        is_watched: Whether it has the option ``--watch``, which repeats it.
+    """
 
     def decorate(function: Function) -> Function:
-        app.command(name)(with_common_options(function))
+        app.command(name)(with_common_options(_watched(function) if is_watched else function))
         return function
 
     return decorate
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
+    """Return a list command with the option ``--watch``."""
+
+    async def call(command: Command, *, watch: float | None, **values: Any) -> Result:
+        if watch is None:
+            result: Result = await function(command, **values)
+            return result
+        while True:
+            if command.output.is_table:
+                command.output.write_text(CLEAR if sys.stdout.isatty() else "\n")
+            try:
+                await function(command, **values)
+            except CommandError as error:
+                if error.code is not ExitCode.UNAVAILABLE:
+                    raise
+                command.output.say(str(error))
+            await asyncio.sleep(watch)
+
+    own = inspect.signature(function, eval_str=True)
+    watch = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Watch)
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__signature__ = own.replace(parameters=[*own.parameters.values(), watch])  # type: ignore[attr-defined]
+    return call
 
 
 def add_group(app: typer.Typer, name: str, help_text: str) -> Callable[[Function], typer.Typer]:

@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, explain and change jobs.")
     app.add_typer(group, name="jobs")
-    add_command(group, "list")(list_jobs)
+    add_command(group, "list", is_watched=True)(list_jobs)
     add_command(group, "show")(show)
     add_command(group, "explain")(explain)
     add_command(group, "add")(job_add.add)
@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "wait")(job_ends.wait)
     add_command(group, "result")(job_ends.result)
     add_command(group, "export")(job_export.export)
-    add_command(group, "errors")(job_errors.errors)
+    add_command(group, "errors", is_watched=True)(job_errors.errors)
     add_command(group, "cancel")(bulk.cancel)
     add_command(group, "retry")(bulk.retry)
     add_command(group, "delete")(bulk.delete)

@@ -41,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect limits.")
     app.add_typer(group, name="limits")
-    add_command(group, "list")(list_limits)
+    add_command(group, "list", is_watched=True)(list_limits)
     add_command(group, "show")(show)
 
 

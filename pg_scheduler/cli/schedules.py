@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, add and change schedules.")
     app.add_typer(group, name="schedules")
-    add_command(group, "list")(list_schedules)
+    add_command(group, "list", is_watched=True)(list_schedules)
     add_command(group, "show")(show)
     add_command(group, "pause")(pause)
     add_command(group, "resume")(resume)

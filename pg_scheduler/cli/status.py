@@ -14,7 +14,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector, Severity, Statistics, StatisticsRow, Status, read_status
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
-from .commands import Command, add_command
+from .commands import CLEAR, Command, Watch, add_command
 from .errors import ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .times import read_duration
@@ -50,7 +50,6 @@ OUTCOME: Final = Shape(
         Column("trend", "TREND", is_long=True),
     ),
 )
-CLEAR: Final = "\x1b[H\x1b[2J"
 TREND_POINTS: Final = 20
 """Bars of a trend, at most."""
 
@@ -63,14 +62,12 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     add_command(app, "status")(status)
-    add_command(app, "stats")(stats)
+    add_command(app, "stats", is_watched=True)(stats)
 
 
 async def status(
     command: Command,
-    watch: Annotated[
-        float | None, typer.Option(min=0.5, max=3600, metavar="SECONDS", help="Repeat until Ctrl-C.")
-    ] = None,
+    watch: Watch = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if anything is in error.")] = False,
 ) -> ExitCode:
     """Print in sentences whether all is well, and a row for each area."""

@@ -67,7 +67,7 @@ def add_to(app: typer.Typer) -> None:
         rich_markup_mode=None, no_args_is_help=True, help="List tasks, pause and resume them."
     )
     app.add_typer(group, name="tasks")
-    add_command(group, "list")(list_tasks)
+    add_command(group, "list", is_watched=True)(list_tasks)
     add_command(group, "pause")(pause)
     add_command(group, "resume")(resume)
 

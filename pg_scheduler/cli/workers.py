@@ -66,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the group."""
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Inspect and drain workers.")
     app.add_typer(group, name="workers")
-    add_command(group, "list")(list_workers)
+    add_command(group, "list", is_watched=True)(list_workers)
     add_command(group, "show")(show)
     add_command(group, "drain")(drain)
     add_command(group, "resume")(resume)

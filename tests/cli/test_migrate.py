@@ -187,7 +187,7 @@ async def test_interrupt_exits_with_130_and_changes_nothing(
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         while not await pool.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110 - a lock raises no event
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # until the process waits for the lock
         process.send_signal(signal.SIGINT)
         _, message = await process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED

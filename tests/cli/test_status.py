@@ -95,9 +95,12 @@ def test_unavailable_database_exits_with_5(call: Run) -> None:
     assert call("status", "--dsn", "postgresql://x@127.0.0.1:1/x").code == ExitCode.UNAVAILABLE
 
 
-def test_watch_repeats_until_ctrl_c(dsn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "line_of_each"), [(("status",), "WORKER-NONE"), (("limits", "list"), "MAX STARTS")]
+)
+def test_watch_repeats_until_ctrl_c(dsn: str, command: tuple[str, ...], line_of_each: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "pg_scheduler", "status", "--watch", "0.5", "-o", "table"],
+        [sys.executable, "-m", "pg_scheduler", *command, "--watch", "0.5", "-o", "table"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True,
     )  # fmt: skip
@@ -105,7 +108,7 @@ def test_watch_repeats_until_ctrl_c(dsn: str, tmp_path: Path) -> None:
     with process.stdout as lines:
         seen = 0
         for line in lines:
-            seen += "WORKER-NONE" in line
+            seen += line_of_each in line
             if seen == 2:
                 process.send_signal(signal.SIGINT)
     assert seen >= 2

@@ -47,7 +47,7 @@ def supervise(
 async def wait_for(condition: object) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # type: ignore[operator] # noqa: ASYNC110 - processes raise no event
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # until the processes have come so far
 
 
 def runs(path: Path) -> list[int]:

@@ -49,13 +49,13 @@ class Program:
                     if text in line and line.endswith("\n"):
                         return line
                 assert not has_ended, f"{text!r} is not in {self.text}"
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # until the process has come so far
 
     async def end(self) -> int:
         """Wait for the end, and return the exit code."""
         async with asyncio.timeout(PATIENCE):
             while (code := self.process.poll()) is None:  # noqa: ASYNC110 - a process raises no event
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # until the process has come so far
         return code
 
 
@@ -100,7 +100,7 @@ async def until(condition: Callable[[], Any]) -> Any:
                 value = await value
             if value:
                 return value
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # until the process has come so far
 
 
 async def status(scheduler: Scheduler, job_id: str) -> str:
@@ -323,7 +323,7 @@ async def test_changed_source_starts_the_worker_again_also_after_a_mistake(
         statement = "SELECT EXISTS (SELECT FROM scheduler_workers WHERE $1 = ANY (names))"
         async with asyncio.timeout(PATIENCE):
             while not await pool.fetchval(statement, name):  # noqa: ASYNC110 - a process raises no event
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # until the process has come so far
 
     write(1, "@job(name='clireload.one')\nasync def one(): ...")
     with start("cli_reloaded", "--reload", cwd=tmp_path) as program:

@@ -36,7 +36,7 @@ async def wait(begun: str, until: str) -> None:
     """Write the process id to a file, and end when another file exists."""
     write_pid(begun)
     while not exists(until):  # noqa: ASYNC110 - another process makes it
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # until the test lets it end
 
 
 @job(name="cliworker.block")
@@ -44,7 +44,7 @@ async def block(begun: str, until: str) -> None:
     """The same, but it blocks the event loop."""
     write_pid(begun)
     while not exists(until):
-        time.sleep(0.02)  # noqa: ASYNC251 - on purpose
+        time.sleep(0.02)  # noqa: ASYNC251 - blocks until the test lets it end
 
 
 @job(name="cliworker.fail", max_retries=0)
@@ -68,7 +68,7 @@ async def context() -> AsyncIterator[Scheduler]:
 
 
 def with_argument(dsn: str) -> Scheduler:
-    raise NotImplementedError(dsn)
+    return Scheduler(asyncpg.create_pool(dsn))
 
 
 def nothing() -> None: ...

@@ -137,7 +137,7 @@ class Supervisor:
                 pass_fds=(writing,),
                 process_group=0,
             )
-        except BaseException:
+        except BaseException:  # whatever it was, no process writes to the pipe
             os.close(reading)
             raise
         finally:
