@@ -26,22 +26,25 @@ from pg_scheduler import (
 )
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
+from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
+from tests.dashboard.client import request, send
 from tests.docs.snippets import ROOT
 from tests.docs.test_files import FILES
 from tests.support.prometheus import Exposition
 from tests.support.worker import Recorder
 
-OWNER, WORKER, ENQUEUER, EXPORTER, READER = ROLES = (
+OWNER, WORKER, ENQUEUER, EXPORTER, READER, OPERATOR = ROLES = (
     "jobs_owner",
     "jobs_worker",
     "jobs_enqueuer",
     "jobs_exporter",
     "jobs_reader",
+    "jobs_operator",
 )
 DENIED = asyncpg.InsufficientPrivilegeError
 PASSWORD = "open sesame"
@@ -105,6 +108,7 @@ async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
             await roles.grant(owner, "enqueuer.sql")
             await roles.grant(owner, "exporter.sql")
             await roles.grant(owner, "reader.sql")
+            await roles.grant(owner, "operator.sql")
             yield roles
         finally:
             await stack.aclose()
@@ -376,6 +380,69 @@ async def test_reader_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privil
         assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
         assert "permission denied for table scheduler_migrations" in capsys.readouterr().err
     assert await asyncio.to_thread(run, ["doctor", *options]) == ExitCode.NEGATIVE
+
+
+async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    pool = await roles.connect(OPERATOR)
+    worker = Scheduler(await roles.connect(WORKER), schema="jobs")
+    worker.register(work, name="app.operated", on_failure="app.alert", keep_result=timedelta(hours=1))
+    await owner.execute(
+        "INSERT INTO jobs.scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs,"
+        " running_jobs, names, started_at, last_beat, lease_until)"
+        " VALUES ('w1', 'host', 1, '1', 1, 0, '{app.operated}', now(), now(), now() + interval '1 hour')"
+    )
+    await worker.schedules.add("app.operated", Every(hours=1), schedule_id="hourly")
+    later = now() + timedelta(hours=1)
+    for job_id in ("a", "b", "moved"):
+        await worker.schedule(work, execution_time=later, job_id=job_id)
+    await worker.schedule(work, execution_time=later, job_id="after", after=["a"])
+    app = dashboard(Scheduler(pool, schema="jobs"), authorize=lambda _: Access("ada", "admin"))
+
+    async def act(path: str, **fields: str) -> int:
+        return (await send(app, f"/actions/{path}", fields)).status
+
+    span = {"start": "2031-01-01T00:00", "end": "2031-01-01T02:00"}
+    operations: list[tuple[str, dict[str, str]]] = [
+        ("jobs/move?id=moved", {"to": "2031-01-01T00:00"}),
+        ("schedules/trigger?id=hourly", {}),
+        ("schedules/backfill?id=hourly", span),
+        ("schedules/pause?id=hourly", {"note": "x"}),
+        ("schedules/resume?id=hourly", {"from": "pause"}),
+        ("tasks/pause?id=app.operated", {"note": "x"}),
+        ("tasks/resume?id=app.operated", {}),
+        ("workers/drain?id=w1", {}),
+        ("workers/resume?id=w1", {}),
+        ("jobs/cancel?id=a", {}),
+        ("jobs/retry?id=a", {}),
+        ("bulk/cancel?q=name%3Aapp.operated", {"confirm": "yes"}),
+    ]
+    for path, fields in operations:
+        assert await act(path, **fields) == 303, path
+    await app._operations.runs.wait()  # type: ignore[attr-defined]
+    assert (
+        await owner.fetchval("SELECT status FROM jobs.scheduled_jobs WHERE job_id = 'after'") == "cancelled"
+    )
+    for page in ("/", "/jobs", "/job?id=a", "/errors", "/schedules", "/tasks", "/workers", "/audit", "/runs"):
+        assert (await request(app, page)).status == 200, page
+    further = [
+        ("jobs/delete?id=moved", {"confirm": "yes"}),
+        ("schedules/add", {"task": "app.operated", "trigger": "every 1h", "schedule_id": "new"}),
+        ("schedules/update?id=hourly", {"trigger": "every 2h", "version": "1"}),
+        ("schedules/remove?id=hourly", {"confirm": "yes"}),
+    ]
+    assert [await act(path, **fields) for path, fields in further] == [503, 503, 303, 503]
+    await roles.grant(owner, "admin.sql")
+    further[2][1]["version"] = "2"
+    assert [await act(path, **fields) for path, fields in further] == [303] * 4
+    for statement in (
+        "DELETE FROM jobs.scheduler_workers",
+        "DELETE FROM jobs.scheduler_audit",
+        "UPDATE jobs.scheduler_audit SET actor = 'eve'",
+        "TRUNCATE jobs.scheduled_jobs",
+    ):
+        with pytest.raises(DENIED):
+            await pool.execute(statement)
 
 
 CALLS: list[Callable[[Scheduler], object]] = [
