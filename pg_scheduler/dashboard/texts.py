@@ -13,7 +13,10 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.texts import length
 
-__all__ = ["ago", "json_text", "plain", "short", "utc", "visible"]
+__all__ = ["RUNBOOK", "ago", "json_text", "plain", "short", "utc", "visible"]
+
+RUNBOOK: Final = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
+"""The address of the runbook, before the anchor of a code."""
 
 MAX_DEPTH: Final = 50
 """Levels of a value that are shown; deeper ones are an ellipsis."""

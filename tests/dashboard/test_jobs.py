@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -316,3 +317,23 @@ async def test_links_that_are_no_pages_are_omitted(scheduler: Scheduler, build: 
         "https://example.org/trace?a=1&b=2",
         "/orders/1",
     }
+
+
+async def test_jobs_of_a_page_are_sorted_by_any_column(pool: asyncpg.Pool, app: App) -> None:
+    for job_id, attempt, done, tags in (("b", 1, 1, ["x"]), ("a", 3, 2, []), ("c", 2, None, ["w"])):
+        await pool.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, attempt, progress, task_data)"
+            " VALUES ($1, 'board.sorted', now(), $2, $3, $4)",
+            job_id,
+            attempt,
+            None if done is None else json.dumps({"done": done, "total": 3}),
+            json.dumps({"args": [], "kwargs": {}, "metadata": {"tags": tags}}),
+        )
+    for sort, expected in (("job", "abc"), ("attempt", "acb"), ("progress", "abc"), ("tags", "cba")):
+        data = (await request(app, f"/jobs?sort={sort}", headers=JSON)).data
+        assert "".join(each["job_id"] for each in data["items"]) == expected, sort
+    for sort in ("name", "status", "due", "ended", "error"):
+        answer = await request(app, f"/jobs?sort={sort}")
+        assert answer.status == 200
+        assert any(each.endswith("sort=error") for each in Page(answer.text).links())
+    assert (await request(app, "/jobs?sort=x")).status == 400

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.texts import RUNBOOK
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
 
@@ -15,8 +16,6 @@ __all__ = ["DoctorPage", "FindingRow", "build"]
 
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
-
-RUNBOOK: Final = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
 
 
 @dataclass(frozen=True, slots=True)

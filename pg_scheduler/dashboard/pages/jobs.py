@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest, term
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, term
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
@@ -68,6 +68,13 @@ class JobsPage:
     """Searches for the names that live workers claim."""
     after: str | None = None
     """The position of this page; None for the first one."""
+    sort: str = ""
+    """The column by which the jobs of this page are sorted; empty for the order of the search."""
+
+    @property
+    def sorts(self) -> Sequence[str]:
+        """The columns to sort by."""
+        return list(SORTS)
 
     @property
     def http_status(self) -> int:
@@ -85,9 +92,26 @@ class JobsPage:
         return [f"{field}:{value}" for field, value in FIELDS.items()]
 
 
+SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
+    "job": lambda row: row.job_id,
+    "name": lambda row: (row.name, row.due),
+    "status": lambda row: (row.status, row.due),
+    "due": lambda row: row.due,
+    "attempt": lambda row: -row.attempt,
+    "ended": lambda row: (row.finished_at is None, row.finished_at or row.due),
+    "tags": lambda row: (not row.tags, row.tags),
+    "progress": lambda row: (row.progress is None, -(row.progress or 0)),
+    "error": lambda row: (row.error is None, row.error or ""),
+}
+"""How the jobs of a page are sorted, by the parameter ``sort``."""
+
+
 async def build(request: PageRequest) -> JobsPage:
     """Search jobs."""
     q = request.parameters.get("q", "").strip()
+    sort = request.parameters.get("sort", "")
+    if sort and sort not in SORTS:
+        raise RejectedError(f"sort must be one of {', '.join(SORTS)}, not {sort[:50]!r}")
     try:
         search = parse_search(q, now=request.now, tz=UTC)
         request.settings.redaction.check_search(search, request.access)
@@ -100,15 +124,17 @@ async def build(request: PageRequest) -> JobsPage:
         )
     except ValueError as error:  # a SearchError, or an address with a position of another search
         return JobsPage(q, str(error))
+    items = [row_of(job, request) for job in page.items]
     return JobsPage(
         q,
         None,
-        [row_of(job, request) for job in page.items],
+        sorted(items, key=SORTS[sort]) if sort else items,
         summary_of(page, request),
         page.is_complete,
         page.next,
         await _suggestions(request),
         request.parameters.get("after") or None,
+        sort,
     )
 
 
