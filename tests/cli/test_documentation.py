@@ -1,0 +1,67 @@
+"""The page about the command line: each command has a row and an example that this release accepts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import app
+from tests.docs.snippets import ROOT
+
+PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    part
+    for line in re.findall(r"^(?:\$ )?(pg-scheduler .*)$", PAGE, re.MULTILINE)
+    for part in re.split(r" && | \| ", line)
+    if part.startswith("pg-scheduler ")
+]
+PROGRAM: Any = typer.main.get_command(app)
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    for name, each in getattr(command, "commands", {}).items():
+        if getattr(each, "commands", None) is None:
+            yield " ".join((*path, name))
+        else:
+            yield from leaves(each, (*path, name))
+
+
+def parse(example: str) -> str:
+    """Parse an example as the program does, without running it; return its command."""
+    context = PROGRAM.make_context("pg-scheduler", shlex.split(example)[1:])
+    path = []
+    while hasattr(context.command, "commands") and (words := context._protected_args + context.args):
+        name, command, rest = context.command.resolve_command(context, words)
+        context = command.make_context(name, rest, parent=context)
+        path.append(name)
+    return " ".join(path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_is_accepted(example: str) -> None:
+    assert parse(example)
+
+
+def test_every_command_has_an_example() -> None:
+    missing = set(leaves(PROGRAM)) - {parse(example) for example in EXAMPLES}
+    assert not missing
+
+
+@pytest.mark.parametrize("command", sorted(leaves(PROGRAM)))
+def test_command_has_a_row_in_the_table(command: str) -> None:
+    group, _, name = command.partition(" ")
+    table = PAGE.partition("| Command | Effect |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+    words = {word for row in rows for word in re.findall(r"`([a-z0-9]+(?: [a-z]+)?)[^`]*`", row)}
+    assert command in words or {group, name} <= words or f"{group} install" in words
+
+
+def test_every_exit_code_has_a_row() -> None:
+    table = PAGE.partition("## Exit codes")[2].partition("\n## ")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == {*map(int, ExitCode)}
