@@ -310,8 +310,11 @@ def _extracted(headers: Mapping[str, str], job: CurrentJob) -> Context:
     try:
         return get_global_textmap().extract(headers, Context())
     except Exception:  # configured by the user, and the row may be written by hand
-        fields = record_fields(job_id=job.job_id, job_name=job.job_name)
-        logger.exception("the propagator could not read trace context of job %r", job.job_id, extra=fields)
+        logger.exception(
+            "the propagator could not read trace context of job %r",
+            job.job_id,
+            extra=record_fields(job_id=job.job_id, job_name=job.job_name),
+        )
         return Context()
 
 

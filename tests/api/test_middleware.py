@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
@@ -292,6 +293,27 @@ async def test_process_runs_on_when_its_former_attempt_is_cancelled_in_middlewar
     await seen.until(JobCancelled, job_id=first)
     assert await scheduler.run_job("middleware.pid", wait_timeout=PATIENCE)
     assert not seen.of(JobRetried)
+
+
+async def test_thread_that_runs_on_at_shutdown_keeps_its_job_under_middleware(make: Make) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def ignore() -> None:
+        begun.set()
+        released.wait(PATIENCE)
+
+    trail = Trail()
+    scheduler = make(middleware=[trail], stop_grace=0.05)
+    scheduler.register(ignore, name="middleware.thread_runs_on")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("middleware.thread_runs_on")
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    await scheduler.shutdown()
+    found = await scheduler.get_job(job_id)
+    released.set()
+    assert found is not None
+    assert found.status is JobStatus.RUNNING
+    assert trail.steps == ["+a", "CancelledError", "-a"]
 
 
 async def test_headers_of_an_attempt_are_stored_with_its_error(make: Make) -> None:

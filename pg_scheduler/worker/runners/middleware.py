@@ -50,8 +50,7 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
         value = await executor.run(call)
     except (RaisedError, CrashedError) as error:
         raised = error
-    finally:
-        call.detach()
+    call.detach()  # not if this task is cancelled: its thread may run on
     if call.was_cancelled:
         raise asyncio.CancelledError
     if raised is None:
