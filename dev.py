@@ -43,6 +43,7 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
+  screenshots  photograph the demo's dashboard, light and dark, into docs/figures
   shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
@@ -185,6 +186,7 @@ def main(words: list[str]) -> int:
     commands: dict[str, Callable[[], int]] = {
         "demo": lambda: replace_process([python, "-m", "pg_scheduler", "demo", *arguments]),
         "picture": lambda: replace_process([python, "-m", "tools.record_demo", *arguments]),
+        "screenshots": lambda: replace_process([python, "-m", "tools.screenshots", *arguments]),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),

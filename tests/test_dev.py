@@ -22,7 +22,7 @@ from tools.matrix import COMBINATIONS, Combination, Result
 
 COMMANDS = {
     *("bench", "build", "chaos", "compat", "demo", "docs"),
-    *("lint", "package", "picture", "shell", "test", "types"),
+    *("lint", "package", "picture", "scale", "screenshots", "shell", "test", "types"),
 }
 
 

@@ -16,14 +16,17 @@ __all__ = ["AbsoluteLinks", "make_links_absolute"]
 PAGES: Final = "https://github.com/pg-scheduler/pg-scheduler/blob"
 FILES: Final = "https://raw.githubusercontent.com/pg-scheduler/pg-scheduler"
 LINK: Final = re.compile(r"(?P<before>(?P<image>!?)\[[^\]]*\]\()(?![a-z]+:|#)(?P<target>[^)\s]+)")
+PICTURE: Final = re.compile(r'(?P<before>\b(?:src|srcset)=")(?![a-z]+:)(?P<target>[^"\s]+)')
+"""An attribute of HTML, for pictures in light and dark."""
 
 
 def make_links_absolute(text: str, version: str) -> str:
     """Return Markdown whose relative links lead to the tag of the version; to ``main`` if it has no tag."""
     tag = "main" if "dev" in version else f"v{version}"
-    return LINK.sub(
+    text = LINK.sub(
         lambda link: f"{link['before']}{FILES if link['image'] else PAGES}/{tag}/{link['target']}", text
     )
+    return PICTURE.sub(lambda link: f"{link['before']}{FILES}/{tag}/{link['target']}", text)
 
 
 class AbsoluteLinks(MetadataHookInterface):

@@ -22,6 +22,11 @@ async def mail(address: str) -> str:
     return f"sent to {address}"
 
 
+@job(name="browser." + "wider_than_a_phone_" * 5)
+async def export() -> None:
+    """Never scheduled: pages show its name."""
+
+
 @dataclass(frozen=True)
 class Shop:
     """Ids of its jobs and of its schedule."""

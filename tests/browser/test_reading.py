@@ -51,7 +51,7 @@ async def test_keyboard_alone_finds_a_failed_job(open_page: Open, shop: Shop) ->
     await page.keyboard.press("j")
     await expect(heading(page)).to_have_text("Jobs")
     await page.keyboard.press("/")
-    await page.keyboard.type("status:failed")
+    await page.keyboard.type("status:failed name:browser.*")
     await page.keyboard.press("Enter")
     await expect(page.locator(".summary")).to_contain_text("1 found")
     await press_until(page, "Tab", shop.failed)

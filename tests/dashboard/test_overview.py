@@ -178,6 +178,20 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
     assert 'class="series3 open"' in (await request(app, "/")).text
 
 
+async def test_overview_names_the_pause_of_a_late_task(
+    scheduler: Scheduler, pool: asyncpg.Pool, app: App
+) -> None:
+    await add_figures(pool, ["board.mail"])
+    await scheduler.tasks.pause("board.mail", note="maintenance")
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('1', 'board.mail', now() - interval '10 min')"
+    )
+    (problem,) = (await request(app, "/", headers=JSON)).data["problems"]
+    assert problem["text"].endswith("the task is paused: maintenance")
+    assert problem["remedy"] == "resume the task"
+
+
 async def test_restricted_overview_counts_visible_names_only(
     pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:

@@ -99,6 +99,8 @@ class _History(NamedTuple):
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]
     releases: Sequence[Mark]
+    pauses: Mapping[str, str | None]
+    """The notes of paused tasks."""
 
 
 async def build(request: PageRequest) -> OverviewPage:
@@ -122,7 +124,7 @@ async def build(request: PageRequest) -> OverviewPage:
     # Adding histograms takes time if there are many names, so other requests continue meanwhile.
     charts, heatmap = await asyncio.to_thread(charts_of, visible, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
-    problems = _problems(names, workers, request.now)
+    problems = _problems(names, history.pauses, workers, request.now)
     busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
     return OverviewPage(
         sentence=_sentence(problems, len(alive), busy, slots),
@@ -161,10 +163,13 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
         groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     except ConfigurationError:  # the index is missing; the page of errors states it
         groups = []
-    return _History(statistics, active, groups, await read_releases(inspector, now - since))
+    pauses = {task.name: task.note for task in await inspector.tasks() if task.paused_at is not None}
+    return _History(statistics, active, groups, await read_releases(inspector, now - since), pauses)
 
 
-def _problems(names: Sequence[NameBacklog], workers: Sequence[Worker], now: datetime) -> list[Problem]:
+def _problems(
+    names: Sequence[NameBacklog], pauses: Mapping[str, str | None], workers: Sequence[Worker], now: datetime
+) -> list[Problem]:
     """Return what needs attention, the worst first."""
     found = []
     claiming = [each for each in workers if each.is_alive and each.role in {"both", "worker"}]
@@ -177,7 +182,10 @@ def _problems(names: Sequence[NameBacklog], workers: Sequence[Worker], now: date
         if late <= LATE:
             continue
         text = f"{each.due:,} jobs of {each.name!r} are due, the oldest for {length(late)}"
-        if each.workers == 0:
+        if each.name in pauses:
+            note = f": {pauses[each.name]}" if pauses[each.name] else ""
+            found.append(Problem(f"{text}: the task is paused{note}", "resume the task"))
+        elif each.workers == 0:
             found.append(
                 Problem(f"{text}: no live worker claims the name", "start a worker that imports its function")
             )
