@@ -14,7 +14,7 @@ from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions
-from .schedule_rows import SCHEDULE, ScheduleId, schedule_row, write_action
+from .schedule_rows import SCHEDULE, ScheduleId, schedule_row, write_actions
 
 __all__ = ["add", "remove", "update"]
 
@@ -96,4 +96,4 @@ async def remove(
             f"code declares {schedule_id!r}: the next start of a worker with it restores it; "
             "remove it from the code, or use pg-scheduler schedules pause"
         )
-    write_action(command, schedule_id, "removed")
+    write_actions(command, "removed", [(schedule_id, None)])

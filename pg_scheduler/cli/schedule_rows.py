@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,7 +14,7 @@ from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["SCHEDULE", "SCHEDULE_KEYS", "ScheduleId", "get_schedule", "schedule_row", "write_action"]
+__all__ = ["SCHEDULE", "SCHEDULE_KEYS", "ScheduleId", "get_schedule", "schedule_row", "write_actions"]
 
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
@@ -65,11 +65,11 @@ def schedule_row(schedule: Schedule) -> dict[str, Any]:
     return {"v": SHAPE_VERSION} | {key: getattr(schedule, key) for key in SCHEDULE_KEYS}
 
 
-def write_action(command: Command, subject: str, result: str, job_ids: Sequence[str] | None = None) -> None:
-    """Write what was done to a schedule: a row, or one for each job that it got."""
+def write_actions(command: Command, result: str, done: Iterable[tuple[str, str | None]]) -> None:
+    """Write what was done to schedules: a row for each id, with the job that it got."""
     rows = [
         {"v": SHAPE_VERSION, "subject": subject, "result": result, "job_id": job_id}
-        for job_id in ([None] if job_ids is None else job_ids)
+        for subject, job_id in done
     ]
     command.output.write_list(ACTION, rows)
 

@@ -21,7 +21,7 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .schedule_options import TriggerOptions
-from .schedule_rows import ScheduleId, get_schedule, write_action
+from .schedule_rows import ScheduleId, get_schedule, write_actions
 from .times import read_since
 from .values import read_rate
 
@@ -99,7 +99,7 @@ async def backfill(
                     if per_s is not None and done < len(fires):
                         await asyncio.sleep(len(batch) / per_s)
     finally:  # also what an interrupted command has done
-        write_action(command, schedule_id, "backfilled", job_ids)
+        write_actions(command, "backfilled", [(schedule_id, job_id) for job_id in job_ids])
         command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(done, 'fire time')}")
         if done < len(fires):
             command.output.say(f"continue with --from {fires[done].isoformat()}")

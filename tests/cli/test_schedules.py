@@ -71,6 +71,22 @@ def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> Non
     assert json.loads(on("jobs", "show", action["job_id"]).out)["schedule_id"] == "report"
 
 
+def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
+    asked = on("schedules", "pause", "--all")
+    assert (asked.code, "Pause 2 schedules?" in asked.err) == (ExitCode.REFUSED, True)
+    paused = on("schedules", "pause", "--task", "reports.send", "--yes")
+    assert [row["subject"] for row in paused.checked("action")] == ["daily", "report"]
+    resumed = on("schedules", "resume", "daily", "report")
+    assert [row["result"] for row in resumed.checked("action")] == ["resumed", "resumed"]
+    none_left = on("schedules", "resume", "--all", "--yes")
+    assert (none_left.code, none_left.out) == (0, "")
+    triggered = on("schedules", "trigger", "daily", "report").checked("action")
+    assert len({row["job_id"] for row in triggered}) == 2
+    assert on("schedules", "trigger", "daily", "nothing").code == ExitCode.NOT_FOUND
+    for arguments in ((), ("daily", "--all"), ("--all", "--task", "reports.send")):
+        assert on("schedules", "pause", *arguments).code == ExitCode.USAGE
+
+
 def test_preview_prints_the_next_fire_times(on: Callable[..., Ran]) -> None:
     ran = on("schedules", "preview", "daily", "-n", "2")
     assert [line["fire_time"] for line in ran.checked("fire_time")] == [
