@@ -17,6 +17,7 @@ from pg_scheduler import Scheduler
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
+from .listening import Host, Port, address, cannot_listen
 
 if TYPE_CHECKING:
     from pg_scheduler.dashboard.access import Authorize
@@ -37,12 +38,8 @@ def add_to(app: typer.Typer) -> None:
 
 async def dashboard(
     command: Command,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for a free one.")
-    ] = 8080,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
     auth: Annotated[
         str,
         typer.Option(
@@ -85,14 +82,11 @@ async def serve(
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise CommandError(
-            ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}"
-        ) from error
+        raise cannot_listen(host, port, error) from error
     with listening:
         bound = listening.getsockname()[1]
         authorize, query = _authorization(auth, bound)
-        shown = f"[{host}]" if ":" in host else host
-        say(f"serving http://{shown}:{bound}/{query}")
+        say(f"serving {address(host, bound)}/{query}")
         await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from importlib.util import find_spec
-from typing import Annotated
 
 import typer
 
@@ -13,6 +12,7 @@ from pg_scheduler.inspect import Inspector
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
+from .listening import Host, Port, address, cannot_listen
 
 __all__ = ["add_to"]
 
@@ -24,12 +24,8 @@ def add_to(app: typer.Typer) -> None:
 
 async def exporter(
     command: Command,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for a free one.")
-    ] = 9465,
+    host: Host = "127.0.0.1",
+    port: Port = 9465,
 ) -> None:
     """Serve the metrics of all workers to Prometheus, until SIGTERM or SIGINT."""
     if find_spec("prometheus_client") is None:
@@ -47,10 +43,7 @@ async def exporter(
     async with command.scheduler() as scheduler:
         try:
             with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound:
-                shown = f"[{host}]" if ":" in host else host
-                command.output.say(f"serving http://{shown}:{bound}/metrics")
+                command.output.say(f"serving {address(host, bound)}/metrics")
                 await stopped.wait()
         except OSError as error:
-            raise CommandError(
-                ExitCode.USAGE, f"cannot listen on {host} port {port}: {error.strerror or error}"
-            ) from error
+            raise cannot_listen(host, port, error) from error
