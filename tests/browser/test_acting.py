@@ -17,7 +17,8 @@ from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
 from tests.browser.shop import HOUR, Shop, mail
 from tests.browser.site import Site
-from tests.browser.test_reading import PHONE, press_until
+from tests.browser.test_accessibility import violations
+from tests.browser.test_reading import PHONE, heading, press_until
 from tests.support.worker import PATIENCE
 
 
@@ -142,3 +143,29 @@ async def test_drained_worker_starts_no_job_until_it_is_resumed(
     await page.goto(page.url.partition("/job")[0] + f"/worker?id={scheduler.worker_id}")
     await page.get_by_role("button", name="Resume", exact=True).click()
     await scheduler.get_job_result(job_id, timeout=PATIENCE)
+
+
+async def test_schedule_is_previewed_added_and_edited(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/schedules")
+    await page.get_by_role("link", name="Add a schedule").click()
+    await page.get_by_label("Task").select_option("browser.mail")
+    await page.get_by_label("Id").fill("weekly")
+    await page.get_by_label("Arguments by name").fill('{"address": "all"}')
+    await page.get_by_label("Trigger").fill("0 9 * * MON")
+    await page.get_by_label("Time zone").fill("Europe/Berlin")
+    await page.get_by_role("button", name="Preview").click()
+    await expect(page.get_by_role("group", name="Preview").locator("tbody tr").first).to_contain_text("09:00")
+    assert await violations(page) == []
+    assert await scheduler.schedules.get("weekly") is None
+    await page.get_by_role("button", name="Add", exact=True).click()
+    await expect(page.locator("main")).to_contain_text("weekly")
+    await page.get_by_role("link", name="Edit", exact=True).click()
+    await page.get_by_label("Trigger").fill("0 10 * * MON")
+    await page.get_by_role("button", name="Save").click()
+    await expect(heading(page)).to_have_text("Schedule weekly")
+    await expect(page.get_by_role("group", name="Next fire times")).to_contain_text("10:00")
+    schedule = await scheduler.schedules.get("weekly")
+    assert schedule is not None
+    assert "10:00" in schedule.described
