@@ -9,24 +9,22 @@ records after each batch, so a request to stop it, or to continue it elsewhere, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias, get_args
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
 
+from pg_scheduler.dashboard.bulk_jobs import BulkJobs
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect import AuditRecord, ErrorGroup, Inspector, Progress
-from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.inspect import AuditRecord, Inspector, Progress
 from pg_scheduler.jobs.ids import new_job_id
 
 __all__ = [
     "MAX_RUNS",
     "PREFIX",
     "START",
-    "BulkAction",
-    "BulkJobs",
     "BulkRuns",
     "BulkState",
     "BusyError",
@@ -48,7 +46,6 @@ STOP: Final = "stop_bulk"
 END: Final = "end_bulk"
 CONTROL: Final = frozenset({START, RESUME, STOP, END})
 
-BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
 Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
 
 _PHASES: Final[Mapping[str, Phase]] = {STOP: "stopping", END: "stopped"}
@@ -56,70 +53,6 @@ _PHASES: Final[Mapping[str, Phase]] = {STOP: "stopping", END: "stopped"}
 
 class BusyError(ValueError):
     """This process has as many runs as it may have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkJobs:
-    """What a run does to which jobs.
-
-    Attributes:
-        verb: What is done.
-        where: The search; empty for all jobs of the group.
-        names: The names to which it is restricted; None for all.
-        rate: Jobs per second; None for no limit.
-        to: When moved jobs are due, as ISO 8601.
-        group: The name and the text of a group of errors to retry.
-    """
-
-    verb: BulkAction
-    where: str
-    names: tuple[str, ...] | None = None
-    rate: float | None = None
-    to: str | None = None
-    group: tuple[str, str] | None = None
-
-    @classmethod
-    def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
-        """Return what a record of the audit contains; None if it was written by hand."""
-        try:
-            found = {each.name: details[each.name] for each in fields(cls)}
-            for name in ("names", "group"):
-                found[name] = None if found[name] is None else tuple(map(str, found[name]))
-            jobs = cls(**found)
-            is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
-            is_valid = is_valid and isinstance(jobs.rate, int | float | None)
-            if jobs.to is not None:
-                datetime.fromisoformat(jobs.to)
-        except (KeyError, TypeError, ValueError):
-            return None
-        return jobs if is_valid else None
-
-    def steps(
-        self,
-        inspector: Inspector,
-        *,
-        is_dry: bool = False,
-        run_id: str | None = None,
-        after: str | None = None,
-    ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the Inspector."""
-        call: Any = getattr(inspector, f"{self.verb}_jobs")
-        arguments: dict[str, Any] = {}
-        if self.to is not None:
-            arguments["to"] = datetime.fromisoformat(self.to)
-        if self.group is not None:
-            arguments["group"] = _group(*self.group)
-        steps: AsyncGenerator[Progress, None] = call(
-            where=self.where,
-            names=self.names,
-            rate=self.rate,
-            dry_run=is_dry,
-            after=after,
-            tz=UTC,
-            run_id=run_id,
-            **arguments,
-        )
-        return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +248,3 @@ class BulkRuns:
 def _number(details: Mapping[str, Any], name: str) -> int:
     value = details.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _group(job_name: str, text: str) -> ErrorGroup:
-    """Return a group by what identifies it."""
-    now = datetime.now(UTC)
-    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, now, now, "", "")

@@ -217,8 +217,9 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
         page = Page((await request(second, f"/run?id={halted.id}")).text)
         assert "Runs in another process, or its process has ended: 4 jobs changed" in page.text
         assert "/actions/bulk/stop" in str(page.all("form"))
-        here = Page((await request(first, f"/run?id={halted.id}")).text)
+        here = await request(first, f"/run?id={halted.id}")
         assert "Runs: 4 jobs changed" in here.text
+        assert '<noscript><meta http-equiv="refresh"' in here.text
         answer = await send(second, f"/actions/bulk/stop?id={halted.id}")
         assert answer.headers["location"].endswith("&did=run_stopped")
         assert "Stops after the batch" in (await request(first, f"/run?id={halted.id}")).text
@@ -226,6 +227,7 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
     assert await count(pool, "cancelled") == 6
     page = Page((await request(third, f"/run?id={halted.id}")).text)
     assert "Stopped: 6 jobs changed" in page.text
+    assert not [each for each in page.all("meta") if "http-equiv" in each]
     assert (await send(third, f"/actions/bulk/resume?id={halted.id}")).status == 303
     await runs(third).wait()
     assert await count(pool, "cancelled") == 9

@@ -9,7 +9,8 @@ from typing import Final
 
 from pg_scheduler.dashboard.actions.confirm import ask
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
-from pg_scheduler.dashboard.bulk import BulkAction, BulkJobs, BulkState
+from pg_scheduler.dashboard.bulk import BulkState
+from pg_scheduler.dashboard.bulk_jobs import BulkAction, BulkJobs
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state

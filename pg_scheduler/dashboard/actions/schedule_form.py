@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.pages import schedule_form
 from pg_scheduler.dashboard.pages.schedule_form import FIELDS, FormPage, claimed_names, values_of
 from pg_scheduler.dashboard.triggers import read_trigger
 from pg_scheduler.errors import ScheduleConflictError, ScheduleOwnedByCodeError
+from pg_scheduler.triggers import Trigger
 
 __all__ = ["add", "preview", "update"]
 
@@ -92,7 +93,7 @@ async def _entered(request: ActionRequest) -> FormPage:
     return FormPage(None, None, await claimed_names(request.page), values)
 
 
-def _trigger(request: ActionRequest) -> Any:
+def _trigger(request: ActionRequest) -> Trigger:
     return read_trigger(request.text("trigger"), request.text("timezone") or "UTC")
 
 

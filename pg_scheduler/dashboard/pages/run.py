@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.dashboard.bulk import START, BulkJobs, BulkState
+from pg_scheduler.dashboard.bulk import START, BulkState
+from pg_scheduler.dashboard.bulk_jobs import BulkJobs
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
