@@ -50,8 +50,9 @@ async def load_or_wait(targets: Sequence[str]) -> Source | None:
     try:
         return load_targets(targets)
     except CommandError as error:
+        known = await read_sources(_files_of(error))
         logger.warning("%s; waiting for a change", error, extra=record_fields())
-        change = await wait_for_change(await read_sources(_files_of(error)))
+        change = await wait_for_change(known)
         logger.info(change, extra=record_fields())
         restart()
 
