@@ -280,7 +280,7 @@ def _execute(
         raise CommandError(ExitCode.NEGATIVE, f"cannot write the output: {error.strerror}") from error
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
-    except Exception as error:
+    except Exception as error:  # those without an exit code are raised again
         code = exit_code_of(error)
         if code is None:
             raise

@@ -186,7 +186,7 @@ class BulkRuns:
         try:
             await self._inspector.record_action(action, run_id, runner=run.token, next=after, **asdict(jobs))
             task = asyncio.create_task(self._follow(run_id, run, after))
-        except BaseException:
+        except BaseException:  # a cancellation too
             self._forget(run_id, run)
             raise
         self._tasks.add(task)

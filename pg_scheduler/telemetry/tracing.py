@@ -132,7 +132,7 @@ class Tracing:
             with self._span(name, kind, own) as span:
                 try:
                     yield
-                except BaseException as error:
+                except BaseException as error:  # recorded in the span, and raised again
                     attributes["error.type"] = _fail(span, error)
                     raise
         finally:
@@ -194,7 +194,7 @@ class Tracing:
                 call.trace = _injected(set_span_in_context(span, Context()))
                 try:
                     value = await call_next()
-                except BaseException as error:
+                except BaseException as error:  # recorded in the span, and raised again
                     outcome = self._outcome(call, error)
                     span.set_attribute("pg_scheduler.outcome", outcome)
                     if outcome in {"failed", "retried", "crashed"}:

@@ -146,7 +146,7 @@ class Service(ABC):
             self._backoff_ended, self.outage = Wakeup(), None
             try:
                 await self.prepare()
-            except BaseException:
+            except BaseException:  # a cancellation too
                 with suppress(DatabaseUnavailableError):  # the first error counts
                     await self.drain()  # part of it may be set up
                 raise

@@ -109,7 +109,7 @@ class Ledger:
         entry = await self._pool.fetchval(INSERT_START, *row)
         try:
             yield
-        except Exception:
+        except Exception:  # of the job, which fails with it
             await self._pool.execute(UPDATE_OUTCOME, entry, FAILED)
             raise
         await self._pool.execute(UPDATE_OUTCOME, entry, DONE)
