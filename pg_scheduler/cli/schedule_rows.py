@@ -14,7 +14,15 @@ from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["SCHEDULE", "SCHEDULE_KEYS", "ScheduleId", "get_schedule", "schedule_row", "write_actions"]
+__all__ = [
+    "SCHEDULE",
+    "SCHEDULE_KEYS",
+    "ScheduleId",
+    "find_schedule",
+    "get_schedule",
+    "schedule_row",
+    "write_actions",
+]
 
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
@@ -54,9 +62,14 @@ async def get_schedule(command: Command, schedule_id: str) -> Schedule:
         CommandError: It does not exist; the message has the schedules of the task if the id is its name.
     """
     async with command.scheduler() as scheduler:
-        schedule = await scheduler.schedules.get(schedule_id)
-        if schedule is None:
-            raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
+        return await find_schedule(scheduler, schedule_id)
+
+
+async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
+    """Return a schedule, as `get_schedule()` does, in a command that reads more of it."""
+    schedule = await scheduler.schedules.get(schedule_id)
+    if schedule is None:
+        raise CommandError(ExitCode.NOT_FOUND, await _unknown(scheduler, schedule_id))
     return schedule
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from . import schedule_calendar, schedule_control, schedule_edit, schedule_times
+from . import schedule_calendar, schedule_control, schedule_edit, schedule_show, schedule_times
 from .commands import Command, add_command
-from .output import Column, Shape
-from .schedule_rows import SCHEDULE, SCHEDULE_KEYS, ScheduleId, get_schedule, schedule_row
+from .schedule_rows import SCHEDULE, schedule_row
 
 __all__ = ["add_to"]
 
@@ -19,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, add and change schedules.")
     app.add_typer(group, name="schedules")
     add_command(group, "list", is_watched=True)(list_schedules)
-    add_command(group, "show")(show)
+    add_command(group, "show")(schedule_show.show)
     add_command(group, "pause")(schedule_control.pause)
     add_command(group, "resume")(schedule_control.resume)
     add_command(group, "trigger")(schedule_control.trigger)
@@ -42,10 +41,3 @@ async def list_schedules(
     command.output.write_list(SCHEDULE, [schedule_row(schedule) for schedule in page], next=page.next)
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
-
-
-async def show(command: Command, schedule_id: ScheduleId) -> None:
-    """Print a schedule."""
-    schedule = await get_schedule(command, schedule_id)
-    columns = [Column(key, key) for key in SCHEDULE_KEYS]
-    command.output.write_one(Shape("schedule", "schedule_id", columns), schedule_row(schedule))

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
-__all__ = ["ClockEffect", "clock_effects", "mark_fires", "zones_of"]
+__all__ = ["ClockEffect", "clock_effects", "mark_fires", "zone_of", "zones_of"]
 
 STEP: Final = timedelta(days=7)
 """Two changes of a zone within it that cancel each other are not found."""
@@ -39,6 +40,12 @@ class ClockEffect:
     """The time zone whose clock changes."""
     text: str
     """What it does, with the fire times by the clock of the zone."""
+
+
+def zone_of(schedule: Schedule) -> str:
+    """Return the time zone of the trigger of a schedule; UTC if it has several or none."""
+    zones = set() if schedule.trigger is None else zones_of(schedule.trigger.to_json())
+    return zones.pop() if len(zones) == 1 else "UTC"
 
 
 def clock_effects(

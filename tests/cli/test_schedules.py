@@ -71,6 +71,22 @@ def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> Non
     assert json.loads(on("jobs", "show", action["job_id"]).out)["schedule_id"] == "report"
 
 
+def test_show_has_the_last_results_and_changes(on: Callable[..., Ran]) -> None:
+    on("schedules", "update", "daily", "--cron", "30 8 * * *", "--tz", "Europe/Berlin")
+    (action,) = on("schedules", "trigger", "daily").checked("action")
+    shown = json.loads(on("schedules", "show", "daily").out)
+    jsonschema.validate(shown, schema("schedule"))
+    assert shown["timezone"] == "Europe/Berlin"
+    (result,) = shown["results"]
+    assert (result["job_id"], result["is_manual"], result["status"]) == (action["job_id"], True, "pending")
+    assert [each["action"] for each in shown["changes"]][:2] == ["trigger_schedule", "update_schedule"]
+    assert "described" in [each["key"] for each in shown["changes"][1]["changes"]]
+    table = on("schedules", "show", "daily", "-o", "table").out
+    assert "next fire time there" in table
+    assert f"pending    {action['job_id']} (requested)" in table
+    assert "update_schedule by " in table
+
+
 def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
     asked = on("schedules", "pause", "--all")
     assert (asked.code, "Pause 2 schedules?" in asked.err) == (ExitCode.REFUSED, True)

@@ -9,16 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.dashboard.pages.schedule_history import (
-    RECORDS,
-    PastFire,
-    ScheduleChange,
-    changes_of,
-    last_results,
-    past_fire_times,
-)
+from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
 from pg_scheduler.dashboard.texts import json_text
-from pg_scheduler.inspect.clock_changes import mark_fires, zones_of
+from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
+from pg_scheduler.inspect.schedule_history import RECORDS, PastFire, past_fire_times, with_statuses
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import parse_timezone
 
@@ -147,7 +141,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         is_declared=schedule.owner == "code",
         fire_times=fire_times,
         problem=problem,
-        zone=_zone(schedule),
+        zone=zone_of(schedule),
         start=schedule.start,
         end=schedule.end,
         max_runs=schedule.max_runs,
@@ -158,7 +152,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         pause_after_failures=schedule.pause_after_failures,
         version=schedule.version,
         updated_at=schedule.updated_at,
-        results=await last_results(past, request),
+        results=await with_statuses(request.inspector, past, request.access.sees_name),
         changes=changes_of(records, request) if request.access.visible_names is None else None,
         sees_arguments=sees,
         args=redaction.values(schedule.args) if sees else None,
@@ -167,13 +161,8 @@ async def build_one(request: PageRequest) -> SchedulePage:
     )
 
 
-def _zone(schedule: Schedule) -> str:
-    zones = set() if schedule.trigger is None else zones_of(schedule.trigger.to_json())
-    return zones.pop() if len(zones) == 1 else "UTC"
-
-
 def _fire_times(schedule: Schedule) -> list[FireTime]:
-    zone = parse_timezone(_zone(schedule))
+    zone = parse_timezone(zone_of(schedule))
     found = schedule.upcoming(FIRE_TIMES)
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, found)
     return [

@@ -1,0 +1,97 @@
+"""``schedules show``: a schedule, what it did lately and how it was changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pg_scheduler import Schedule
+from pg_scheduler.inspect import AuditRecord, Inspector
+from pg_scheduler.inspect.clock_changes import zone_of
+from pg_scheduler.inspect.schedule_history import (
+    RECORDS,
+    PastFire,
+    differences,
+    past_fire_times,
+    with_statuses,
+)
+from pg_scheduler.triggers.zones import parse_timezone
+
+from .commands import Command
+from .output import Column, Shape
+from .schedule_rows import SCHEDULE_KEYS, ScheduleId, find_schedule, schedule_row
+
+__all__ = ["show"]
+
+KEYS: Final = (*SCHEDULE_KEYS, "timezone")
+
+
+async def show(command: Command, schedule_id: ScheduleId) -> None:
+    """Print a schedule: its row, its last 20 fire times and requested jobs, and its last 50 changes."""
+    async with command.scheduler() as scheduler:
+        schedule = await find_schedule(scheduler, schedule_id)
+        inspector = Inspector(scheduler)
+        records = (await inspector.audit(subject=schedule_id, limit=RECORDS)).items
+        results = await with_statuses(inspector, await _past_fires(command, schedule, records))
+    row = schedule_row(schedule) | {"timezone": zone_of(schedule)}
+    output = command.output
+    if not output.is_table:
+        shown = row | {"results": [_result(each) for each in results], "changes": list(map(_change, records))}
+        output.write_one(_shape(KEYS), shown)
+        return
+    if schedule.next_fire_at is not None:
+        there = schedule.next_fire_at.astimezone(parse_timezone(row["timezone"]))
+        row["next fire time there"] = f"{there:%a %Y-%m-%d %H:%M:%S %Z}"
+    output.write_one(_shape(key for key in (*KEYS, "next fire time there") if key in row), row)
+    for title, lines in (
+        ("last results", [_result_line(command, each) for each in results]),
+        ("changes", [line for each in records for line in _change_lines(command, each)]),
+    ):
+        if lines:
+            output.write_paragraph("\n".join([f"\n{title}:", *lines]))
+
+
+def _shape(keys: Iterable[str]) -> Shape:
+    return Shape("schedule", "schedule_id", [Column(key, key) for key in keys])
+
+
+async def _past_fires(
+    command: Command, schedule: Schedule, records: Sequence[AuditRecord]
+) -> Sequence[PastFire]:
+    try:
+        return await asyncio.to_thread(past_fire_times, schedule, records)
+    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+        command.output.say(f"no results: the trigger cannot compute its fire times: {error}")
+        return []
+
+
+def _result(fire: PastFire) -> dict[str, Any]:
+    return {"at": fire.at, "job_id": fire.job_id, "is_manual": fire.is_manual, "status": fire.status}
+
+
+def _change(record: AuditRecord) -> dict[str, Any]:
+    changes = [{"key": key, "before": before, "after": after} for key, before, after in differences(record)]
+    return {
+        "at": record.at,
+        "actor": record.actor,
+        "via": record.via,
+        "action": record.action,
+        "changes": changes,
+    }
+
+
+def _result_line(command: Command, fire: PastFire) -> str:
+    manual = " (requested)" if fire.is_manual else ""
+    return f"{command.output.when(fire.at)}  {fire.status or 'no job':9}  {fire.job_id}{manual}"
+
+
+def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
+    yield f"{command.output.when(record.at)}  {record.action} by {record.actor} ({record.via})"
+    for key, before, after in differences(record):
+        yield f"  {key}: {_text(before)} -> {_text(after)}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

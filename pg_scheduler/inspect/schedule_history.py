@@ -1,0 +1,131 @@
+"""What a schedule did and how it was changed: its last jobs, and the differences between its definitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from pg_scheduler.inspect.audit import AuditRecord
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.jobs.validation import check_job_id
+from pg_scheduler.schedules.advance import fire_time_job_id
+from pg_scheduler.schedules.row import read_trigger
+from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
+from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.missed import newest_fire_times
+
+__all__ = ["RECORDS", "PastFire", "differences", "past_fire_times", "with_statuses"]
+
+RESULTS: Final = 20
+"""Fire times and jobs that are shown."""
+
+RECORDS: Final = 50
+"""Records of the audit that are read."""
+
+UNSHOWN: Final = frozenset({"version", "trigger"})
+"""Parts of a definition that other parts describe."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastFire:
+    """A fire time, or a job without one that was requested."""
+
+    at: datetime
+    job_id: str
+    is_manual: bool = False
+    is_sure: bool = True
+    """Whether it was a fire time although no job of it exists."""
+    status: str | None = None
+    """The status of its job; None if there is none: not enqueued, or deleted since."""
+
+
+def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
+    """Return the newest fire times and requested jobs, the newest first.
+
+    The fire times are those of the trigger since it was changed, and of the triggers before; an interval is
+    counted from the instant of the current one, so those before are not sure.
+    """
+    found = [
+        PastFire(record.at, job_id, is_manual=True)
+        for record in records
+        if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
+    ]
+    last, trigger = schedule.last_fire_at, schedule.trigger
+    prefix = "periodic" if schedule.owner == "code" else "schedule"
+    is_sure = True
+    for since, before in _definitions(schedule, records):
+        if last is None or len(found) >= 2 * RESULTS:
+            break
+        times = [] if trigger is None else _between(trigger, since, last, schedule)
+        for at in times:
+            job_id = fire_time_job_id(schedule.schedule_id, at, prefix=prefix)
+            found.append(PastFire(at, job_id, is_sure=is_sure))
+        last, trigger, is_sure = min(last, since), before, False
+    return sorted(found, key=lambda each: each.at, reverse=True)[: 2 * RESULTS]
+
+
+def _definitions(
+    schedule: Schedule, records: Sequence[AuditRecord]
+) -> Iterator[tuple[datetime, Trigger | None]]:
+    """Yield when each trigger was set, the newest first, with the trigger before it."""
+    for record in records:
+        before, after = (_part(record, name).get("trigger") for name in ("before", "after"))
+        if record.action == "update_schedule" and before != after:
+            try:
+                yield record.at, read_trigger(json.dumps(before))
+            except ValueError:  # a kind that this process does not know
+                yield record.at, None
+    yield schedule.created_at, None
+
+
+def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedule) -> list[datetime]:
+    if is_fixed_delay(trigger):
+        return [last] if since <= last else []
+    begin = since if schedule.start is None else max(since, schedule.start)
+    first = next_fire_time(trigger, begin - INSTANT, schedule.anchor, Search())
+    if first is None or first > last:
+        return []
+    return newest_fire_times(trigger, first=first, now=last, anchor=schedule.anchor, limit=RESULTS)
+
+
+async def with_statuses(
+    inspector: Inspector, fires: Sequence[PastFire], sees_name: Callable[[str], bool] = lambda _: True
+) -> list[PastFire]:
+    """Return the newest 20 fire times with the status of their jobs, without jobs of hidden names."""
+    jobs = await inspector.get_jobs({each.job_id for each in fires if _is_id(each.job_id)})
+    found = []
+    for each in fires:
+        job = jobs.get(each.job_id)
+        if job is not None and not sees_name(job.job_name):
+            continue
+        if job is not None or each.is_sure:
+            found.append(replace(each, status=None if job is None else job.status.value))
+    return found[:RESULTS]
+
+
+def differences(record: AuditRecord) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each part that a change gave another value, with both; nothing for a new or removed one."""
+    before, after = _part(record, "before"), _part(record, "after")
+    if not before or not after:
+        return
+    for key in sorted({*before, *after} - UNSHOWN):
+        if before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a row can have the id; the audit can contain any text."""
+    try:
+        check_job_id(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _part(record: AuditRecord, name: str) -> Mapping[str, Any]:
+    found = record.details.get(name)
+    return found if isinstance(found, Mapping) else {}
