@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 
@@ -40,6 +40,7 @@ async def dashboard(
     command: Command,
     host: Host = "127.0.0.1",
     port: Port = 8080,
+    *,
     auth: Annotated[
         str,
         typer.Option(
@@ -48,12 +49,20 @@ async def dashboard(
             help=f"Who may enter: a one-time link, the password in {PASSWORD}, or users that a proxy names.",
         ),
     ] = "token",
+    role: Annotated[
+        str | None,
+        typer.Option(
+            metavar="viewer|operator|admin",
+            help="What those who enter may do.  [default: admin with the link, else viewer]",
+        ),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Accept no action.")] = False,
 ) -> None:
     """Serve the dashboard over HTTP, until SIGTERM or SIGINT."""
     check_extra()
     async with command.scheduler() as scheduler:
-        await serve(scheduler, command.output.say, host=host, port=port, auth=auth, read_only=read_only)
+        say = command.output.say
+        await serve(scheduler, say, host=host, port=port, auth=auth, role=role, read_only=read_only)
 
 
 def check_extra() -> None:
@@ -73,6 +82,7 @@ async def serve(
     host: str,
     port: int,
     auth: str = "token",
+    role: str | None = None,
     read_only: bool = False,
 ) -> None:
     """Serve the dashboard of a Scheduler, and say where, until SIGTERM or SIGINT."""
@@ -85,30 +95,36 @@ async def serve(
         raise cannot_listen(host, port, error) from error
     with listening:
         bound = listening.getsockname()[1]
-        authorize, query = _authorization(auth, bound)
+        authorize, query = _authorization(auth, bound, role)
         say(f"serving {address(host, bound)}/{query}")
         await _serve(create(scheduler, authorize=authorize, read_only=read_only), listening)
 
 
-def _authorization(auth: str, port: int) -> tuple[Authorize, str]:
+def _authorization(auth: str, port: int, role: str | None = None) -> tuple[Authorize, str]:
     """Return the function of a value of ``--auth``, and the query of the link."""
-    from pg_scheduler.dashboard import basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.dashboard import Access, basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
+    from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH  # noqa: PLC0415
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
+    from pg_scheduler.dashboard.rights import Role  # noqa: PLC0415
 
+    if role not in (None, *get_args(Role)):
+        raise CommandError(ExitCode.USAGE, f"--role must be viewer, operator or admin, not {role!r}")
     kind, _, header = auth.partition(":")
     if auth == "token":
-        link = OneTimeLink(f"pg_scheduler_{port}")
+        link = OneTimeLink(f"pg_scheduler_{port}", cast("Role", role or "admin"))
         return link, link.query
+    chosen = cast("Role", role or "viewer")
     if auth == "basic":
         password = os.environ.get(PASSWORD, "")
         if not password:
             raise CommandError(ExitCode.USAGE, f"--auth basic needs a password; set {PASSWORD}")
+        user = os.environ.get(USER, "admin")
         try:
-            return basic_auth(os.environ.get(USER, "admin"), password), ""
+            return basic_auth(user, password, access=Access(user[:MAX_ACTOR_LENGTH], chosen)), ""
         except ValueError as error:
             raise CommandError(ExitCode.USAGE, f"{USER}: {error}") from error
     if kind == "proxy" and header:
-        return trusted_header(header), ""
+        return trusted_header(header, role=chosen), ""
     raise CommandError(ExitCode.USAGE, f"--auth must be token, basic or proxy:HEADER, not {auth!r}")
 
 

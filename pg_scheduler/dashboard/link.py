@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pg_scheduler.dashboard.access import Access
+from pg_scheduler.dashboard.rights import Role
 
 __all__ = ["OneTimeLink"]
 
@@ -20,10 +21,12 @@ class OneTimeLink:
 
     Args:
         name: The name of the cookie. Browsers send the cookies of a host to each of its ports.
+        role: The role of the browser.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, role: Role = "admin") -> None:
         self._name = name
+        self._access = Access("terminal", role)
         self._cookie = secrets.token_urlsafe(32)
         self._token: str | None = secrets.token_urlsafe(32)
 
@@ -36,7 +39,7 @@ class OneTimeLink:
         """Decide about a request."""
         given = request.cookies.get(self._name, "")
         if compare_digest(given.encode(), self._cookie.encode()):
-            return Access("terminal", "admin")
+            return self._access
         token = request.query_params.get("token", "")
         if self._token is None or not compare_digest(token.encode(), self._token.encode()):
             text = "open the link that the terminal shows; it works once, so start the dashboard again\n"

@@ -93,6 +93,7 @@ def test_password_lets_in(dsn: str) -> None:
         (["--auth", "basic"], PASSWORD),
         (["--auth", "none"], "token, basic or proxy:HEADER"),
         (["--auth", "proxy:"], "token, basic or proxy:HEADER"),
+        (["--role", "root"], "--role must be viewer, operator or admin, not 'root'"),
     ],
 )
 def test_wrong_authorization_is_a_usage_error(
@@ -108,6 +109,21 @@ def test_users_of_a_proxy_are_let_in() -> None:
     authorize, query = dashboard._authorization("proxy:X-Auth-User", 1)
     assert callable(authorize)
     assert query == ""
+
+
+@pytest.mark.parametrize(("role", "status"), [(None, 403), ("operator", 400)])
+def test_role_decides_what_a_user_may_do(dsn: str, role: str | None, status: int) -> None:
+    chosen = ["--role", role] if role else []
+    with running(dsn, "--auth", "basic", *chosen, **{PASSWORD: "secret"}) as (process, port, _):
+        headers = {
+            "authorization": f"Basic {base64.b64encode(b'admin:secret').decode()}",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)) as connection:
+            connection.request("POST", "/actions/tasks/pause", "", headers)
+            assert connection.getresponse().status == status, "400: the form has no task"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
 
 
 def test_used_port_is_a_usage_error(call: Run, dsn: str) -> None:
