@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.inspect.collect import count_claiming
+from pg_scheduler.inspect.collect import claimed_names, count_claiming
 from pg_scheduler.inspect.inspector import MAX_BACKLOG_ROWS, MAX_BLOCKED_ROWS, MAX_GROUPS
 from pg_scheduler.inspect.model import Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
@@ -66,8 +66,8 @@ class ClusterFigures:
 
     @property
     def claimed(self) -> set[str]:
-        """The names that live workers claim."""
-        return {name for worker in self.workers if worker.is_alive for name in worker.names or ()}
+        """The names of the tasks that live workers claim, without aliases."""
+        return claimed_names(self.workers)
 
     def unknown(self) -> Iterator[tuple[str, int]]:
         """Yield the names of due jobs, each with their number if no live worker claims it, else with 0.

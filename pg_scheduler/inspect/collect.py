@@ -24,7 +24,7 @@ from pg_scheduler.store.inspections import BacklogRow, InspectedWorker, LockRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram
 
-__all__ = ["collect_facts", "count_claiming", "task_state"]
+__all__ = ["claimed_names", "collect_facts", "count_claiming", "task_state"]
 
 RECENT_S: Final = 900.0
 """How far back statistics count as those of now."""
@@ -67,6 +67,11 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         advisory_lock=_holder(locks, "advisory"),
         standby_lag_s=found.standby_lag_s,
     )
+
+
+def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
+    """Return the names of the tasks that live workers claim, without aliases."""
+    return {name for each in workers if each.is_alive for name in (each.names or frozenset()) - each.aliases}
 
 
 def count_claiming(workers: Sequence[InspectedWorker], name: str) -> int | None:

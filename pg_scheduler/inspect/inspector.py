@@ -14,7 +14,7 @@ import asyncpg
 from pg_scheduler.errors import ConfigurationError, JobNotFoundError
 from pg_scheduler.inspect.actions import WorkerActions
 from pg_scheduler.inspect.audit import AuditReader
-from pg_scheduler.inspect.collect import collect_facts, count_claiming, task_state
+from pg_scheduler.inspect.collect import claimed_names, collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
@@ -266,15 +266,17 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         )
 
     async def tasks(self) -> list[TaskState]:
-        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted."""
+        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted.
+
+        An alias is returned only while it has jobs or a pause of its own.
+        """
         inspections = self._reads.inspections
         rows = {row.name: row for row in await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)}
         workers = await inspections.workers()
         pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
-        claimed = {name for worker in workers if worker.is_alive for name in worker.names or ()}
         return [
             task_state(name, rows.get(name), pauses.get(name), count_claiming(workers, name))
-            for name in sorted({*rows, *pauses, *claimed})
+            for name in sorted({*rows, *pauses, *claimed_names(workers)})
         ]
 
     async def statistics(

@@ -68,6 +68,7 @@ class InspectedWorker:
 
     Attributes:
         names: The names that it claims; None if it does not report them.
+        aliases: Those of them that are other names of a task which it claims too.
         health: What it reports about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
             is blocked. Empty if it reports nothing.
         reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
@@ -81,6 +82,7 @@ class InspectedWorker:
     claims_jobs: bool
     is_draining: bool
     names: frozenset[str] | None
+    aliases: frozenset[str]
     health: dict[str, Any]
     lease_until: datetime
     reclaim_at: datetime | None
@@ -212,12 +214,18 @@ class InspectionRepository:
 def _worker_from(row: Any) -> InspectedWorker:
     values = dict(row)
     names: Sequence[str | None] | None = values.pop("names")
-    try:
-        health = json.loads(values.pop("health") or "{}")
-    except (ValueError, RecursionError):  # written by hand: numbers of too many digits, or too deep
-        health = {}
     return InspectedWorker(
         names=None if names is None else frozenset(name for name in names if name is not None),
-        health=health if isinstance(health, dict) else {},
+        aliases=frozenset(_object(values.pop("aliases"))),
+        health=_object(values.pop("health")),
         **values,
     )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """Return a JSON object; an empty one instead of anything else, as people write it by hand."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):  # numbers of too many digits, or too deep
+        return {}
+    return found if isinstance(found, dict) else {}

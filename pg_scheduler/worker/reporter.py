@@ -10,6 +10,7 @@ import asyncio
 import time
 from dataclasses import asdict
 from enum import Enum
+from itertools import islice
 from typing import Any, Final
 
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -29,12 +30,15 @@ MAX_NAMES_BYTES: Final = 100_000
 MAX_LIMITS: Final = 500
 """Limits that a worker reports at most."""
 
+MAX_ALIASES: Final = 1000
+"""Names among which a worker reports those that are other names of a task."""
+
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
 
 
 def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
-    """Return the settings for people to read, with limits and time zone data, without passwords."""
+    """Return the settings for people to read, with limits, aliases and time zone data, without passwords."""
     hidden = SECRETS | COLUMNS
     values = asdict(config, dict_factory=_plain)
     settings = {name: value for name, value in values.items() if name not in hidden}
@@ -50,7 +54,9 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         for task in {task.name: task for task in tasks.limited().values()}.values()
         for limit in task.limits
     ]
-    return {**settings, "limits": limits[:MAX_LIMITS], "tzdata": data_version()}
+    resolved = ((name, tasks.resolve(name)) for name in tasks.names())
+    aliases = {name: task.name for name, task in islice(resolved, MAX_ALIASES) if task and task.name != name}
+    return {**settings, "limits": limits[:MAX_LIMITS], "aliases": aliases, "tzdata": data_version()}
 
 
 def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:

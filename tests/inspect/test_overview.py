@@ -8,8 +8,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import ConfigurationError
+from pg_scheduler import ConfigurationError, Scheduler
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.store.connections.pool import Connections
@@ -108,6 +109,28 @@ async def test_tasks_lists_names_with_workers_jobs_or_pauses(
     ]
     assert (states["paused"].note, states["paused"].actor) == ("outage", "ada")
     assert [state.name for state in states.values() if state.paused_at] == ["paused"]
+
+
+async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    async def send() -> None: ...
+
+    scheduler = Scheduler(pool)
+    scheduler.register(send, name="overview.send", aliases=["overview.mail"])
+    async with scheduler:
+        names = {name for worker in await scheduler.workers() for name in worker.names or ()}
+        assert {"overview.send", "overview.mail"} <= names, "the worker claims both"
+        listed = [state.name for state in await inspector.tasks()]
+        assert "overview.send" in listed
+        assert not {name for name in listed if name.endswith("mail") or "<locals>" in name}
+        assert "overview.mail" not in (await read_cluster(Store(Connections(pool)))).claimed
+        await add_worker(pool, settings='{"aliases": ["nonsense"]}')
+        assert "work" in [state.name for state in await inspector.tasks()]
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('old', 'overview.mail', now())"
+    )
+    assert "overview.mail" in [state.name for state in await inspector.tasks()]
 
 
 async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Pool) -> None:

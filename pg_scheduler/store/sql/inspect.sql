@@ -40,7 +40,7 @@ SELECT worker_id, hostname, max_concurrent_jobs AS slots, running_jobs,
     role = ANY (ARRAY ['both', 'worker']) AS claims_jobs,
     stopping OR coalesce(wanted = 'drain', false) OR coalesce(state = ANY (ARRAY ['draining', 'stopping']), false)
         AS is_draining,
-    names, health::text AS health,
+    names, (settings -> 'aliases')::text AS aliases, health::text AS health,
     least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
     CASE WHEN liveness_key IS NOT NULL AND lease_until > {first_day} AND lease_until < {last_fire_day}
         THEN lease_until + make_interval(
