@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic
 from typing import Any, Final
 
 from pg_scheduler.inspect.audit import AuditRecord
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.schedules.advance import fire_time_job_id
 from pg_scheduler.schedules.row import read_trigger
@@ -18,10 +22,15 @@ from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.missed import newest_fire_times
 
-__all__ = ["RECORDS", "PastFire", "differences", "past_fire_times", "with_statuses"]
+__all__ = ["RECORDS", "PastFire", "differences", "newest_results", "past_fire_times", "with_statuses"]
 
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""
+
+NEWEST: Final = 5
+MAX_SCHEDULES: Final = 100
+MAX_SEARCH_S: Final = 0.5
+"""Fire times of each schedule in a list, schedules in it, and seconds for their search."""
 
 RECORDS: Final = 50
 """Records of the audit that are read."""
@@ -92,11 +101,40 @@ def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedu
     return newest_fire_times(trigger, first=first, now=last, anchor=schedule.anchor, limit=RESULTS)
 
 
+async def newest_results(
+    inspector: Inspector, schedules: Sequence[Schedule], sees_name: Callable[[str], bool]
+) -> dict[str, list[PastFire]]:
+    """Return the newest five fire times of up to 100 schedules with the status of their jobs, by schedule.
+
+    Those whose fire times are not computed within half a second, or not at all, are left out.
+    """
+    fires = await asyncio.to_thread(_newest_fire_times, schedules[:MAX_SCHEDULES])
+    jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
+    return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
+
+
+def _newest_fire_times(schedules: Sequence[Schedule]) -> dict[str, list[PastFire]]:
+    found = {}
+    ends_at = monotonic() + MAX_SEARCH_S
+    for schedule in schedules:
+        if monotonic() > ends_at:
+            break
+        with suppress(Exception):  # a kind of trigger of the user; the page of the schedule has its error
+            found[schedule.schedule_id] = past_fire_times(schedule, ())[:NEWEST]
+    return found
+
+
 async def with_statuses(
     inspector: Inspector, fires: Sequence[PastFire], sees_name: Callable[[str], bool] = lambda _: True
 ) -> list[PastFire]:
     """Return the newest 20 fire times with the status of their jobs, without jobs of hidden names."""
     jobs = await inspector.get_jobs({each.job_id for each in fires if _is_id(each.job_id)})
+    return _matched(fires, jobs, sees_name)[:RESULTS]
+
+
+def _matched(
+    fires: Sequence[PastFire], jobs: Mapping[str, Job], sees_name: Callable[[str], bool]
+) -> list[PastFire]:
     found = []
     for each in fires:
         job = jobs.get(each.job_id)
@@ -104,7 +142,7 @@ async def with_statuses(
             continue
         if job is not None or each.is_sure:
             found.append(replace(each, status=None if job is None else job.status.value))
-    return found[:RESULTS]
+    return found
 
 
 def differences(record: AuditRecord) -> Iterator[tuple[str, Any, Any]]:

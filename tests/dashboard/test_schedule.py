@@ -58,6 +58,37 @@ async def test_fire_times_state_what_clock_changes_do_to_them(
     assert "02:30 does not exist on 2027-03-28" in Page((await request(app, URL)).text).text
 
 
+async def test_list_shows_the_last_five_results_of_each_schedule(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await insert_job(pool, fire_time_job_id("nightly", fires[-1]), "failed")
+    await insert_job(pool, fire_time_job_id("nightly", fires[-3]), "completed", "strip.hidden")
+    (schedule,) = (await request(app, "/schedules", headers=JSON)).data["items"]
+    assert [each["status"] for each in schedule["results"]] == ["failed", None, "completed", None, None]
+    page = (await request(app, "/schedules")).text
+    assert 'aria-label="Last results of nightly"' in page
+    assert page.count('class="status failed"') == 1
+    limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
+    (schedule,) = (await request(limited, "/schedules", headers=JSON)).data["items"]
+    assert [each["status"] for each in schedule["results"]] == ["failed", None, None, None]
+
+
+async def test_trigger_that_raises_leaves_only_its_results_out(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await scheduler.schedules.add("strip.mail", Every(days=1), schedule_id="other")
+    await pool.execute(
+        'UPDATE scheduler_schedules SET trigger = \'{"kind": "unknown"}\', last_fire_at = now()'
+        " WHERE schedule_id = 'other'"
+    )
+    found = {
+        each["schedule_id"]: each for each in (await request(app, "/schedules", headers=JSON)).data["items"]
+    }
+    assert (len(found["nightly"]["results"]), found["other"]["results"]) == (5, [])
+
+
 async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:

@@ -12,7 +12,13 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
 from pg_scheduler.dashboard.texts import json_text
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
-from pg_scheduler.inspect.schedule_history import RECORDS, PastFire, past_fire_times, with_statuses
+from pg_scheduler.inspect.schedule_history import (
+    RECORDS,
+    PastFire,
+    newest_results,
+    past_fire_times,
+    with_statuses,
+)
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.zones import parse_timezone
 
@@ -42,6 +48,8 @@ class ScheduleRow:
     runs: int
     skipped: int
     missed: int
+    results: Sequence[PastFire] = ()
+    """In a list: the last five fire times, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,9 @@ async def build(request: PageRequest) -> SchedulesPage:
         found = await request.inspector.schedules(limit=limit, after=after)
     except ValueError as error:  # no id that a row can have
         raise NotFoundError(str(error)) from error
-    items = [_row(each) for each in found if request.access.sees_name(each.task)]
+    visible = [each for each in found if request.access.sees_name(each.task)]
+    results = await newest_results(request.inspector, visible, request.access.sees_name)
+    items = [_row(each, results.get(each.schedule_id, ())) for each in visible]
     following = found[-1].schedule_id if len(found) == limit else None
     summary = f"{len(items)} schedules" + ("; others follow" if following else "")
     return SchedulesPage(items, following, summary)
@@ -171,7 +181,7 @@ def _fire_times(schedule: Schedule) -> list[FireTime]:
     ]
 
 
-def _row(schedule: Schedule) -> ScheduleRow:
+def _row(schedule: Schedule, results: Sequence[PastFire] = ()) -> ScheduleRow:
     return ScheduleRow(
         schedule_id=schedule.schedule_id,
         owner=schedule.owner,
@@ -186,4 +196,5 @@ def _row(schedule: Schedule) -> ScheduleRow:
         runs=schedule.runs,
         skipped=schedule.skipped,
         missed=schedule.missed,
+        results=results,
     )
