@@ -13,17 +13,17 @@ HOUR = timedelta(hours=1)
 
 
 @job(name="browser.charge", limits=[Limit("browser.bank", max_running=2)])
-async def charge(customer: int) -> None:
+async def charge_customer(customer: int) -> None:
     raise ConnectionError(f"the bank does not answer customer {customer}")
 
 
 @job(name="browser.mail")
-async def mail(address: str) -> str:
+async def mail_customer(address: str) -> str:
     return f"sent to {address}"
 
 
 @job(name="browser." + "wider_than_a_phone_" * 5)
-async def export() -> None:
+async def export_shop() -> None:
     """Never scheduled: pages show its name."""
 
 
@@ -41,16 +41,16 @@ async def open_shop(scheduler: Scheduler) -> Shop:
     """Start the worker, and give it one job that fails, one that completes and one that waits."""
     await scheduler.start()
     waiting = await scheduler.schedule(
-        mail,
+        mail_customer,
         execution_time=datetime.now(UTC) + HOUR,
         args=("bob",),
         metadata={"tags": ["news"]},
     )
     schedule = await scheduler.schedules.add(
-        mail, Cron("30 2 * * *", timezone="Europe/Berlin"), args=("all",), schedule_id="nightly"
+        mail_customer, Cron("30 2 * * *", timezone="Europe/Berlin"), args=("all",), schedule_id="nightly"
     )
-    completed = await scheduler.enqueue(mail, args=("ada",), job_id="mail-ada", keep_result=HOUR)
-    failed = await scheduler.enqueue(charge, args=(7,), job_id="charge-7")
+    completed = await scheduler.enqueue(mail_customer, args=("ada",), job_id="mail-ada", keep_result=HOUR)
+    failed = await scheduler.enqueue(charge_customer, args=(7,), job_id="charge-7")
     for each in (completed, failed):
         await scheduler.get_job_result(each, timeout=PATIENCE)
     return Shop(failed, completed, waiting, schedule.schedule_id)

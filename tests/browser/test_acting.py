@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
-from tests.browser.shop import HOUR, Shop, mail
+from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import PHONE, heading, press_until
@@ -46,7 +46,7 @@ async def test_person_learns_why_a_job_waits_and_makes_it_run(
 ) -> None:
     await scheduler.tasks.pause("browser.mail", note="the provider is down")
     await scheduler.start()
-    job_id = await scheduler.enqueue(mail, args=("grace",), job_id="mail-grace")
+    job_id = await scheduler.enqueue(mail_customer, args=("grace",), job_id="mail-grace")
     page = await open_page("/jobs?q=status:due", **options)
     await page.get_by_role("link", name=job_id).click()
     await expect(page.locator(".reasons")).to_contain_text("TASK_PAUSED")
@@ -93,7 +93,7 @@ async def test_preview_shows_the_fire_time_that_a_clock_change_moves(
 ) -> None:
     # On one of these Sundays, 02:30 does not exist in Berlin.
     await scheduler.schedules.add(
-        mail, Cron("30 2 * 3 SUN", timezone="Europe/Berlin"), args=("all",), schedule_id="spring"
+        mail_customer, Cron("30 2 * 3 SUN", timezone="Europe/Berlin"), args=("all",), schedule_id="spring"
     )
     page = await open_page("/schedule?id=spring")
     table = page.get_by_role("group", name="Next fire times")
@@ -134,7 +134,7 @@ async def test_drained_worker_starts_no_job_until_it_is_resumed(
     await page.get_by_role("link", name=str(scheduler.worker_id)).click()
     await page.get_by_role("button", name="Drain").click()
     await reload_until(page, ".status", "draining")
-    job_id = await scheduler.enqueue(mail, args=("late",), job_id="mail-late")
+    job_id = await scheduler.enqueue(mail_customer, args=("late",), job_id="mail-late")
     await page.goto(page.url.partition("/worker")[0] + f"/job?id={job_id}")
     await expect(page.locator(".reasons")).to_contain_text("DRAINING")
     job = await scheduler.get_job(job_id)
