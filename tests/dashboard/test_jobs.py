@@ -213,6 +213,36 @@ async def test_names_restrict_what_is_visible(
 SECRET = "hunter2-secret"
 
 
+async def test_statement_of_the_session_that_locks_a_row_is_hidden_with_arguments(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.store.inspections.MIN_LOCK_S", 0.0)
+    await add(scheduler, "billing.invoice", job_id="locked", due=datetime.now(UTC))
+    await add_worker(pool, names=["billing.invoice"])
+    limited = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    async with pool.acquire() as other, other.transaction():
+        await other.execute(f"SELECT '{SECRET}' FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
+        for headers in ({}, JSON):
+            assert SECRET in (await request(build(), "/job?id=locked", headers=headers)).text
+            answer = (await request(limited, "/job?id=locked", headers=headers)).text
+            assert SECRET not in answer
+            assert "a transaction has locked its row" in answer
+
+
+async def test_numbers_of_a_limit_are_hidden_with_names(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add(scheduler, "billing.invoice", job_id="limited")
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:stripe:' WHERE job_id = 'limited'")
+    restricted = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    texts = []
+    for app in (build(), restricted):
+        reasons = (await request(app, "/job?id=limited", headers=JSON)).data["reasons"]
+        texts += [each["text"] for each in reasons if each["code"] == "LIMIT"]
+    assert "stripe" in texts[0]
+    assert texts[1:] == ["waits for a limit"]
+
+
 async def test_redacted_values_are_in_no_answer(scheduler: Scheduler, build: Callable[..., App]) -> None:
     await add(
         scheduler,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -29,11 +29,15 @@ MAX_CHANGES: Final = 10
 OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
     ReasonCode.LOOP_BLOCKED: "the event loop of its worker, or of every worker that claims it, is blocked",
+    ReasonCode.LIMIT: "waits for a limit",
     ReasonCode.LOCK_HELD: "another attempt holds its advisory lock",
     ReasonCode.NAME_UNKNOWN: "no live worker claims its name",
     ReasonCode.ROW_LOCKED: "a transaction has locked its row",
 }
 """Reasons whose texts mention other jobs, names or sessions, without those."""
+
+WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
+"""Reasons whose texts contain the statement of another session, which may contain arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +128,12 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
 
 
 def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
-    """Return the explanation without names and ids that may belong to jobs which the request may not see."""
-    if request.access.visible_names is None:
-        return explanation
+    """Return the explanation without what belongs to jobs or arguments that the request may not see."""
+    hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
+    if request.access.visible_names is not None:
+        hidden = OTHERS
     reasons = [
-        replace(each, text=OTHERS[each.code], remedy=None, command=None) if each.code in OTHERS else each
+        replace(each, text=OTHERS[each.code], remedy=None, command=None) if each.code in hidden else each
         for each in explanation.reasons
     ]
     return replace(explanation, reasons=tuple(reasons))
