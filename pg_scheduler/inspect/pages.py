@@ -112,8 +112,9 @@ class PageReader:
         searches = self.searches
         match segment.path:
             case Path.IDS:
-                scan = scan._replace(limit=len(segment.ids), rows=len(segment.ids))
-                return await searches.ids(segment.ids, scan, on=connection)
+                ids = [each for each in segment.ids if not key or each > str(key[0])]
+                scan = scan._replace(limit=len(ids), rows=len(ids))
+                return await searches.ids(ids, scan, on=connection)
             case Path.WAITING:
                 return await searches.waiting(segment.priority, start, segment.end, scan, on=connection)
             case Path.BLOCKED:

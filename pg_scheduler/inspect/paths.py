@@ -73,7 +73,7 @@ class Path(Enum):
 
 
 _KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
-    Path.IDS: (),
+    Path.IDS: (str,),
     Path.WAITING: (datetime, str),
     Path.BLOCKED: (str, int, datetime, str),
     Path.UNSUCCESSFUL: (datetime, str),

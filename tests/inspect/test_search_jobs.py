@@ -96,6 +96,7 @@ WHERE = {
     "job-00003": "job_id = 'job-00003'",
     "job-0000": "job_id LIKE 'job-0000%'",
     "job-00004 status:expired": "job_id = 'job-00004'",
+    "id:" + ",".join(f"job-{n:05}" for n in range(20, 0, -1)): "job_id BETWEEN 'job-00001' AND 'job-00020'",
     "-job-0": "false",
     "status:failed status:pending": "false",
     "-status:pending,running,completed,failed,cancelled,expired": "false",

@@ -123,7 +123,7 @@ WITH examined AS NOT MATERIALIZED (
     SELECT *
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($3::text[])
-    ORDER BY job_id
+    ORDER BY job_id COLLATE "C"
     LIMIT $2::bigint
 )
 {search_result};
