@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from traceback import TracebackException
 from typing import Any, Final
 
-from pg_scheduler.jobs.metadata import trace_from
+from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 
 __all__ = [
     "AttemptError",
@@ -94,10 +94,22 @@ def history_entry(
         "message": message,
         "traceback": traceback,
         "log": [storable(line) for line in log] or None,
-        "trace": {storable(name): storable(value) for name, value in (trace or {}).items()} or None,
+        "trace": _storable_trace(trace),
     }
     given = {name: value for name, value in entry.items() if value is not None}
     return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+
+
+def _storable_trace(trace: object) -> dict[str, str] | None:
+    """Return the headers that middleware set; None for anything but texts by name of 8 KiB at most."""
+    if not isinstance(trace, Mapping):
+        return None
+    found = {
+        storable(name): storable(value)
+        for name, value in trace.items()
+        if isinstance(name, str) and isinstance(value, str)
+    }
+    return found if found and len(json.dumps(found)) <= MAX_TRACE_BYTES else None
 
 
 def exception_entry(

@@ -318,7 +318,7 @@ async def test_thread_that_runs_on_at_shutdown_keeps_its_job_under_middleware(ma
 
 async def test_headers_of_an_attempt_are_stored_with_its_error(make: Make) -> None:
     async def stamp(call: JobCall, call_next: Next) -> Any:
-        call.trace = {"attempt": str(call.job.attempt), "text": "\x00 é"}
+        call.trace = {"attempt": str(call.job.attempt), "text": "\x00 é", "number": 1}  # type: ignore[dict-item]
         return await call_next()
 
     async def job() -> None:

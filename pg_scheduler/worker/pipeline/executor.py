@@ -250,7 +250,7 @@ class Executor:
             result = InterruptResult()  # an error while it is interrupted is not held against the job
         if attempt.log and isinstance(result, ErrorResult):
             result = replace(result, log=tuple(kept_lines(attempt.log)))
-        if attempt.call is not None and attempt.call.trace and isinstance(result, ErrorResult):
+        if attempt.call is not None and attempt.call.trace is not None and isinstance(result, ErrorResult):
             result = replace(result, trace=attempt.call.trace)
         if self._attempts.get(job_id) is not attempt:
             return  # released at shutdown, or replaced by a new attempt
