@@ -14,7 +14,7 @@ from .complete import TaskName
 from .errors import CommandError, ExitCode
 from .job_add import warning_about
 from .schedule_options import DefinitionOptions, TriggerOptions
-from .schedule_rows import SCHEDULE, ScheduleId, schedule_row, write_actions
+from .schedule_rows import SCHEDULE, ScheduleId, find_schedule, schedule_row, write_actions
 
 __all__ = ["add", "remove", "update"]
 
@@ -69,12 +69,12 @@ async def update(
 
     The word none removes --start, --end, --jitter, --timeout or --keep-result.
     """
-    trigger, values = timing.read(command), definition.read(command)
-    values |= {} if trigger is None else {"trigger": trigger}
-    values |= {} if task is None else {"func": task}
-    if not values:
+    values = definition.read(command) | ({} if task is None else {"func": task})
+    if timing.read(command) is None and not values:
         raise CommandError(ExitCode.USAGE, "pass what to change, such as --cron or --args")
     async with command.scheduler() as scheduler:
+        trigger = timing.read(command, await find_schedule(scheduler, schedule_id))
+        values |= {} if trigger is None else {"trigger": trigger}
         schedule = await scheduler.schedules.update(schedule_id, if_version=if_version, **values)
     command.output.write_list(SCHEDULE, [schedule_row(schedule)])
 

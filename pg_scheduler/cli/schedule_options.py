@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from pg_scheduler import CatchUp, JobPriority, Overlap
+from pg_scheduler import CatchUp, JobPriority, Overlap, Schedule
+from pg_scheduler.inspect.clock_changes import zone_of
 from pg_scheduler.triggers import At, Cron, Every, Trigger
 
 from .commands import Command
@@ -36,8 +37,12 @@ class TriggerOptions:
     at: Annotated[list[str] | None, typer.Option(metavar="TIME", help="Once; may be repeated.")] = None
     trigger: Annotated[str | None, typer.Option(metavar="JSON", help="By any trigger, as JSON.")] = None
 
-    def read(self, command: Command) -> Trigger | None:
+    def read(self, command: Command, stored: Schedule | None = None) -> Trigger | None:
         """Return the trigger; None without any of the options.
+
+        Args:
+            command: The command.
+            stored: The schedule that is changed. Its time zone stays unless --tz is an option of the command.
 
         Raises:
             CommandError: Several are given, or a value is invalid.
@@ -45,8 +50,10 @@ class TriggerOptions:
         if sum(each is not None for each in (self.cron, self.every, self.at, self.trigger)) > 1:
             raise CommandError(ExitCode.USAGE, "pass one of --cron, --every, --at and --trigger")
         if self.cron is not None:
-            is_given = command.settings.origin("tz") != "default"
-            return Cron(self.cron, command.output.zone if is_given else "UTC")
+            origin = command.settings.origin("tz")
+            if stored is not None and origin != "--tz":
+                return Cron(self.cron, zone_of(stored))
+            return Cron(self.cron, command.output.zone if origin != "default" else "UTC")
         if self.every is not None:
             return Every(timedelta(seconds=read_duration("--every", self.every)))
         if self.at is not None:

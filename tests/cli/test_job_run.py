@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import os
+import signal
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +21,7 @@ from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
 
 JOBS = "tests.cli.worker_jobs"
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -104,6 +109,46 @@ def test_function_that_is_not_registered_here_is_a_usage_error(on: Callable[...,
     assert (ran.code, ran.out) == (ExitCode.USAGE, "")
     assert "no function is registered as 'cliworker.gone' here" in ran.err
     assert json.loads(on("jobs", "show", "gone").out)["status"] == "pending"
+
+
+def test_function_of_another_name_than_the_job_is_looked_up(on: Callable[..., Ran], dsn: str) -> None:
+    execute(dsn, "UPDATE scheduled_jobs SET function = 'cliworker.elsewhere' WHERE job_id = 'write'")
+    ran = on("jobs", "run", "write", "--here", JOBS)
+    assert (ran.code, "no function is registered as 'cliworker.elsewhere' here" in ran.err) == (
+        ExitCode.USAGE,
+        True,
+    )
+    assert json.loads(on("jobs", "show", "write").out)["status"] == "pending"
+    execute(dsn, "UPDATE scheduled_jobs SET function = job_name, job_name = 'a label' WHERE job_id = 'fail'")
+    assert on("jobs", "run", "fail", "--here", JOBS).checked("job")[0]["status"] == "failed"
+
+
+def test_started_scheduler_is_refused(on: Callable[..., Ran]) -> None:
+    ran = on("jobs", "run", "write", "--here", f"{JOBS}:started")
+    assert (ran.code, "pass one that returns it before its start" in ran.err) == (ExitCode.USAGE, True)
+    assert json.loads(on("jobs", "show", "write").out)["status"] == "pending"
+
+
+async def test_interrupt_releases_the_job(dsn: str, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+        scheduler = Scheduler(pool)
+        arguments = {"args": [str(begun), str(tmp_path / "never")], "kwargs": {}}
+        await scheduler.schedule_job("cliworker.wait", FAR, arguments, job_id="long")
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "pg_scheduler", "jobs", "run", "long", "--here", JOBS],
+            cwd=ROOT,
+            env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": str(ROOT)},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE):
+            while not begun.exists():  # noqa: ASYNC110 - of a process
+                await asyncio.sleep(0.02)  # until the job has begun
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
+        job = await scheduler.get_job("long")
+        assert job is not None
+        assert (process.returncode, job.status) == (ExitCode.INTERRUPTED, "pending"), errors.decode()
 
 
 def test_debugger_needs_a_target(call: Run) -> None:

@@ -81,6 +81,8 @@ def test_show_has_the_last_results_and_changes(on: Callable[..., Ran]) -> None:
     assert (result["job_id"], result["is_manual"], result["status"]) == (action["job_id"], True, "pending")
     assert [each["action"] for each in shown["changes"]][:2] == ["trigger_schedule", "update_schedule"]
     assert "described" in [each["key"] for each in shown["changes"][1]["changes"]]
+    on("schedules", "update", "daily", "--cron", "0 9 * * *")
+    assert json.loads(on("schedules", "show", "daily").out)["timezone"] == "Europe/Berlin", "it stays"
     table = on("schedules", "show", "daily", "-o", "table").out
     assert "next fire time there" in table
     assert f"pending    {action['job_id']} (requested)" in table

@@ -74,4 +74,10 @@ def with_argument(dsn: str) -> Scheduler:
 def nothing() -> None: ...
 
 
+@asynccontextmanager
+async def started() -> AsyncIterator[Scheduler]:
+    async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
+        yield scheduler
+
+
 number = 3

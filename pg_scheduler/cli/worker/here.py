@@ -13,7 +13,15 @@ from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.jobs.naming import most_similar
 
-from .inside import add_middleware, configure, execute_one, registered_names, verify_tables
+from .inside import (
+    add_middleware,
+    configure,
+    execute_one,
+    hurry,
+    registered_names,
+    task_of,
+    verify_tables,
+)
 from .options import WorkerOptions
 from .process import open_scheduler
 from .target import Source
@@ -45,22 +53,34 @@ async def run_here(
         CommandError: The function is not registered here, or another worker has claimed the job.
     """
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
+        if scheduler.is_running:
+            raise CommandError(
+                ExitCode.USAGE, "the target starts its Scheduler; pass one that returns it before its start"
+            )
         await verify_tables(scheduler)
         job = await check(scheduler, job_id)
-        _check_name(job.job_name, registered_names(scheduler))
+        _check_name(await task_of(scheduler, job_id) or job.job_name, registered_names(scheduler))
         configure(scheduler, role="observer", vacuum_enabled=False)  # it claims and plans nothing by itself
         if use_pdb:
             add_middleware(scheduler, _debug)
         async with scheduler:
             if job.status is not JobStatus.PENDING:
                 await scheduler.retry_job(job_id)
-            attempt = await execute_one(scheduler, job_id)
-            if attempt is None:
-                raise CommandError(ExitCode.REFUSED, f"another worker has just claimed job {job_id!r}")
-            while (found := await scheduler.get_job(job_id)) is not None:
-                if found.status is not JobStatus.RUNNING or found.attempt != attempt:
-                    return found
-                await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                return await _run(scheduler, job_id)
+            except asyncio.CancelledError:  # by Ctrl-C: the shutdown releases the job at once
+                hurry(scheduler)
+                raise
+
+
+async def _run(scheduler: Scheduler, job_id: str) -> Job:
+    attempt = await execute_one(scheduler, job_id)
+    if attempt is None:
+        raise CommandError(ExitCode.REFUSED, f"another worker has just claimed job {job_id!r}")
+    while (found := await scheduler.get_job(job_id)) is not None:
+        if found.status is not JobStatus.RUNNING or found.attempt != attempt:
+            return found
+        await asyncio.sleep(CHECK_INTERVAL_S)
     raise CommandError(ExitCode.NEGATIVE, f"job {job_id!r} was deleted after its end")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,7 @@ __all__ = [
     "preview_vacuum",
     "registered_names",
     "running_attempts",
+    "task_of",
     "verify_tables",
 ]
 
@@ -53,8 +55,15 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
     if claim is None or runtime is None:
         return None
     for each in runtime.admission.keep_limited([claim]):
-        await runtime.execute(each)
+        # A wait that is cancelled leaves the attempt to the shutdown, which releases the job.
+        await asyncio.wait([runtime.executor.submit(each)])
     return claim.attempt
+
+
+async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
+    """Return the name under which the function of a job must be registered; None if there is no such job."""
+    found = await scheduler._store.inspections.job(job_id)  # noqa: SLF001
+    return None if found is None else found.task
 
 
 def registered_names(scheduler: Scheduler) -> list[str]:
