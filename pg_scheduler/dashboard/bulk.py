@@ -205,6 +205,9 @@ class BulkRuns:
                         break
         except (SchedulerError, ValueError) as caught:
             error = str(caught)
+        except Exception as caught:  # a bug, or an error of the server that no other class has
+            logger.exception("the bulk run %s failed", run_id, extra=record_fields())
+            error = type(caught).__name__
         else:
             await self._record_end(run_id, run.progress, after, error)
             return
@@ -216,8 +219,11 @@ class BulkRuns:
     async def _request(self, run_id: str, run: _Run) -> AuditRecord | None:
         """Return the record by which a run is to end here; None if it continues."""
         recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
+        begun = next((each for each in recent if each.action in {START, RESUME}), None)
+        if begun is not None and begun.details.get("runner") != run.token:
+            return begun  # whatever was recorded since concerns the other task
         last = next((each for each in recent if each.action in CONTROL), None)
-        return None if last is None or last.details.get("runner") == run.token else last
+        return None if last is begun else last
 
     async def _record_end(
         self, run_id: str, progress: Progress | None, after: str | None, error: str | None

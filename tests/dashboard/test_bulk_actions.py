@@ -304,6 +304,36 @@ async def test_run_that_is_resumed_elsewhere_ends_here(
 
 
 @pytest.mark.usefixtures("small_batches")
+async def test_run_that_has_ended_elsewhere_is_not_ended_again(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9)
+    first, second = create("ada"), create("bob")
+    async with Halted(pool, first) as halted:
+        assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+        await runs(second)._inspector.record_action("end_bulk", halted.id, is_complete=True)
+    await runs(first).wait()
+    await runs(second).wait()
+    assert ("ada", "dashboard", "end_bulk") not in await controls(pool)
+
+
+async def test_run_that_the_server_refuses_ends_and_says_so(
+    create: Callable[..., App], pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(pool, 9)
+    await pool.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
+        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+    """)
+    app = create()
+    answer = await send(app, CANCEL, {"confirm": "yes"})
+    await runs(app).wait()
+    assert [each[2] for each in await controls(pool)] == ["start_bulk", "end_bulk"]
+    assert "RaiseError" in (await request(app, f"/run?id={run_id(answer.headers['location'])}")).text
+    assert "bulk run" in caplog.text
+
+
+@pytest.mark.usefixtures("small_batches")
 async def test_number_of_runs_of_a_process_is_bounded(
     create: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
