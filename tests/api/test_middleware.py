@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -314,6 +315,67 @@ async def test_thread_that_runs_on_at_shutdown_keeps_its_job_under_middleware(ma
     assert found is not None
     assert found.status is JobStatus.RUNNING
     assert trail.steps == ["+a", "CancelledError", "-a"]
+
+
+async def give_up(call: JobCall, call_next: Next) -> Any:
+    """Stop waiting for a job as soon as it is started."""
+    async with asyncio.timeout(0):
+        return await call_next()
+
+
+async def swallow(call: JobCall, call_next: Next) -> Any:
+    """Go on without a job that was cancelled."""
+    with suppress(asyncio.CancelledError):
+        await call_next()
+
+
+async def test_thread_that_middleware_does_not_wait_for_keeps_the_next_attempt_away(make: Make) -> None:
+    begun, running, most = threading.Semaphore(0), [0], [0]
+    released = threading.Event()
+
+    def block() -> None:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        begun.release()
+        released.wait(PATIENCE)
+        running[0] -= 1
+
+    scheduler = make(middleware=[give_up], retry_policy=AT_ONCE)
+    seen = Recorder(scheduler)
+    scheduler.register(block, name="middleware.given_up")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("middleware.given_up", max_retries=1)
+    assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.3), "the next attempt waits"
+    found = await scheduler.get_job(job_id)
+    assert found is not None
+    assert (found.status, found.attempt) == (JobStatus.RUNNING, 1)
+    released.set()
+    await seen.until(JobFailed, job_id=job_id)
+    found = await scheduler.get_job(job_id)
+    assert found is not None
+    assert [error.error_type for error in found.errors] == ["TimeoutError", "TimeoutError"]
+    assert most == [1]
+
+
+async def test_shutdown_leaves_a_thread_whose_middleware_ignores_the_cancellation(make: Make) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def ignore() -> None:
+        begun.set()
+        released.wait(PATIENCE)
+
+    scheduler = make(middleware=[swallow], stop_grace=0.05)
+    scheduler.register(ignore, name="middleware.swallowed")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("middleware.swallowed")
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        await scheduler.shutdown()
+    found = await scheduler.get_job(job_id)
+    released.set()
+    assert found is not None
+    assert found.status is JobStatus.RUNNING, "no other worker may start it while the thread runs"
 
 
 async def test_headers_of_an_attempt_are_stored_with_its_error(make: Make) -> None:

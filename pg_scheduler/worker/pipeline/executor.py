@@ -193,7 +193,9 @@ class Executor:
         for attempt in list(self._attempts.values()):
             if attempt.task and attempt.is_unstoppable:
                 attempt.task.cancel()
-                await asyncio.wait([attempt.task])
+                _, pending = await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
+                if pending:  # middleware that does not end
+                    self.in_flight.leave(attempt)
             elif attempt.revocation is Revocation.SHUTDOWN:
                 del self._attempts[attempt.claim.job_id]
                 self._complete(attempt.claim, InterruptResult())

@@ -90,7 +90,7 @@ class JobCall:
         self._is_running: Callable[[], bool] | None = None
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
-        """Why it was cancelled: ``timeout``, ``cancelled``, ``lost`` (its lease) or ``shutdown``."""
+        """Why: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown`` or ``middleware``."""
 
     @property
     def job(self) -> CurrentJob:

@@ -14,6 +14,9 @@ from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor,
 
 __all__ = ["MiddlewareChain"]
 
+CHECK_INTERVAL_S: Final = 0.02
+"""Seconds between two looks at a thread that middleware has stopped waiting for."""
+
 
 class MiddlewareChain:
     """The middleware of a Scheduler, the outermost first. Without any, there is no chain."""
@@ -31,16 +34,37 @@ class MiddlewareChain:
         """Run an attempt with an executor."""
         try:
             call.kwargs = dict(call.kwargs)  # which middleware may change
-            return await self._run(call, partial(_execute, executor, call))
+            value = await self._run(call, partial(_execute, executor, call))
         except asyncio.CancelledError:
             if call.was_cancelled:  # not this task: the flag of the call decides its outcome
                 return None
             raise
+        except BaseException:  # of the job or of middleware, such as a timeout of its own
+            await _end_of_thread(call)
+            raise
+        await _end_of_thread(call)
+        return value
 
     def _run(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         for each in self._outward:
             call_next = partial(each, call, call_next)
         return call_next()
+
+
+async def _end_of_thread(call: JobCall) -> None:
+    """Ask a function to return that middleware has stopped waiting for, and wait until it does.
+
+    Until then the job keeps its slot, so that no other attempt runs at the same time. If this is cancelled,
+    at a shutdown, the job stays with its thread.
+    """
+    has_waited = False
+    while call.is_unstoppable:
+        call.cancel("middleware")
+        has_waited = True
+        await asyncio.sleep(CHECK_INTERVAL_S)  # until the function returns
+    if has_waited:
+        call.was_cancelled = False  # the outcome is that of the middleware
+        call.detach()
 
 
 async def _execute(executor: JobExecutor, call: JobCall) -> Any:
