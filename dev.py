@@ -20,7 +20,7 @@ from tools import debian, matrix
 from tools.environment import ROOT, DevError, Environment, call, note
 
 WORKERS = min(4, os.cpu_count() or 1)
-MIN_COVERAGE_PERCENT = 98.8
+MIN_COVERAGE_PERCENT = 98.4
 """Applied when the whole suite runs; raise it when coverage rises. Commands that run as processes are not
 measured."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,7 +62,13 @@ def call(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def run_command(*arguments: str) -> Ran:
         capsys.readouterr()
-        code = run(arguments)
+        root = logging.getLogger()
+        level, handlers = root.level, root.handlers[:]
+        try:
+            code = run(arguments)
+        finally:  # some commands set up the logging of their process
+            root.setLevel(level)
+            root.handlers[:] = handlers
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 

@@ -76,7 +76,8 @@ def nothing() -> None: ...
 
 @asynccontextmanager
 async def started() -> AsyncIterator[Scheduler]:
-    async with asyncpg.create_pool(DSN, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
+    dsn = os.environ["PG_SCHEDULER_DSN"]  # now: the module may have been imported for another database
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool, Scheduler(pool) as scheduler:
         yield scheduler
 
 
