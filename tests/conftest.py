@@ -8,6 +8,7 @@ fixtures do this outside of the tests' event loops, so sync tests can use them t
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import signal
 import uuid
@@ -77,6 +78,17 @@ async def migrate_on(connection: Connection) -> None:
     from pg_scheduler.migrate import migrate
 
     await migrate(connection)
+
+
+@pytest.fixture(autouse=True)
+def restored_logging() -> Iterator[None]:
+    """Restore the logging of the process, which some commands and applications set up."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    for handler in set(root.handlers).difference(handlers):
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,13 +61,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Run:
 
     def run_command(*arguments: str) -> Ran:
         capsys.readouterr()
-        root = logging.getLogger()
-        level, handlers = root.level, root.handlers[:]
-        try:
-            code = run(arguments)
-        finally:  # some commands set up the logging of their process
-            root.setLevel(level)
-            root.handlers[:] = handlers
+        code = run(arguments)
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
 
