@@ -16,6 +16,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, expect
 
 from pg_scheduler import Scheduler
+from tests.browser.person import Person
 from tests.browser.shop import Shop, open_shop
 from tests.browser.site import Site
 from tests.support.debian import component
@@ -103,3 +104,9 @@ async def open_page(browser: Browser, site: Site, problems: list[str]) -> AsyncI
     for context in contexts:
         await context.close()
     assert problems == []
+
+
+@pytest.fixture
+def person(open_page: Open, request: pytest.FixtureRequest) -> Person:
+    """Somebody who uses the dashboard in the way of the parameter."""
+    return Person(open_page, request.param)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
@@ -59,6 +59,12 @@ async def test_no_page_violates_a_rule(
         answer = await page.goto(site.url + path)
         assert answer is not None
         assert answer.ok or path == MISSING, path
+        found += await violations(page)
+    await page.goto(f"{site.url}/jobs?q=id:{shop.failed}")
+    await page.locator("summary", has_text="All jobs that match").click()
+    for title in ("Confirm", "Bulk run"):
+        await page.get_by_role("button", name="Retry all").click()
+        await expect(page.get_by_role("heading", level=1)).to_contain_text(title)
         found += await violations(page)
     assert found == []
     assert "404" in problems.pop()  # of the page about an error

@@ -1,24 +1,26 @@
-"""Journeys of people who act: each change is made in the browser and seen in the database."""
+"""Journeys of people who act: each change is made in the browser and seen in the database.
+
+Every journey is made with a mouse, with the keyboard alone below a path, and on a phone without JavaScript.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from typing import Any
 
 import asyncpg
-import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from pg_scheduler import JobStatus, Scheduler, current_job
 from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
+from tests.browser.person import WAYS, Person
 from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
-from tests.browser.test_reading import PHONE, heading, press_until
+from tests.browser.test_reading import heading
 from tests.support.worker import PATIENCE
 
 
@@ -38,44 +40,41 @@ async def other_node(pool: asyncpg.Pool) -> AsyncIterator[Site]:
     await site.stop()
 
 
-@pytest.mark.parametrize(
-    "options", [{}, PHONE, {"java_script_enabled": False}], ids=["desktop", "phone", "without JavaScript"]
-)
-async def test_person_learns_why_a_job_waits_and_makes_it_run(
-    options: dict[str, Any], open_page: Open, scheduler: Scheduler
-) -> None:
+@WAYS
+async def test_person_learns_why_a_job_waits_and_makes_it_run(person: Person, scheduler: Scheduler) -> None:
     await scheduler.tasks.pause("browser.mail", note="the provider is down")
     await scheduler.start()
     job_id = await scheduler.enqueue(mail_customer, args=("grace",), job_id="mail-grace")
-    page = await open_page("/jobs?q=status:due", **options)
-    await page.get_by_role("link", name=job_id).click()
+    page = await person.open("/jobs?q=status:due")
+    await person.press(page.get_by_role("link", name=job_id))
     await expect(page.locator(".reasons")).to_contain_text("TASK_PAUSED")
     await expect(page.locator(".reasons")).to_contain_text("the provider is down")
-    await page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True).click()
-    await page.get_by_role("link", name="browser.mail").click()
-    await page.get_by_role("button", name="Resume", exact=True).click()
+    await person.press(page.get_by_role("navigation").get_by_role("link", name="Tasks", exact=True))
+    await person.press(page.get_by_role("link", name="browser.mail"))
+    await person.press(page.get_by_role("button", name="Resume", exact=True))
     await expect(page.get_by_text("not paused")).to_be_visible()
     await scheduler.get_job_result(job_id, timeout=PATIENCE)
-    await page.get_by_role("link", name="Its jobs").click()
-    await page.get_by_role("link", name=job_id).click()
+    await person.press(page.get_by_role("link", name="Its jobs"))
+    await person.press(page.get_by_role("link", name=job_id))
     await expect(page.locator(".status").first).to_have_text("completed")
 
 
-async def test_keyboard_alone_retries_a_failed_job(open_page: Open, shop: Shop, scheduler: Scheduler) -> None:
-    page = await open_page(f"/job?id={shop.failed}")
-    await press_until(page, "Tab", "Retry")
-    await page.keyboard.press("Enter")
+@WAYS
+async def test_failed_job_is_retried(person: Person, shop: Shop) -> None:
+    page = await person.open(f"/job?id={shop.failed}")
+    await person.press(page.get_by_role("button", name="Retry"))
     await expect(page.get_by_role("status").first).not_to_be_empty()
     await reload_until(page, ".timeline", re.compile(r"attempt 2|2 of", re.IGNORECASE))
 
 
+@WAYS
 async def test_schedule_paused_on_one_node_is_paused_on_another(
-    open_page: Open, shop: Shop, site: Site, other_node: Site
+    person: Person, shop: Shop, other_node: Site
 ) -> None:
-    page = await open_page("/schedules")
-    await page.get_by_role("link", name=shop.schedule).click()
-    await page.get_by_label("Note").fill("until the audit is over")
-    await page.get_by_role("button", name="Pause", exact=True).click()
+    page = await person.open("/schedules")
+    await person.press(page.get_by_role("link", name=shop.schedule))
+    await person.fill(page.get_by_label("Note"), "until the audit is over")
+    await person.press(page.get_by_role("button", name="Pause", exact=True))
     await expect(page.locator(".status.paused").first).to_be_visible()
     elsewhere = await page.context.new_page()
     await elsewhere.goto(f"{other_node.url}/schedule?id={shop.schedule}")
@@ -83,19 +82,22 @@ async def test_schedule_paused_on_one_node_is_paused_on_another(
     schedule = await other_node.scheduler.schedules.get(shop.schedule)
     assert schedule is not None
     assert schedule.paused_at is not None
-    await elsewhere.get_by_role("button", name="Resume", exact=True).click()
+    await person.press(elsewhere.get_by_role("button", name="Resume", exact=True))
+    await expect(elsewhere.get_by_role("status").first).not_to_be_empty()
     await page.reload()
     await expect(page.get_by_text("active", exact=True)).to_be_visible()
 
 
+@WAYS
 async def test_preview_shows_the_fire_time_that_a_clock_change_moves(
-    open_page: Open, shop: Shop, scheduler: Scheduler
+    person: Person, shop: Shop, scheduler: Scheduler
 ) -> None:
     # On one of these Sundays, 02:30 does not exist in Berlin.
     await scheduler.schedules.add(
         mail_customer, Cron("30 2 * 3 SUN", timezone="Europe/Berlin"), args=("all",), schedule_id="spring"
     )
-    page = await open_page("/schedule?id=spring")
+    page = await person.open("/schedules")
+    await person.press(page.get_by_role("link", name="spring"))
     table = page.get_by_role("group", name="Next fire times")
     await expect(table.locator("tbody tr").first).to_be_visible()
     changed = table.locator("tbody tr", has=page.locator(".warning"))
@@ -103,9 +105,8 @@ async def test_preview_shows_the_fire_time_that_a_clock_change_moves(
     assert await changed.count() < await table.locator("tbody tr").count()
 
 
-async def test_person_watches_progress_and_opens_the_result(
-    open_page: Open, scheduler: Scheduler, site: Site
-) -> None:
+@WAYS
+async def test_person_watches_progress_and_opens_the_result(person: Person, scheduler: Scheduler) -> None:
     is_done = asyncio.Event()
 
     async def import_rows() -> dict[str, int]:
@@ -116,56 +117,67 @@ async def test_person_watches_progress_and_opens_the_result(
     scheduler.register(import_rows, name="browser.import")
     await scheduler.start()
     job_id = await scheduler.enqueue("browser.import", job_id="import-1", keep_result=HOUR)
-    page = await open_page("/jobs?q=status:running")
+    page = await person.open("/jobs?q=status:running")
     await reload_until(page, "td", "25 %")
-    await page.get_by_role("link", name=job_id).click()
+    await person.press(page.get_by_role("link", name=job_id))
     await expect(page.get_by_text("row 1 of 4")).to_be_visible()
     is_done.set()
     await scheduler.get_job_result(job_id, timeout=PATIENCE)
-    await page.get_by_role("link", name="reload").click()
+    await person.press(page.get_by_role("link", name="reload"))
     await expect(page.locator(".status").first).to_have_text("completed")
     await expect(page.locator("pre", has_text='"rows": 4')).to_be_visible()
 
 
+@WAYS
 async def test_drained_worker_starts_no_job_until_it_is_resumed(
-    open_page: Open, shop: Shop, scheduler: Scheduler
+    person: Person, shop: Shop, scheduler: Scheduler, site: Site
 ) -> None:
-    page = await open_page("/workers")
-    await page.get_by_role("link", name=str(scheduler.worker_id)).click()
-    await page.get_by_role("button", name="Drain").click()
+    page = await person.open("/workers")
+    await person.press(page.get_by_role("link", name=str(scheduler.worker_id)))
+    await person.press(page.get_by_role("button", name="Drain"))
+    await expect(page.get_by_role("status").first).not_to_be_empty()
     await reload_until(page, ".status", "draining")
     job_id = await scheduler.enqueue(mail_customer, args=("late",), job_id="mail-late")
-    await page.goto(page.url.partition("/worker")[0] + f"/job?id={job_id}")
+    await page.goto(f"{site.url}/job?id={job_id}")
     await expect(page.locator(".reasons")).to_contain_text("DRAINING")
     job = await scheduler.get_job(job_id)
     assert job is not None
     assert job.status is JobStatus.PENDING
-    await page.goto(page.url.partition("/job")[0] + f"/worker?id={scheduler.worker_id}")
-    await page.get_by_role("button", name="Resume", exact=True).click()
+    await page.goto(f"{site.url}/worker?id={scheduler.worker_id}")
+    await person.press(page.get_by_role("button", name="Resume", exact=True))
     await scheduler.get_job_result(job_id, timeout=PATIENCE)
 
 
+@WAYS
 async def test_schedule_is_previewed_added_and_edited(
-    open_page: Open, shop: Shop, scheduler: Scheduler
+    person: Person, shop: Shop, scheduler: Scheduler
 ) -> None:
-    page = await open_page("/schedules")
-    await page.get_by_role("link", name="Add a schedule").click()
-    await page.get_by_label("Task").select_option("browser.mail")
-    await page.get_by_label("Id").fill("weekly")
-    await page.get_by_label("Arguments by name").fill('{"address": "all"}')
-    await page.get_by_label("Trigger").fill("0 9 * * MON")
-    await page.get_by_label("Time zone").fill("Europe/Berlin")
-    await page.get_by_role("button", name="Preview").click()
+    page = await person.open("/schedules")
+    await person.press(page.get_by_role("link", name="Add a schedule"))
+    await person.choose(page.get_by_label("Task"), "browser.mail")
+    await person.fill(page.get_by_label("Id"), "weekly")
+    await person.fill(page.get_by_label("Arguments by name"), '{"address": "all"}')
+    await person.fill(page.get_by_label("Trigger"), "0 9 * * MON")
+    await person.fill(page.get_by_label("Time zone"), "Europe/Berlin")
+    await person.press(page.get_by_role("button", name="Preview"))
     await expect(page.get_by_role("group", name="Preview").locator("tbody tr").first).to_contain_text("09:00")
-    assert await violations(page) == []
     assert await scheduler.schedules.get("weekly") is None
-    await page.get_by_role("button", name="Add", exact=True).click()
+    await person.press(page.get_by_role("button", name="Add", exact=True))
     await expect(page.locator("main")).to_contain_text("weekly")
-    await page.get_by_role("link", name="Edit", exact=True).click()
-    await page.get_by_label("Trigger").fill("0 10 * * MON")
-    await page.get_by_role("button", name="Save").click()
+    await person.press(page.get_by_role("link", name="Edit", exact=True))
+    await person.fill(page.get_by_label("Trigger"), "0 10 * * MON")
+    await person.press(page.get_by_role("button", name="Save"))
     await expect(heading(page)).to_have_text("Schedule weekly")
     await expect(page.get_by_role("group", name="Next fire times")).to_contain_text("10:00")
     schedule = await scheduler.schedules.get("weekly")
     assert schedule is not None
     assert "10:00" in schedule.described
+
+
+async def test_preview_of_a_form_violates_no_rule(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/schedule-form")
+    await page.get_by_label("Task").select_option("browser.mail")
+    await page.get_by_label("Trigger").fill("0 9 * * MON")
+    await page.get_by_role("button", name="Preview").click()
+    await expect(page.get_by_role("group", name="Preview")).to_be_visible()
+    assert await violations(page) == []

@@ -12,11 +12,11 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
 from tests.browser.conftest import Open
+from tests.browser.person import PHONE
 from tests.browser.shop import Shop
 from tests.browser.site import Site, until
 from tests.inspect.workers import add_worker
 
-PHONE = {"viewport": {"width": 390, "height": 844}}
 LABELS = [page.label for page in PAGES.values() if page.label]
 TABS = 8
 
