@@ -44,8 +44,8 @@ class Access:
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
             stands for any text; None for all. What does not belong to a name, such as the audit and workers,
             needs None.
-        sees_arguments: Whether arguments, results, progress notes and metadata are visible, and can be
-            searched.
+        sees_arguments: Whether arguments, results, progress notes, metadata and the log lines of attempts are
+            visible, and can be searched.
         can: The rights, instead of those of ``role``, such as ``{"retry", "task_pause"}``.
 
     Raises:

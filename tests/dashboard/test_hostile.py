@@ -32,7 +32,14 @@ LONG = "10 kB " + "y" * 10_000
 async def insert(pool: asyncpg.Pool, number: int, text: str) -> None:
     """Insert a job whose every text is hostile."""
     data = {"args": [text], "kwargs": {text: {text: text}}, "metadata": {"tags": [text], text: text}}
-    error = {"attempt": 1, "outcome": text, "error_type": text, "message": text, "traceback": text}
+    error = {
+        "attempt": 1,
+        "outcome": text,
+        "error_type": text,
+        "message": text,
+        "traceback": text,
+        "log": [text, text],
+    }
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, task_data, error_message,"
         " errors, worker_id, finished_at, attempt, progress, options)"
@@ -71,6 +78,8 @@ async def test_hostile_values_are_shown_as_text(text: str, app: App, pool: async
     check(job.text)
     data = (await request(app, link, headers=JSON)).data
     assert data["args"] == [text]
+    assert [each["log"] for each in data["timeline"] if each["log"]] == [[text, text]]
+    assert "Log (2 lines)" in job.text
     assert data["kwargs"] == {text: {text: text}}
     assert data["error"].startswith(text)
     searches = [each for each in Page(job.text).links() if "/jobs?q=" in each]

@@ -310,6 +310,28 @@ async def test_arguments_are_in_no_answer_for_those_who_may_not_see_them(
     assert SECRET in (await request(build(format_arguments=text), "/job?id=login")).text
 
 
+async def test_log_of_a_failed_attempt_is_shown_to_those_who_see_arguments(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add(scheduler, job_id="logged")
+    attempt = {
+        "attempt": 1,
+        "outcome": "error",
+        "message": "no route",
+        "log": ["connecting", f"with {SECRET}"],
+    }
+    await pool.execute("UPDATE scheduled_jobs SET errors = $1 WHERE job_id = 'logged'", json.dumps([attempt]))
+    text = Page((await request(build(), "/job?id=logged")).text).text
+    assert f"connecting\nwith {SECRET}" in text
+    data = (await request(build(), "/job?id=logged", headers=JSON)).data
+    assert [each["log"] for each in data["timeline"]][1] == ["connecting", f"with {SECRET}"]
+    blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
+    for headers in ({}, JSON):
+        answer = (await request(blind, "/job?id=logged", headers=headers)).text
+        assert "no route" in answer
+        assert "connecting" not in answer
+
+
 async def test_job_page_shows_the_trace_in_which_the_job_was_created(
     scheduler: Scheduler, build: Callable[..., App]
 ) -> None:

@@ -49,6 +49,8 @@ class Event:
     worker: str | None = None
     error: str | None = None
     traceback: str | None = None
+    log: Sequence[str] = ()
+    """The last lines that the attempt logged; none without the right to see arguments."""
     is_ahead: bool = False
 
 
@@ -166,7 +168,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         verdict=explanation.verdict.value,
         eta=explanation.eta,
         reasons=explanation.reasons,
-        timeline=list(_timeline(job)),
+        timeline=list(_timeline(job, request)),
         priority=job.priority.value,
         attempt=job.attempt,
         crash_count=job.crash_count,
@@ -244,9 +246,9 @@ def _sentence(job: Job, explanation: Explanation) -> str:
     return f"{said}{first}{eta}."
 
 
-def _timeline(job: Job) -> Iterator[Event]:
+def _timeline(job: Job, request: PageRequest) -> Iterator[Event]:
     yield Event(job.created_at, "created")
-    past = list(_past(job))
+    past = list(_past(job, request))
     if job.status is not JobStatus.PENDING:  # the due time is that of the last attempt
         later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
         past.insert(next(later, len(past)), Event(job.execution_time, "due"))
@@ -255,8 +257,9 @@ def _timeline(job: Job) -> Iterator[Event]:
         yield from _ahead(job)
 
 
-def _past(job: Job) -> Iterator[Event]:
+def _past(job: Job, request: PageRequest) -> Iterator[Event]:
     """Yield the attempts, and the end of the job."""
+    sees = request.access.sees_arguments
     for each in job.errors:
         error = ": ".join(filter(None, (each.error_type, each.message))) or None
         ran = ""
@@ -268,6 +271,7 @@ def _past(job: Job) -> Iterator[Event]:
             each.worker_id,
             error,
             each.traceback,
+            each.log if sees else (),
         )
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
         yield Event(job.started_at, f"attempt {job.attempt} started", job.worker_id)
