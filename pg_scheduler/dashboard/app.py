@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -77,7 +77,7 @@ def dashboard(
     redact: Iterable[str] | IsHidden = (),
     format_arguments: Callable[[Job], str] | None = None,
     links: Callable[[Job], Mapping[str, str]] | None = None,
-    read_pool: asyncpg.Pool | None = None,
+    read_pool: asyncpg.Pool | Mapping[str, asyncpg.Pool] | None = None,
     refresh: float = 2.0,
     trust_forwarded: bool = False,
     read_only: bool = False,
@@ -105,8 +105,9 @@ def dashboard(
         links: Returns addresses for a job by their labels, such as that of its trace. Addresses that start
             neither with ``https://``, ``http://`` nor a single ``/`` are omitted. Its job has no hidden
             values.
-        read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler. Only
-            for one source.
+        read_pool: A pool for the reads, which may lead to a standby; None for that of the Scheduler. For
+            several sources, the pools by the names of their sources; a source without one is read on the
+            pool of its Scheduler.
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
@@ -116,9 +117,10 @@ def dashboard(
             changes. Those of the dashboard's own host always may.
 
     Raises:
-        TypeError: ``source``, ``authorize``, ``redact`` or ``trusted_origins`` has the wrong type.
-        ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, or one
-            of ``trusted_origins`` is no origin.
+        TypeError: ``source``, ``authorize``, ``redact``, ``read_pool`` or ``trusted_origins`` has the wrong
+            type.
+        ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, a name
+            of ``read_pool`` is none of ``source``, or one of ``trusted_origins`` is no origin.
 
     Example::
 
@@ -153,16 +155,33 @@ def dashboard(
             extra=record_fields(),
         )
     if not isinstance(source, Mapping):
+        if isinstance(read_pool, Mapping):
+            raise TypeError("read_pool must be an asyncpg.Pool for one source, not pools by name")
         return _Dashboard(source, settings, read_pool)
     names = check_names(list(source))
-    if read_pool is not None:
-        raise ValueError("read_pool leads to one database; pass it with one source")
+    pools = _check_pools(read_pool, names)
     return Switch(
         {
-            name: _Dashboard(source[name], replace(settings, sources=names, source=name), None)
+            name: _Dashboard(source[name], replace(settings, sources=names, source=name), pools.get(name))
             for name in names
         }
     )
+
+
+def _check_pools(
+    pools: asyncpg.Pool | Mapping[str, asyncpg.Pool] | None, names: Sequence[str]
+) -> Mapping[str, asyncpg.Pool]:
+    """Return the pools for the reads by the names of several sources."""
+    if pools is None:
+        return {}
+    if not isinstance(pools, Mapping):
+        raise TypeError(
+            f"read_pool must have pools by the names of the sources, not {type(pools).__name__}; "
+            f"write {{{names[0]!r}: pool}}"
+        )
+    if unknown := [name for name in pools if name not in names]:
+        raise ValueError(f"read_pool has {unknown[0]!r}, which is no source; sources: {', '.join(names)}")
+    return pools
 
 
 def _check_refresh(refresh: object) -> float:

@@ -65,8 +65,26 @@ async def test_invalid_sources_are_rejected(pool: asyncpg.Pool, scheduler: Sched
         dashboard({}, authorize=read_all)
     with pytest.raises(TypeError, match="not int"):
         dashboard({"a": 7}, authorize=read_all)  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match="one source"):
+    with pytest.raises(TypeError, match=re.escape("write {'a': pool}")):
         dashboard({"a": scheduler}, authorize=read_all, read_pool=pool)
+    with pytest.raises(TypeError, match="for one source"):
+        dashboard(scheduler, authorize=read_all, read_pool={"a": pool})
+    with pytest.raises(ValueError, match="'b', which is no source; sources: a"):
+        dashboard({"a": scheduler}, authorize=read_all, read_pool={"b": pool})
+
+
+async def test_each_source_is_read_on_its_own_read_pool(dsn: str, scheduler: Scheduler) -> None:
+    async with asyncpg.create_pool(
+        dsn, min_size=1, max_size=2, server_settings={"search_path": "copy"}
+    ) as copy:
+        await Scheduler(copy, schema="copy").initialize_db()
+        await copy.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'sources.a', now())"
+        )
+        app = dashboard({"shop": scheduler, "mail": scheduler}, authorize=read_all, read_pool={"mail": copy})
+        for name, expected in (("shop", 0), ("mail", 1)):
+            found = (await request(app, f"/{name}/jobs", headers=JSON)).data["items"]
+            assert len(found) == expected, name
 
 
 async def test_metrics_are_those_of_the_exporter(pool: asyncpg.Pool, app: App) -> None:
