@@ -23,6 +23,7 @@ from pg_scheduler.dashboard import (
     trusted_header,
 )
 from pg_scheduler.dashboard.access import Role
+from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.headers import POLICY
 from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import JSON, Answer, App, Page, request
@@ -30,7 +31,9 @@ from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
 
 STATIC = ["/static/dashboard.css", "/static/dashboard.js"]
-ROUTES = [*PAGES, *STATIC]
+STREAMED = {"/live": 404, "/live?page=/workers": 200, "/export": 200, "/metrics": 200}
+"""Addresses that are no pages, with the status of their answers."""
+ROUTES = [*PAGES, *STATIC, *STREAMED]
 MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/nothing", "//"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
 REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task", "/run"}
@@ -65,8 +68,12 @@ def check_policy(html: str) -> None:
 
 
 @pytest.mark.parametrize("role", [*get_args(Role), None])
-async def test_each_role_reads_each_page_by_get_only(role: Role | None, build: Any) -> None:
+async def test_each_role_reads_each_route_by_get_only(
+    role: Role | None, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", 0.0)
     app = build(authorize=lambda _: None if role is None else Access("ada", role))
+    assert {route.partition("?")[0] for route in STREAMED} == set(STREAMS)
     for route in [*ROUTES, *MISSING]:
         for method in METHODS:
             answer = await request(app, route, method=method)
@@ -78,13 +85,23 @@ async def test_each_role_reads_each_page_by_get_only(role: Role | None, build: A
             elif route in MISSING:
                 expected = 200 if route == "//" else 404
             else:
-                expected = 400 if route in REQUIRED else 200
+                expected = STREAMED.get(route, 400 if route in REQUIRED else 200)
             assert answer.status == expected, (route, method, answer.text)
             check_headers(answer, is_data=route not in STATIC or expected != 200)
             if method == "HEAD":
                 assert answer.body == b""
             elif answer.headers["content-type"].startswith("text/html"):
                 check_policy(answer.text)
+
+
+@pytest.mark.parametrize("role", get_args(Role))
+async def test_metrics_are_for_no_role_that_sees_some_names_only(role: Role, build: Any) -> None:
+    app = build(authorize=lambda _: Access("bob", role, names=("billing.*",), sees_arguments=False))
+    for route, status in {**STREAMED, "/metrics": 403}.items():
+        for method in ("HEAD", "POST"):
+            answer = await request(app, route, method=method)
+            assert answer.status == (405 if method == "POST" else status), (route, method)
+            check_headers(answer)
 
 
 async def test_nothing_is_read_before_the_decision(scheduler: Scheduler) -> None:
