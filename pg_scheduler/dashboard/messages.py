@@ -14,17 +14,21 @@ __all__ = ["code_of", "message_of"]
 
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,3})")
 
-_JOBS: Final[Mapping[str, tuple[str, str]]] = {
-    "cancel": ("cancelled", "only pending and running jobs can be cancelled"),
+_MANY: Final[Mapping[str, tuple[str, str, str]]] = {
+    "cancel": ("job", "cancelled", "only pending and running jobs can be cancelled"),
     "retry": (
+        "job",
         "will run again",
         "only finished jobs can run again, and only while no unfinished job has their unique key",
     ),
-    "run": ("moved to now", "only pending jobs can be moved"),
-    "move": ("moved", "only pending jobs can be moved"),
-    "delete": ("deleted", "running jobs, and those for whose end others wait, cannot be deleted"),
+    "run": ("job", "moved to now", "only pending jobs can be moved"),
+    "move": ("job", "moved", "only pending jobs can be moved"),
+    "delete": ("job", "deleted", "running jobs, and those for whose end others wait, cannot be deleted"),
+    "schedules_pause": ("schedule", "paused", "paused before"),
+    "schedules_resume": ("schedule", "resumed", "not paused before"),
+    "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),
 }
-"""What became of jobs, and why an action refuses some."""
+"""What became of the rows of a list, and why an action leaves some as they are."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "run_started": "the run has started",
@@ -56,17 +60,17 @@ def message_of(code: str) -> str | None:
     if found is None:
         return None
     action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]
-    if action in _JOBS and len(numbers) == 3:
-        return _jobs_message(action, *numbers)
+    if action in _MANY and len(numbers) == 3:
+        return _many_message(action, *numbers)
     text = _TEXTS.get(action)
     return None if text is None else text.format(*numbers, *[0] * 3)
 
 
-def _jobs_message(action: str, done: int, refused: int, missing: int) -> str:
-    past, rule = _JOBS[action]
-    parts = [f"{done:,} {'job' if done == 1 else 'jobs'} {past}"]
+def _many_message(action: str, done: int, refused: int, missing: int) -> str:
+    noun, past, rule = _MANY[action]
+    parts = [f"{done:,} {noun if done == 1 else f'{noun}s'} {past}"]
     if refused:
-        parts.append(f"{refused:,} refused ({rule})")
+        parts.append(f"{refused:,} {'refused' if noun == 'job' else 'left as they are'} ({rule})")
     if missing:
         parts.append(f"{missing:,} not found")
     return ", ".join(parts)

@@ -201,3 +201,63 @@ async def test_trigger_does_not_name_the_job_that_has_the_unique_key(
     refused = await send(limited, "/actions/schedules/trigger?id=unique")
     assert refused.status == 409
     assert "secret-key" not in refused.text
+
+
+# -- several schedules ---------------------------------------------------------------------------------
+
+
+async def test_selected_schedules_are_paused_resumed_and_triggered(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    rows = ["a/1 &b", "second"]
+    for schedule_id in [*rows, "third"]:
+        await add(scheduler, schedule_id)
+    page = Page((await request(admin, "/schedules")).text)
+    boxes = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    assert boxes == ["a%2F1%20%26b", "second", "third"], "percent-encoded, as the form sends them"
+
+    async def act(action: str, **fields: object) -> str:
+        answer = await send(admin, f"/actions/schedules/{action}", {"row": boxes[:2], **fields})
+        assert answer.status == 303, answer.text
+        return " ".join(Page((await request(admin, answer.headers["location"])).text).text.split())
+
+    assert "2 schedules paused" in await act("pause", note="stocktaking")
+    found = [await scheduler.schedules.get(each) for each in [*rows, "third"]]
+    assert [each and each.note for each in found] == ["stocktaking", "stocktaking", None]
+    both = await act("pause", row=["second", "third", "missing"])
+    assert "1 schedule paused, 1 left as they are (paused before), 1 not found" in both
+    assert "2 schedules resumed" in await act("resume")
+    assert "2 schedules triggered" in await act("trigger")
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
+    subjects = [(action, subject) for _, _, action, subject in await records(pool)][3:]
+    assert subjects == [
+        *(("pause_schedule", each) for each in rows),
+        ("pause_schedule", "third"),
+        *(("resume_schedule", each) for each in rows),
+        *(("trigger_schedule", each) for each in rows),
+    ]
+    assert (await send(admin, "/actions/schedules/pause")).status == 400, "nothing is selected"
+
+
+async def test_rights_and_names_are_checked_for_each_selected_schedule(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    async def work() -> None: ...
+
+    scheduler.register(work, name="billing.unique", unique="secret-key")
+    await scheduler.enqueue(work, delay=HOUR)
+    await add(scheduler, "mine", "billing.invoice")
+    await add(scheduler, "taken", "billing.unique")
+    await add(scheduler, "other", "mail.send")
+    limited = as_role(build, "operator", names=("billing.*",))
+    rows = {"row": ["other", "taken", "mine", "missing", "x" * 300]}
+    for action, expected in (("trigger", "1.1.3"), ("pause", "2.0.3"), ("resume", "2.0.3")):
+        answer = await send(limited, f"/actions/schedules/{action}", rows)
+        assert answer.headers["location"] == f"/schedules?did=schedules_{action}.{expected}"
+    assert {subject for _, _, _, subject in (await records(pool))[3:]} == {"mine", "taken"}
+    viewer = as_role(build, "viewer", can={"schedule_trigger"})
+    assert (await send(viewer, "/actions/schedules/pause", rows)).status == 403
+    html = (await request(viewer, "/schedules")).text
+    assert "Trigger selected" in html
+    assert "Pause selected" not in html
+    assert "Select mine" not in (await request(as_role(build, "viewer"), "/schedules")).text

@@ -1,7 +1,8 @@
-"""Pause, resume, trigger, backfill and remove schedules."""
+"""Pause, resume and trigger schedules: one by its id, or the selected rows; backfill and remove one."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
 from pg_scheduler.dashboard.actions.confirm import ask
@@ -16,33 +17,77 @@ __all__ = ["backfill", "found", "pause", "remove", "resume", "trigger"]
 MAX_BACKFILL: Final = 1000
 """Fire times of one backfill."""
 
+_DID: Final[Mapping[str, str]] = {
+    "pause": "schedule_paused",
+    "resume": "schedule_resumed",
+    "trigger": "schedule_triggered",
+}
+"""The codes of the messages about one schedule."""
+
 
 async def pause(request: ActionRequest) -> Done:
-    """Pause a schedule."""
-    schedule = await found(request)
+    """Pause schedules."""
     note = request.text("note") or None
-    await request.operations.scheduler.schedules.pause(schedule.schedule_id, note=note)
-    return _done(schedule, "schedule_paused")
+
+    async def change(schedule: Schedule) -> bool:
+        await request.operations.scheduler.schedules.pause(schedule.schedule_id, note=note)
+        return schedule.paused_at is None
+
+    return await _change(request, "pause", change)
 
 
 async def resume(request: ActionRequest) -> Done:
-    """Resume a schedule; ``from`` decides about the fire times of the pause."""
-    schedule = await found(request)
+    """Resume schedules; ``from`` decides about the fire times of the pause."""
     start: Literal["now", "pause"] = "pause" if request.text("from") == "pause" else "now"
-    await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=start)
-    return _done(schedule, "schedule_resumed")
+
+    async def change(schedule: Schedule) -> bool:
+        await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=start)
+        return schedule.paused_at is not None
+
+    return await _change(request, "resume", change)
 
 
 async def trigger(request: ActionRequest) -> Done:
-    """Enqueue one job of a schedule now."""
-    schedule = await found(request)
-    try:
-        job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
-    except JobConflictError as error:  # its text names the other job, which may be invisible
-        raise RejectedError("an unfinished job has the unique key of this schedule's task", 409) from error
-    if job_id is None:
-        raise _missing(schedule.schedule_id)
-    return _done(schedule, "schedule_triggered")
+    """Enqueue one job of each schedule now."""
+
+    async def change(schedule: Schedule) -> bool:
+        try:
+            job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
+        except JobConflictError as error:  # its text names the other job, which may be invisible
+            raise RejectedError(
+                "an unfinished job has the unique key of this schedule's task", 409
+            ) from error
+        if job_id is None:
+            raise _missing(schedule.schedule_id)
+        return True
+
+    return await _change(request, "trigger", change)
+
+
+async def _change(request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]) -> Done:
+    """Change the schedule that the address names, or each of the selected ones by itself.
+
+    Args:
+        request: The request.
+        action: The name of the action.
+        change: Changes a schedule; returns False if that was not necessary.
+    """
+    if "id" in request.page.parameters:
+        schedule = await found(request)
+        await change(schedule)
+        return _done(schedule, _DID[action])
+    done = refused = missing = 0
+    for schedule_id in dict.fromkeys(request.rows):
+        try:
+            changed = await change(await _visible(request, schedule_id))
+        except NotFoundError:
+            missing += 1
+        except (RejectedError, ValueError):  # concerns this schedule only
+            refused += 1
+        else:
+            done, refused = done + changed, refused + (not changed)
+    after = {"after": request.page.parameters.get("after")}
+    return Done("/schedules", code_of(f"schedules_{action}", done, refused, missing), after)
 
 
 async def backfill(request: ActionRequest) -> Done:
@@ -80,7 +125,10 @@ async def found(request: ActionRequest) -> Schedule:
     Raises:
         NotFoundError: It does not exist, or the request does not see it.
     """
-    schedule_id = request.page.required("id")
+    return await _visible(request, request.page.required("id"))
+
+
+async def _visible(request: ActionRequest, schedule_id: str) -> Schedule:
     schedule = await request.operations.inspector.get_schedule(schedule_id)
     if schedule is None or not request.access.sees_name(schedule.task):
         raise _missing(schedule_id)

@@ -60,6 +60,8 @@ class SchedulesPage:
     next: str | None
     """The id after which the following page starts; None for the last page."""
     summary: str
+    after: str | None = None
+    """The id after which this page starts; None for the first page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ async def build(request: PageRequest) -> SchedulesPage:
     items = [_row(each, results.get(each.schedule_id, ())) for each in visible]
     following = found[-1].schedule_id if len(found) == limit else None
     summary = f"{len(items)} schedules" + ("; others follow" if following else "")
-    return SchedulesPage(items, following, summary)
+    return SchedulesPage(items, following, summary, after)
 
 
 async def build_one(request: PageRequest) -> SchedulePage:
