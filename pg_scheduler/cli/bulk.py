@@ -136,8 +136,7 @@ async def _find_group(inspector: Inspector, fingerprint: str) -> ErrorGroup:
             return group
     raise CommandError(
         ExitCode.NOT_FOUND,
-        f"no group of errors {fingerprint!r} in the newest {groups.searched:,} unsuccessful jobs; "
-        "pg-scheduler jobs errors lists them",
+        f"no group of errors {fingerprint!r}: {groups.summary}; pg-scheduler jobs errors lists them",
     )
 
 

@@ -42,7 +42,14 @@ async def errors(
     start = None if since is None else read_since("--since", since, command.output.zone)
     async with command.scheduler() as scheduler:
         groups = await Inspector(scheduler).error_groups(since=start, limit=limit)
-    command.output.write_list(GROUP, [{"v": SHAPE_VERSION} | asdict(group) for group in groups.items])
+    command.output.write_list(
+        GROUP,
+        [{"v": SHAPE_VERSION} | asdict(group) for group in groups.items],
+        summary=groups.summary,
+        missing_index=groups.missing_index,
+    )
     command.output.say(groups.summary)
+    if groups.missing_index is not None:
+        command.output.say("build it while jobs run: pg-scheduler migrate indexes")
     if groups.items and command.output.is_table:
         command.output.say("run the jobs of a group again: pg-scheduler jobs retry --group GROUP")

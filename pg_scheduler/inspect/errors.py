@@ -13,13 +13,33 @@ from typing import Final
 
 from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
 from pg_scheduler.inspect.pages import MAX_ROWS, MAX_SECONDS
-from pg_scheduler.inspect.paths import LAST_DAY
-from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
+from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
+from pg_scheduler.inspect.search.conditions import conditions_of
+from pg_scheduler.inspect.search.terms import (
+    Pattern,
+    Search,
+    SearchStatus,
+    StatusTerm,
+    TextField,
+    TextTerm,
+    escape_like,
+)
 from pg_scheduler.jobs.model import Job, JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.inspections import ErrorRow, InspectionRepository
+from pg_scheduler.store.searches import TABLE, Scan, SearchRepository, Sizes
 
-__all__ = ["fingerprint_of", "group_errors", "group_terms", "is_in_group", "normalized"]
+__all__ = [
+    "UNSUCCESSFUL_STATUSES",
+    "fingerprint_of",
+    "group_errors",
+    "group_errors_by_id",
+    "group_terms",
+    "is_in_group",
+    "normalized",
+]
+
+UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 
 MAX_LENGTH: Final = 200
 """Characters of an error that tell groups apart."""
@@ -152,3 +172,49 @@ async def group_errors(
         if clock() >= ends_at:
             break
     return ErrorGroups(counter.groups(limit), searched, since if is_complete else position[0], is_complete)
+
+
+async def group_errors_by_id(
+    searches: SearchRepository,
+    sizes: Sizes,
+    since: datetime | None,
+    limit: int,
+    connection: Connection,
+) -> ErrorGroups:
+    """Group the unsuccessful jobs among those of the highest ids, while their index is missing.
+
+    Args:
+        searches: Runs the statements.
+        sizes: The estimated size of the table.
+        since: Only jobs that ended at or after this time; None for any.
+        limit: The number of groups.
+        connection: The connection of the call.
+    """
+    ends_at = monotonic() + MAX_SECONDS
+    conditions = conditions_of(Search((StatusTerm(UNSUCCESSFUL_STATUSES),), sizes.now))
+    rows: list[ErrorRow] = []
+    searched, is_complete, position = 0, False, None
+    while searched < MAX_ROWS and not is_complete:
+        scan = Scan(conditions, CHUNK_ROWS, CHUNK_ROWS)
+        examined = await searches.newest(position, scan, on=connection)
+        rows += [row for job, _ in examined.jobs if (row := _row(job, since)) is not None]
+        searched += examined.count
+        is_complete = examined.count < CHUNK_ROWS
+        position = examined.last.job_id if examined.last is not None else position
+        if monotonic() >= ends_at:
+            break
+    counter = ErrorCounter()
+    counter.add(sorted(rows, key=lambda row: (row.finished_at, row.job_id), reverse=True))
+    estimate = sizes.estimates.get(TABLE)
+    total = None if estimate is None else max(estimate, searched + 1)
+    return ErrorGroups(counter.groups(limit), searched, None, is_complete, UNSUCCESSFUL, total)
+
+
+def _row(job: Job, since: datetime | None) -> ErrorRow | None:
+    """Return the error of an unsuccessful job; None if it has none, or ended too early."""
+    if job.error_message is None or job.finished_at is None:
+        return None
+    if since is not None and job.finished_at < since:
+        return None
+    error = job.error_message[:MAX_ERROR_LENGTH]
+    return ErrorRow(job.job_id, job.job_name, job.status.value, error, job.finished_at)

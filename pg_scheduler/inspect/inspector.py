@@ -11,14 +11,14 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import ConfigurationError, JobNotFoundError
+from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect.actions import WorkerActions
 from pg_scheduler.inspect.audit import AuditReader
 from pg_scheduler.inspect.collect import claimed_names, collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.errors import group_errors
+from pg_scheduler.inspect.errors import group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.job_actions import JobActions
@@ -309,7 +309,8 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
     async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
         """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
 
-        At most 20,000 jobs are examined, and none after 250 ms.
+        At most 20,000 jobs are examined, and none after 250 ms. While the index of unsuccessful jobs is
+        missing, these are jobs of any status in the descending order of their ids; the summary states it.
 
         Args:
             since: Only jobs that ended at or after this time; None for any.
@@ -317,7 +318,6 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
 
         Raises:
             ValueError: ``since`` is naive, or ``limit`` is out of range.
-            ConfigurationError: The index of unsuccessful jobs is missing.
 
         Example::
 
@@ -330,9 +330,7 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         async with self._reads.searches.transaction() as connection:
             sizes = await self._reads.searches.sizes(on=connection)
             if UNSUCCESSFUL not in sizes.estimates:
-                raise ConfigurationError(
-                    f"the index {UNSUCCESSFUL} is missing; call build_indexes() of pg_scheduler.migrate"
-                )
+                return await group_errors_by_id(self._reads.searches, sizes, since, limit, connection)
             return await group_errors(self._reads.inspections, since, limit, connection)
 
     # -- doctor ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Final
 
 from pg_scheduler.inspect.acting import Acting
 from pg_scheduler.inspect.bulk import BulkRun, Progress
-from pg_scheduler.inspect.errors import group_terms, is_in_group
+from pg_scheduler.inspect.errors import UNSUCCESSFUL_STATUSES, group_terms, is_in_group
 from pg_scheduler.inspect.finder import Wanted
 from pg_scheduler.inspect.model import ErrorGroup
 from pg_scheduler.inspect.search.conditions import conditions_of
@@ -23,7 +23,6 @@ from pg_scheduler.store.store import Store
 __all__ = ["JobActions"]
 
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
-UNSUCCESSFUL: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 MAX_MOVE: Final = timedelta(days=36_500)
 
 
@@ -125,7 +124,7 @@ class JobActions(Acting):
             async for step in inspector.retry_jobs(where="status:failed name:mail.send", rate=50):
                 print(step.summary)
         """
-        terms: list[Term] = [StatusTerm(UNSUCCESSFUL)]
+        terms: list[Term] = [StatusTerm(UNSUCCESSFUL_STATUSES)]
         batch = Batch(BulkAction.RETRY)
         if group is not None:
             terms += group_terms(group)
@@ -136,7 +135,7 @@ class JobActions(Acting):
             )
             where = "" if ids is None and where is None else where
         elif where is not None and _names_completed(where, tz):
-            terms = [StatusTerm(UNSUCCESSFUL | {SearchStatus.COMPLETED})]
+            terms = [StatusTerm(UNSUCCESSFUL_STATUSES | {SearchStatus.COMPLETED})]
         return self._run(
             batch,
             terms,

@@ -47,9 +47,7 @@ class SearchPage:
     @property
     def summary(self) -> str:
         """What was searched and found, in one line, as every front end shows it."""
-        total = self.total_estimate
-        about = "an unknown number of" if total is None else f"about {rounded(total)}"
-        extent = f"all of {self.searched:,}" if self.is_complete else f"{self.searched:,} of {about}"
+        extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
         missing = f"; the index {self.missing_index} is missing" if self.missing_index else ""
         return f"searched {extent} jobs, {self.found:,} found{missing}"
 
@@ -166,18 +164,33 @@ class ErrorGroups:
     items: Sequence[ErrorGroup]
     """The groups, that of the newest error first."""
     searched: int
-    """Unsuccessful jobs that were examined, the newest ones."""
+    """Unsuccessful jobs that were examined, the newest ones. Jobs of any status if their index is missing."""
     since: datetime | None
-    """Until when the search went back; None if it examined every unsuccessful job."""
+    """Until when the search went back; None if it examined every unsuccessful job, or jobs by id."""
     is_complete: bool
     """Whether every job was examined that was asked for."""
+    missing_index: str | None = None
+    """The index of unsuccessful jobs if it does not exist, so that jobs were examined by id, the highest id
+    first; see `build_indexes()`. None if it exists."""
+    total_estimate: int | None = None
+    """About how many jobs there are, if jobs were examined by id; None if the table was never analyzed."""
 
     @property
     def summary(self) -> str:
         """What was searched and found, in one line, as every front end shows it."""
-        extent = "all of" if self.is_complete else "the newest"
         groups = counted(len(self.items), "group")
+        if self.missing_index is not None:
+            extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
+            return f"searched {extent} jobs by id, {groups} found; the index {self.missing_index} is missing"
+        extent = "all of" if self.is_complete else "the newest"
         return f"searched {extent} {self.searched:,} unsuccessful jobs, {groups} found"
+
+
+def extent_of(searched: int, total: int | None, *, is_complete: bool) -> str:
+    """Return how far a search of jobs got."""
+    if is_complete:
+        return f"all of {searched:,}"
+    return f"{searched:,} of {'an unknown number of' if total is None else f'about {rounded(total)}'}"
 
 
 def rounded(number: int) -> str:

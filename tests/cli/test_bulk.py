@@ -259,6 +259,19 @@ def test_group_of_errors_is_printed_and_retried(call: Run, fill: Fill, query: Qu
     assert "pg-scheduler jobs errors" in unknown.err
 
 
+def test_errors_state_that_they_were_searched_by_id(call: Run, fill: Fill, query: Query) -> None:
+    fill(2, "failed")
+    query("DROP INDEX scheduled_jobs_unsuccessful")
+    ran = call("jobs", "errors", "-o", "json")
+    assert ran.code == ExitCode.DONE, ran.err
+    document = json.loads(ran.out)
+    text = "searched all of 2 jobs by id, 1 group found; the index scheduled_jobs_unsuccessful is missing"
+    assert (document["summary"], document["missing_index"]) == (text, "scheduled_jobs_unsuccessful")
+    assert text in ran.err
+    assert "pg-scheduler migrate indexes" in ran.err
+    assert [each["count"] for each in document["items"]] == [2]
+
+
 def test_hostile_ids_are_data_and_do_not_reach_the_terminal(call: Run, fill: Fill) -> None:
     fill(1)
     for hostile in ("\x1b[31m", "'; DROP TABLE scheduled_jobs; --", "\u202e", "%"):

@@ -111,7 +111,9 @@ async def test_errors_page_groups_by_name_and_text(
     assert len((await request(app, link, headers=JSON)).data["items"]) == 3
     assert (await request(app, "/errors?since=2h")).status == 400
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
-    assert "scheduled_jobs_unsuccessful is missing" in Page((await request(app, "/errors")).text).text
+    text = Page((await request(app, "/errors")).text).text
+    assert "TimeoutError: billing.invoice after # s" in text
+    assert "2 groups found; the index scheduled_jobs_unsuccessful is missing" in text
 
 
 async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(

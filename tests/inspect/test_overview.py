@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import ConfigurationError, Scheduler
+from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
@@ -198,9 +198,33 @@ async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.
         await inspector.error_groups(limit=0)
     with pytest.raises(ValueError, match="since"):
         await inspector.error_groups(since=datetime(2026, 11, 21))  # noqa: DTZ001 - the mistake
+
+
+async def test_error_groups_are_found_by_id_without_their_index(
+    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
+    values = "'mail', now(), 'failed', now() - n * interval '1 minute', 'TimeoutError: after ' || n || ' s'"
+    await add_jobs(pool, 30, FAILED, values)
+    await add_jobs(pool, 2, FAILED, "'mail', now(), 'expired', now() - interval '2 hours', 'not started'")
+    await add_jobs(pool, 5, FAILED, "'mail', now(), 'completed', now(), NULL")
+    by_index = await inspector.error_groups()
+    since = datetime.now(UTC) - timedelta(hours=1)
+    recent = await inspector.error_groups(since=since)
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
-    with pytest.raises(ConfigurationError, match="scheduled_jobs_unsuccessful is missing"):
-        await inspector.error_groups()
+    by_id = await inspector.error_groups()
+    assert by_id.items == by_index.items
+    missing = "the index scheduled_jobs_unsuccessful is missing"
+    assert by_id.summary == f"searched all of 37 jobs by id, 2 groups found; {missing}"
+    assert by_id.missing_index == "scheduled_jobs_unsuccessful"
+    assert (await inspector.error_groups(since=since)).items == recent.items
+    await pool.execute("ANALYZE scheduled_jobs")
+    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 20)
+    some = await inspector.error_groups()
+    assert some.summary.startswith("searched 20 of about 37 jobs by id, ")
+    assert not some.is_complete
+    steps = [step async for step in inspector.retry_jobs(group=by_id.items[0])]
+    assert steps[-1].done == 30
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Final
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, quoted, term
 from pg_scheduler.dashboard.pages.history import read_releases
-from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup
 
 __all__ = ["SPANS", "ErrorsPage", "build"]
@@ -37,8 +36,6 @@ class ErrorsPage:
     is_complete: bool
     releases: Sequence[Mark] = ()
     """When releases first started, the newest first."""
-    problem: str | None = None
-    """Why there are no groups; None if they were read."""
 
     def retrying(self, group: ErrorGroup) -> str:
         """Return the search for jobs that wait for a retry after the error of a group."""
@@ -61,12 +58,9 @@ async def build(request: PageRequest) -> ErrorsPage:
     if since not in SPANS:
         raise RejectedError(f"since must be one of {', '.join(SPANS)}, not {since[:50]!r}")
     span = SPANS[since]
-    try:
-        found = await request.inspector.error_groups(
-            since=None if span is None else request.now - span, limit=MAX_GROUPS
-        )
-    except ConfigurationError as error:  # the index is missing
-        return ErrorsPage(since, [], "", is_complete=False, problem=str(error))
+    found = await request.inspector.error_groups(
+        since=None if span is None else request.now - span, limit=MAX_GROUPS
+    )
     releases = await read_releases(request.inspector, None)
     items = [group for group in found.items if request.access.sees_name(group.job_name)]
     summary = found.summary
@@ -74,6 +68,8 @@ async def build(request: PageRequest) -> ErrorsPage:
         summary = f"{len(items):,} groups that you may see" + (
             "" if found.is_complete else "; the search is not complete"
         )
+        if found.missing_index is not None:
+            summary += f", by id; the index {found.missing_index} is missing"
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the newest {SHOWN_GROUPS} are shown"
     return ErrorsPage(since, items[:SHOWN_GROUPS], summary, found.is_complete, releases)

@@ -12,7 +12,6 @@ from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.heatmap import Heatmap
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
-from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import ErrorGroup, NameBacklog, Totals
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import length
@@ -158,11 +157,8 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
     schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
-    try:
-        found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
-        groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
-    except ConfigurationError:  # the index is missing; the page of errors states it
-        groups = []
+    found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
+    groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     pauses = {task.name: task.note for task in await inspector.tasks() if task.paused_at is not None}
     return _History(statistics, active, groups, await read_releases(inspector, now - since), pauses)
 
