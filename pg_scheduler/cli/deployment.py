@@ -25,7 +25,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
         "grafana-datasource.yml",
         "grafana-dashboards.yml",
     ),
-    "k8s": ("migrate.yaml", "worker.yaml", "exporter.yaml", "keda.yaml"),
+    "k8s": ("migrate.yaml", "worker.yaml", "exporter.yaml", "monitors.yaml", "keda.yaml"),
 }
 """The files of each command; ``compose`` prints the first one, the others print all."""
 
@@ -59,7 +59,7 @@ def compose(command: Command, into: Into = None) -> None:
 
 
 def k8s(command: Command, into: Into = None) -> None:
-    """Print manifests for Kubernetes: migration, workers, exporter, KEDA."""
+    """Print manifests for Kubernetes: migration, workers, exporter, monitors, KEDA."""
     _give(command, "k8s", into, FILES["k8s"])
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ yaml = pytest.importorskip("yaml")
 
 OPS = ROOT / "pg_scheduler" / "ops"
 STOP_S = 75
+CLUSTER, PROCESS = "pg_scheduler_cluster_", "pg_scheduler_"
+"""The prefixes of the metrics of all workers, and of one process."""
 
 
 def text(kind: str, name: str) -> str:
@@ -124,6 +127,66 @@ def test_compose_mounts_the_files_that_are_written_beside_it() -> None:
     assert worker["environment"]["PG_SCHEDULER_DSN"].startswith("postgresql://")
     for name in ("prometheus.yml", "alertmanager.yml", "grafana-datasource.yml", "grafana-dashboards.yml"):
         assert documents("compose", name)
+
+
+def served(command: list[str], variables: dict[str, Any]) -> tuple[str, int] | None:
+    """Return the prefix of the metrics that a container serves to others, and their port; None for none."""
+    if command[1] == "exporter":
+        options = dict(zip(command[2::2], command[3::2], strict=True))
+        assert options["--host"] == "0.0.0.0"
+        return CLUSTER, int(options.get("--port", 9465))
+    if command[1] == "worker" and "PG_SCHEDULER_WORKER_METRICS_PORT" in variables:
+        assert variables["PG_SCHEDULER_WORKER_HEALTH_HOST"] == "0.0.0.0"
+        return PROCESS, int(variables["PG_SCHEDULER_WORKER_METRICS_PORT"])
+    return None
+
+
+def scraped_by_compose() -> set[str]:
+    """Return the prefixes of the metrics that the Prometheus of Compose scrapes."""
+    (compose,), (prometheus,) = documents("compose", "compose.yaml"), documents("compose", "prometheus.yml")
+    found = set()
+    for job in prometheus["scrape_configs"]:
+        assert re.match("pg[-_]scheduler", job["job_name"])  # as the alert on missing targets expects
+        targets = [each for static in job.get("static_configs", ()) for each in static["targets"]]
+        targets += [f"{name}:{dns['port']}" for dns in job.get("dns_sd_configs", ()) for name in dns["names"]]
+        for target in targets:
+            name, _, port = target.partition(":")
+            service = compose["services"][name]
+            prefix, own = served(service["command"], service["environment"]) or ("", 0)
+            assert (own, service.get("deploy", {}).get("replicas", 1) > 1) == (
+                int(port),
+                "dns_sd_configs" in job,
+            )
+            found.add(prefix)
+    return found
+
+
+def scraped_by_kubernetes() -> set[str]:
+    """Return the prefixes of the metrics of the Pods that the monitors select."""
+    found = set()
+    for monitor in (each for each in manifests() if each["kind"] == "PodMonitor"):
+        labels = monitor["spec"]["selector"]["matchLabels"].items()
+        (template,) = (
+            each["spec"]["template"]
+            for each in manifests()
+            if each["kind"] == "Deployment"
+            and labels <= each["spec"]["template"]["metadata"]["labels"].items()
+        )
+        (container,) = template["spec"]["containers"]
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        prefix, own = served(container["args"], variables) or ("", 0)
+        assert ports[endpoint["port"]] == own
+        found.add(prefix)
+    return found
+
+
+@pytest.mark.parametrize("scraped", [scraped_by_compose, scraped_by_kubernetes])
+def test_every_metric_of_alerts_and_dashboards_is_scraped(scraped: Callable[[], set[str]]) -> None:
+    files = [*(OPS / "alerts").iterdir(), *(OPS / "grafana").iterdir()]
+    used = set(re.findall(rf"{CLUSTER}|{PROCESS}(?=[a-z])", "".join(each.read_text() for each in files)))
+    assert scraped() == used == {CLUSTER, PROCESS}
 
 
 def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> None:
