@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,11 +30,20 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
 }
 """The files of each command; ``compose`` prints the first one, the others print all."""
 
-MOUNTED: Final[dict[str, tuple[str, str]]] = {
-    "rules": ("alerts", ".yaml"),
-    "dashboards": ("grafana", ".json"),
-}
-"""Folders that Compose mounts, with the files of other commands and their ending."""
+MOUNTED: Final[dict[str, str]] = {"rules": "alerts", "dashboards": "grafana"}
+"""Folders that Compose mounts, with the files of other commands."""
+
+RULES: Final = "rules.yaml"
+"""The file of ``k8s`` that is made of the rules of ``alerts``."""
+
+_RULE: Final = """\
+# For the Prometheus Operator: the alerting rules. Add the labels by which your Prometheus selects rules.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: pg-scheduler
+spec:
+"""
 
 Into = Annotated[
     Path | None,
@@ -59,17 +69,20 @@ def compose(command: Command, into: Into = None) -> None:
 
 
 def k8s(command: Command, into: Into = None) -> None:
-    """Print manifests for Kubernetes: migration, workers, exporter, monitors, KEDA."""
-    _give(command, "k8s", into, FILES["k8s"])
+    """Print manifests for Kubernetes: migration, workers, exporter, monitors, alerts, KEDA."""
+    _give(command, "k8s", into, (*FILES["k8s"], RULES))
 
 
 def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ...]) -> None:
-    if into is None:
-        command.output.write_text("---\n".join(_read(kind, name) for name in printed))
-        return
-    texts = {name: _read(kind, name) for name in FILES[kind]}
+    texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
         texts |= _mounted()
+    elif kind == "k8s":
+        (rules,) = _shipped("alerts").values()
+        texts[RULES] = _RULE + textwrap.indent(rules, "  ")
+    if into is None:
+        command.output.write_text("---\n".join(texts[name] for name in printed))
+        return
     if existing := [name for name in texts if (into / name).exists()]:
         raise CommandError(ExitCode.REFUSED, f"{into} has {', '.join(existing)} already; nothing was written")
     try:
@@ -86,12 +99,11 @@ def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ..
 def _mounted() -> dict[str, str]:
     """Return the alerting rules and the dashboards, by their paths in the folder."""
     return {
-        f"{folder}/{file.name}": file.read_text(encoding="utf-8")
-        for folder, (kind, ending) in MOUNTED.items()
-        for file in sorted((_OPS / kind).iterdir(), key=lambda each: each.name)
-        if file.name.endswith(ending)
+        f"{folder}/{name}": text for folder, kind in MOUNTED.items() for name, text in _shipped(kind).items()
     }
 
 
-def _read(kind: str, name: str) -> str:
-    return (_OPS / kind / name).read_text(encoding="utf-8")
+def _shipped(kind: str) -> dict[str, str]:
+    """Return the files of another command, by their names."""
+    found = sorted((_OPS / kind).iterdir(), key=lambda each: each.name)
+    return {file.name: file.read_text(encoding="utf-8") for file in found}

@@ -56,7 +56,15 @@ def test_every_file_is_shipped_and_printed_or_written() -> None:
 def test_commands_print_the_files(call: Run) -> None:
     assert call("systemd").out == text("systemd", "pg-scheduler-worker.service")
     assert call("compose").out == text("compose", "compose.yaml")
-    assert list(yaml.safe_load_all(call("k8s").out)) == manifests()
+    assert list(yaml.safe_load_all(call("k8s").out))[:-1] == manifests()
+
+
+def test_kubernetes_gets_the_alerting_rules_as_its_own_resource(call: Run, tmp_path: Path) -> None:
+    *_, rule = yaml.safe_load_all(call("k8s").out)
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(call("alerts").out)
+    assert call("k8s", "--into", str(tmp_path)).code == 0
+    assert yaml.safe_load((tmp_path / "rules.yaml").read_text(encoding="utf-8")) == rule
 
 
 @pytest.mark.parametrize("kind", list(FILES))
@@ -75,6 +83,7 @@ def test_files_are_written_once(call: Run, kind: str, tmp_path: Path) -> None:
         rules = written.pop("rules/pg_scheduler.rules.yaml")
         assert rules == text("alerts", "pg_scheduler.rules.yaml")
         assert all(json.loads(written.pop(name))["panels"] for name in sorted(written))
+    assert written.pop("rules.yaml", "").startswith("# For the Prometheus Operator") == (kind == "k8s")
     assert not written
     again = call(kind, "--into", str(folder))
     assert again.code == ExitCode.REFUSED
