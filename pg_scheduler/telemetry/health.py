@@ -61,12 +61,15 @@ class Health:
         slots: Jobs that it runs at the same time; 0 while it is stopped.
         slots_busy: Slots that are taken.
         checks: The checks.
+        next_due_s: Seconds until the next job is due that it can claim, as its last claim found; None if no
+            such job is pending, or if no slot is free and so none is claimed.
     """
 
     state: State
     slots: int
     slots_busy: int
     checks: tuple[HealthCheck, ...]
+    next_due_s: float | None = None
 
     @property
     def live(self) -> bool:
@@ -104,6 +107,7 @@ class WorkerFacts:
         is_claiming: Whether the claimer makes passes.
         must_drain: Whether it is requested to claim no further jobs.
         claimed_at: When the last pass of the claimer ended, also by an outage.
+        next_due_at: When the next job is due, as the last claim found; None if none is pending.
         longest_sleep_s: Seconds that the claimer sleeps at most.
         heartbeat_at: When the last heartbeat succeeded.
         heartbeats_since: Since when heartbeats have succeeded in time, one after another.
@@ -124,6 +128,7 @@ class WorkerFacts:
     is_claiming: bool
     must_drain: bool
     claimed_at: float
+    next_due_at: float | None
     longest_sleep_s: float
     heartbeat_at: float
     heartbeats_since: float
@@ -161,7 +166,10 @@ def judge(facts: HealthFacts) -> Health:
     checks = (_scheduler(facts), _started(facts), *(() if worker is None else _of_parts(facts, worker)))
     if worker is None:
         return Health(facts.state, 0, 0, checks)
-    return Health(facts.state, worker.slots, worker.slots_busy, checks)
+    next_due_s = None
+    if worker.next_due_at is not None and worker.slots_busy < worker.slots:
+        next_due_s = max(worker.next_due_at - facts.now, 0.0)
+    return Health(facts.state, worker.slots, worker.slots_busy, checks, next_due_s)
 
 
 def _scheduler(facts: HealthFacts) -> HealthCheck:

@@ -88,7 +88,10 @@ def _notification(health: Health) -> str:
 
 
 def _status(health: Health) -> str:
-    """Return one line: the slots, or the checks that fail."""
+    """Return one line: the slots, when the next job is due, and the checks that fail."""
+    state = "" if health.state == "running" else f"{health.state}, "
+    slots = f"{state}{health.slots_busy} of {health.slots} slots"
+    if health.next_due_s is not None:
+        slots += f", next due in {health.next_due_s:.0f} s"
     failed = [f"{each.name}: {each.text}" for each in health.checks if each.probes and not each.is_ok]
-    slots = f"{health.state}, {health.slots_busy} of {health.slots} slots are busy"
     return " ".join("; ".join([slots, *failed]).split())

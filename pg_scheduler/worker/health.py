@@ -47,6 +47,7 @@ def _of_parts(runtime: Runtime, config: SchedulerConfig) -> WorkerFacts:
         is_claiming=claimer.is_running,
         must_drain=runtime.reporter.wanted == DRAIN,
         claimed_at=claimer.ended_at,
+        next_due_at=claimer.next_due_at,
         longest_sleep_s=max(config.polling.max_interval, config.polling.semaphore_full_interval),
         heartbeat_at=heartbeat.renewed_at,
         heartbeats_since=heartbeat.steady_since,

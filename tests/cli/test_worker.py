@@ -283,7 +283,7 @@ async def test_supervisor_notifies_systemd_for_its_processes(
 
         with start(JOBS, "--processes", "2", "--slots", "3") as program:
             text = await receive("READY=1")
-            assert "STATUS=running, 0 of 6 slots are busy" in text
+            assert "STATUS=0 of 6 slots" in text
             assert "WATCHDOG=1" in text
             program.process.send_signal(signal.SIGTERM)
             await receive("STOPPING=1")

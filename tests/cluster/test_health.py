@@ -102,6 +102,16 @@ async def test_hanging_claimer_fails_liveness_while_the_database_is_available(
     await until(scheduler, lambda health: health.live)
 
 
+async def test_next_due_time_is_the_one_that_the_last_claim_found(dsn: str, start: Start) -> None:
+    scheduler = await start(dsn)
+    assert scheduler.health().next_due_s is None
+    scheduler.register(Gate().job, name="health.later")
+    await scheduler.enqueue("health.later", delay=3600)
+    (*_, found) = await until(scheduler, lambda health: health.next_due_s is not None)
+    assert found.next_due_s is not None
+    assert 3600 - PATIENCE < found.next_due_s <= 3600
+
+
 @pytest.mark.parametrize("size", [5, 2], ids=["keeper", "no keeper"])
 async def test_blocked_loop_fails_readiness_then_liveness_and_the_job_is_named(
     dsn: str, start: Start, size: int

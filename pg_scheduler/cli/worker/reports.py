@@ -81,7 +81,7 @@ def read_report(line: bytes) -> tuple[Health, bool]:
         HealthCheck(each["name"], each["is_ok"], each["text"], tuple(each["probes"]))
         for each in found["checks"]
     )
-    health = Health(found["state"], found["slots"], found["slots_busy"], checks)
+    health = Health(found["state"], found["slots"], found["slots_busy"], checks, found["next_due_s"])
     return health, bool(found.get("is_recycling"))
 
 
@@ -113,6 +113,7 @@ class HealthReports:
             sum(health.slots for health in found),
             sum(health.slots_busy for health in found),
             (_processes(reports), _silence(reports), *_merged(reports)),
+            min((health.next_due_s for health in found if health.next_due_s is not None), default=None),
         )
 
 

@@ -119,6 +119,8 @@ class Claimer(Service):
         self._expects_job = False  # a notification came, or the next job is due
         self._claimed_cheaply = False
         self._exchange_at = 0.0  # when the next claim checks the liveness locks too
+        self.next_due_at: float | None = None
+        """When the next job is due, by the monotonic clock, as the last claim found; None if none is."""
 
     async def prepare(self) -> None:
         """Allow claims."""
@@ -342,6 +344,7 @@ class Claimer(Service):
             await asyncio.sleep(0)  # the jobs start now, before this pass ends
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
+        self.next_due_at = None if due_in is None else sent_at + due_in
         poll = self._pacing.next_poll()
         if due_in is None:
             return poll

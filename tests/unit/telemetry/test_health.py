@@ -18,6 +18,7 @@ WORKER = WorkerFacts(
     is_claiming=True,
     must_drain=False,
     claimed_at=NOW - 1,
+    next_due_at=None,
     longest_sleep_s=2.0,
     heartbeat_at=NOW - 5,
     heartbeats_since=NOW - 5000,
@@ -54,6 +55,13 @@ def test_running_worker_is_live_ready_and_started() -> None:
     assert answers(found) == (True, True, True)
     assert failed(found) == set()
     assert (found.state, found.slots, found.slots_busy) == ("running", 25, 3)
+
+
+def test_next_due_time_is_stated_while_a_slot_is_free() -> None:
+    assert health().next_due_s is None
+    assert health(next_due_at=NOW + 3).next_due_s == 3
+    assert health(next_due_at=NOW - 3).next_due_s == 0
+    assert health(next_due_at=NOW + 3, slots_busy=25).next_due_s is None
 
 
 @pytest.mark.parametrize(

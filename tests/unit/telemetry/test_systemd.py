@@ -32,7 +32,7 @@ def health(state: State, *, live: bool = True) -> Health:
         HealthCheck("started", started, "start() has not completed", ("started", "ready")),
         HealthCheck("listener", False, "polling"),
     )
-    return Health(state, 75, 41, checks)
+    return Health(state, 75, 41, checks, 3.2 if started else None)
 
 
 @pytest.fixture
@@ -66,17 +66,17 @@ def until(received: Callable[[], list[str]], line: str) -> list[str]:
 def test_systemd_is_notified_of_each_state(source: Source, received: Callable[[], list[str]]) -> None:
     with notify_systemd(source):
         assert received() == [
-            "STATUS=starting, 41 of 75 slots are busy; started: start() has not completed",
+            "STATUS=starting, 41 of 75 slots; started: start() has not completed",
             "WATCHDOG=1",
         ]
         source.found = health("running")
         assert until(received, "READY=1") == [
-            "STATUS=running, 41 of 75 slots are busy",
+            "STATUS=41 of 75 slots, next due in 3 s",
             "READY=1",
             "WATCHDOG=1",
         ]
         source.found = health("running", live=False)
-        lines = until(received, "STATUS=running, 41 of 75 slots are busy; event_loop: blocked by job x")
+        lines = until(received, "STATUS=41 of 75 slots, next due in 3 s; event_loop: blocked by job x")
         assert "WATCHDOG=1" not in lines
         source.found = health("draining")
         lines = until(received, "STOPPING=1")
