@@ -908,12 +908,12 @@ def test_container_recipe_runs_the_documented_worker() -> None:
     assert f"command: {json.dumps(command)}" in block("deploying.md", "yaml")
 
 
-def test_container_recipe_stop_timeout_exceeds_the_shutdown_timeout_by_15_seconds() -> None:
+def test_container_recipe_stop_timeout_covers_jobs_their_clean_up_and_results() -> None:
     worker = code_of("deploying.md worker.py")
     (timeout,) = re.findall(r"shutdown_timeout=(\d+)", worker)
     (grace,) = re.findall(r"terminationGracePeriodSeconds: (\d+)", block("deploying.md", "yaml"))
     (stop,) = re.findall(r"--stop-timeout (\d+)", shlex.join(shlex.split(block("deploying.md", "console"))))
-    assert int(grace) == int(stop) == int(timeout) + 15
+    assert int(grace) == int(stop) == 2 * int(timeout) + 15
     assert f"`stop_grace_period: {grace}s`" in (ROOT / RECIPES / "deploying.md").read_text(encoding="utf-8")
 
 
