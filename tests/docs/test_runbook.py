@@ -1,0 +1,46 @@
+"""Every entry of the runbook has the same four parts, and its commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from datetime import UTC, datetime
+
+import pytest
+
+from pg_scheduler.inspect import FindingCode
+from pg_scheduler.inspect.search.parser import parse_search
+from tests.cli.test_documentation import parse
+from tests.docs.snippets import ROOT
+
+PARTS = ["Symptom", "Cause", "Remedy", "Verification"]
+PAGE = (ROOT / "docs" / "operations" / "runbook.md").read_text(encoding="utf-8")
+ENTRIES = dict(re.findall(r"^### ([\w-]+)\n\n(.*?)\n(?=\n##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = sorted(set(re.findall(r"`(pg-scheduler [^`]+)`", PAGE)))
+
+
+def test_every_heading_is_an_entry() -> None:
+    assert list(ENTRIES) == re.findall(r"^### (.+)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entry_has_symptom_cause_remedy_and_verification(name: str) -> None:
+    parts = re.findall(r"\*\*(\w+):\*\* (.*?)(?= \*\*|$)", " ".join(ENTRIES[name].split()))
+    assert [part for part, _ in parts] == PARTS
+    assert all(text.endswith(".") for _, text in parts)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_of_the_runbook_is_accepted(command: str) -> None:
+    assert parse(command)
+    words = shlex.split(command)
+    search = words[words.index("--where") + 1] if "--where" in words else ""
+    if words[1:3] == ["jobs", "list"]:
+        search = " ".join(words[3:])
+    parse_search(search, now=datetime.now(UTC))
+    assert {words[at + 1] for at, word in enumerate(words) if word == "--only"} <= {*FindingCode}
+
+
+@pytest.mark.parametrize("name", sorted(FindingCode))
+def test_entry_of_a_finding_checks_its_own_code(name: str) -> None:
+    assert set(re.findall(r"--only ([\w-]+)", ENTRIES[name])) <= {name}
