@@ -12,6 +12,7 @@ import typer
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import app
+from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
@@ -46,6 +47,13 @@ def parse(example: str) -> str:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_is_accepted(example: str) -> None:
     assert parse(example)
+
+
+def test_migrations_of_examples_exist() -> None:
+    newest = shipped_migrations()[-1].version
+    numbers = re.findall(r"migrate (sql|down)[^`\n]*? --to (\d+)", PAGE)
+    assert {command for command, _ in numbers} == {"sql", "down"}
+    assert all(int(number) <= newest - (command == "down") for command, number in numbers)
 
 
 def test_every_command_has_an_example() -> None:

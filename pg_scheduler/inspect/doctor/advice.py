@@ -67,7 +67,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.WORKER_NO_LISTEN: Advice(
         "a worker has no LISTEN connection, so jobs start by polling, later than by notification",
-        "a pool with max_size of 3 or more, or direct_dsn= behind a pooler",
+        "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
     ),
     FindingCode.WORKER_NO_LOCK: Advice(
         "a worker holds no liveness lock: if its process is killed, its jobs wait until its lease expires",

@@ -134,7 +134,7 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
                 Severity.WARNING,
                 worker.worker_id,
                 f"{_name(worker)} receives no notifications, so it polls{size}",
-                "a pool with max_size of 3 or more, or direct_dsn= behind a pooler",
+                "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
             )
         if worker.health.get("has_liveness_lock") is False:
             yield Finding(
