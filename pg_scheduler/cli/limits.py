@@ -17,6 +17,9 @@ from .output import SHAPE_VERSION, Column, Shape
 __all__ = ["LIMIT", "LIMIT_KEY", "add_to"]
 
 _NUMBERS: Final = (
+    Column("max_running", "MAX", is_number=True),
+    Column("max_starts", "MAX STARTS", is_number=True),
+    Column("per_s", "PER S", is_number=True),
     Column("running", "RUNNING", is_number=True),
     Column("starts", "STARTS", is_number=True),
     Column("waiting", "WAITING", is_number=True),
@@ -27,9 +30,6 @@ LIMIT: Final = Shape(
     (
         Column("name", "NAME"),
         Column("by_key", "BY KEY"),
-        Column("max_running", "MAX", is_number=True),
-        Column("max_starts", "MAX STARTS", is_number=True),
-        Column("per_s", "PER S", is_number=True),
         *_NUMBERS,
         Column("tasks", "TASKS", is_wide=True),
     ),
@@ -55,15 +55,17 @@ async def list_limits(command: Command) -> None:
 async def show(
     command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a limit.")]
 ) -> None:
-    """Print the keys of a limit for which jobs wait; one row for a limit without keys."""
+    """Print the keys of a limit that are in use or for which jobs wait; one row for a limit without keys."""
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        keys = await read_limit(inspector, name)
+        found = await read_limit(inspector, name)
         known = {limit.name for limit in await read_limits(inspector)}
-    if name not in known and not any(each.waiting or each.running for each in keys):
+    if name not in known and not any(each.waiting or each.running for each in found.items):
         near = difflib.get_close_matches(name, known, 1)
         hint = (
             f"did you mean {near[0]}?" if near else f"declared limits: {', '.join(sorted(known)) or 'none'}"
         )
         raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}; {hint}")
-    command.output.write_list(LIMIT_KEY, [{"v": SHAPE_VERSION} | asdict(each) for each in keys])
+    rows = [{"v": SHAPE_VERSION} | asdict(each) for each in found.items]
+    command.output.write_list(LIMIT_KEY, rows, is_capped=found.is_capped, summary=found.summary)
+    command.output.say(found.summary)

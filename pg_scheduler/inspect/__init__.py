@@ -9,7 +9,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.limits import LimitKeyState, LimitState, read_limit, read_limits
+from pg_scheduler.inspect.limits import LimitKeyList, LimitKeyState, LimitState, read_limit, read_limits
 from pg_scheduler.inspect.model import (
     Backlog,
     ErrorGroup,
@@ -40,6 +40,7 @@ __all__ = [
     "FindingCode",
     "Inspector",
     "JobChange",
+    "LimitKeyList",
     "LimitKeyState",
     "LimitState",
     "NameBacklog",

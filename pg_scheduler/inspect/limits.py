@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
 
-__all__ = ["LimitKeyState", "LimitState", "limits_of", "read_limit", "read_limits"]
+__all__ = ["LimitKeyList", "LimitKeyState", "LimitState", "limits_of", "read_limit", "read_limits"]
 
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
@@ -45,7 +46,7 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class LimitKeyState:
-    """A key of a limit for which jobs wait."""
+    """A key of a limit."""
 
     name: str
     """The name of the limit."""
@@ -57,6 +58,30 @@ class LimitKeyState:
     """Starts of the key that still count, at most 10,000."""
     waiting: int
     """Jobs that wait for it, among the first 20,000 blocked jobs."""
+    max_running: int | None = None
+    """Attempts of the key that may run at once; None for no limit, or if no live worker declares it."""
+    max_starts: int | None = None
+    """Attempts of the key that may start within ``per_s``, likewise."""
+    per_s: float | None = None
+    """That time span in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKeyList:
+    """Keys of a limit, and whether there are more."""
+
+    items: Sequence[LimitKeyState]
+    """At most 200 keys, those with most waiting jobs first."""
+    is_capped: bool
+    """Whether there may be more keys."""
+    is_waiting_capped: bool
+    """Whether counting the waiting jobs stopped after 20,000 blocked jobs, so that there may be more."""
+
+    @property
+    def summary(self) -> str:
+        """What was found, in one line, as every front end shows it."""
+        keys = counted(len(self.items), "key", is_capped=self.is_capped)
+        return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 
 
 class _Limit(NamedTuple):
@@ -65,6 +90,12 @@ class _Limit(NamedTuple):
     max_running: Any
     max_starts: Any
     per_s: Any
+
+
+def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
+    jobs = sum(each.waiting for each in items)
+    bound = " among the first 20,000 blocked jobs" if is_capped else ""
+    return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
 
 
 def _number(value: object) -> int | float | None:
@@ -118,23 +149,42 @@ async def read_limits(inspector: Inspector) -> list[LimitState]:
     return found
 
 
-async def read_limit(inspector: Inspector, name: str) -> list[LimitKeyState]:
-    """Return the keys of a limit for which jobs wait, those with most of them first, at most 200.
+async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
+    """Return the keys of a limit that are in use or for which jobs wait, those with most of them first.
 
-    A limit without keys is one row, also while no job waits.
+    A limit without keys has one row, also while it is not in use.
 
     Example::
 
         from pg_scheduler.inspect import read_limit
 
-        for state in await read_limit(inspector, "stripe"):
-            print(state.key, state.running, state.waiting)
+        for state in (await read_limit(inspector, "stripe")).items:
+            print(state.key, state.running, state.max_running, state.waiting)
     """
     prefix = key_prefix(name)
-    blocked = (await inspector.backlog()).blocked
-    waiting = {key: jobs for key, jobs in blocked.items() if key.startswith(prefix)}
+    declared = [limit for limit in limits_of(await inspector.workers()) if limit.name == name]
+    backlog, inspections = await inspector.backlog(), inspector._reads.inspections  # noqa: SLF001
+    waiting = {key: jobs for key, jobs in backlog.blocked.items() if key.startswith(prefix)}
+    used, is_capped = await inspections.limit_keys(prefix)
+    plain = {prefix} if any(not limit.by_key for limit in declared) else set()
+    keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
     found = []
-    for key in sorted(waiting or {prefix: 0}, key=lambda each: (-waiting.get(each, 0), each))[:MAX_KEYS]:
-        running, starts = await inspector._reads.inspections.limit_use(key)  # noqa: SLF001
-        found.append(LimitKeyState(name, key.removeprefix(prefix), running, starts, waiting.get(key, 0)))
-    return found
+    for key in keys[:MAX_KEYS]:
+        running, starts = await inspections.limit_use(key)
+        if running or starts or key in waiting or key in plain:
+            numbers = _numbers(declared, by_key=key != prefix)
+            state = LimitKeyState(
+                name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
+            )
+            found.append(state)
+    return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, backlog.is_blocked_capped)
+
+
+def _numbers(
+    declared: Iterable[_Limit], *, by_key: bool
+) -> tuple[int | None, int | None, float | None]:
+    """Return the lowest numbers that are declared for a limit, those that admission control applies."""
+    fitting = [limit for limit in declared if limit.by_key == by_key]
+    running = min((each.max_running for each in fitting if each.max_running is not None), default=None)
+    starts = [(each.max_starts, each.per_s) for each in fitting if each.max_starts is not None]
+    return running, *min(starts, key=lambda each: each[0], default=(None, None))

@@ -29,6 +29,7 @@ MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
 MAX_STARTS: Final = 10_000
 MAX_PARENTS: Final = 100
+MAX_LIMIT_KEYS: Final = 1000
 
 MIN_LOCK_S: Final = 1.0
 """Seconds for which a row has been locked that explain a delay: claims and heartbeats take milliseconds."""
@@ -171,6 +172,16 @@ class InspectionRepository:
         """Return the attempts of a limit that run, and its starts that still count."""
         rows = await self._statements.fetch("inspect_limit", blocked_on, self._statements.now, MAX_STARTS)
         return rows[0]["running"], rows[0]["starts"]
+
+    async def limit_keys(self, prefix: str) -> tuple[list[str], bool]:
+        """Return limits that begin with a text and have admitted attempts, and whether others may follow.
+
+        At most 1,000 limits are read.
+        """
+        rows = await self._statements.fetch("inspect_limit_keys", prefix, MAX_LIMIT_KEYS)
+        keys = [row[0] for row in rows]
+        is_capped = len(keys) == MAX_LIMIT_KEYS and keys[-1].startswith(prefix)
+        return [key for key in keys if key.startswith(prefix)], is_capped
 
     async def backlog(self, rows: int, names: int) -> list[BacklogRow]:
         """Count the due jobs by name, among the first rows of the claim index; the oldest job first."""

@@ -54,7 +54,9 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
         await connection.execute(
             "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
             " VALUES ('limit:stripe:', 'run:1', 1, now(), 0), ('limit:stripe:', 'run:2', 1, now(), 0),"
-            " ('limit:account:ada', 'run:1', 1, now(), 600), ('limit:account:ada', 'old', 1, now(), 600)"
+            " ('limit:account:ada', 'run:1', 1, now(), 600), ('limit:account:ada', 'old', 1, now(), 600),"
+            " ('limit:account:cid', 'run:2', 1, now(), 0), ('limit:account:past', 'old', 1, '2020-01-01Z', 1),"
+            " ('limit:accounts:dan', 'run:2', 1, now(), 0)"
         )
         await connection.execute(
             "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
@@ -77,13 +79,40 @@ def test_limits_are_listed_with_their_use(on: Callable[..., Ran]) -> None:
 
 
 def test_keys_of_a_limit_are_shown_with_most_waiting_jobs_first(on: Callable[..., Ran]) -> None:
-    rows = on("limits", "show", "account").checked("limit_key")
+    ran = on("limits", "show", "account")
+    rows = ran.checked("limit_key")
     assert [(row["key"], row["running"], row["starts"], row["waiting"]) for row in rows] == [
         ("ada", 1, 2, 3),
         ("bob", 0, 0, 2),
+        ("cid", 1, 0, 0),
     ]
+    assert {(row["max_running"], row["max_starts"], row["per_s"]) for row in rows} == {(1, 5, 10.0)}
+    assert ran.err == "3 keys, 5 waiting jobs\n"
     (row,) = on("limits", "show", "stripe").checked("limit_key")
-    assert (row["key"], row["running"], row["waiting"]) == ("", 2, 0)
+    assert (row["key"], row["running"], row["max_running"], row["waiting"]) == ("", 2, 20, 0)
+
+
+def test_key_in_use_is_shown_while_no_job_waits(on: Callable[..., Ran], dsn: str) -> None:
+    run_on(dsn, lambda connection: connection.execute("DELETE FROM scheduled_jobs WHERE blocked_on <> ''"))
+    rows = on("limits", "show", "account").checked("limit_key")
+    assert [(row["key"], row["running"], row["waiting"]) for row in rows] == [("ada", 1, 0), ("cid", 1, 0)]
+    run_on(dsn, lambda connection: connection.execute("DELETE FROM scheduler_starts"))
+    ran = on("limits", "show", "account")
+    assert (ran.code, ran.out, ran.err) == (0, "", "0 keys, 0 waiting jobs\n")
+
+
+def test_keys_beyond_the_bound_are_announced(on: Callable[..., Ran], dsn: str) -> None:
+    async def fill(connection: Connection) -> None:
+        await connection.execute(
+            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+            " SELECT 'limit:account:key' || n, 'run:2', 1, now(), 0 FROM generate_series(1, 300) AS n"
+        )
+
+    run_on(dsn, fill)
+    ran = on("limits", "show", "account", "-o", "json")
+    document = json.loads(ran.out)
+    assert (len(document["items"]), document["is_capped"]) == (200, True)
+    assert ran.err == "200+ keys, 5 waiting jobs\n"
 
 
 def test_unknown_limit_exits_with_3_and_suggests_the_nearest(on: Callable[..., Ran]) -> None:
@@ -92,11 +121,12 @@ def test_unknown_limit_exits_with_3_and_suggests_the_nearest(on: Callable[..., R
     assert "no live worker declares the limit 'strip'; did you mean stripe?" in ran.err
 
 
+@pytest.mark.parametrize(("name", "arguments"), [("limits", ("list",)), ("limit", ("show", "account"))])
 @pytest.mark.parametrize("width", [80, 200])
 def test_limit_table_fits_the_width(
-    on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch
+    on: Callable[..., Ran], width: int, name: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    ran = on("limits", "list", "-o", "table" if width == 80 else "wide")
-    assert ran.out == (GOLDEN / f"limits-{width}.txt").read_text(encoding="utf-8")
+    ran = on("limits", *arguments, "-o", "table" if width == 80 else "wide")
+    assert ran.out == (GOLDEN / f"{name}-{width}.txt").read_text(encoding="utf-8")
     assert max(map(len, ran.out.splitlines())) <= width

@@ -30,7 +30,8 @@ async def fill(pool: asyncpg.Pool) -> None:
     )
     await pool.execute(
         "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:ada', 'run', 1, now(), 600)"
+        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:ada', 'run', 1, now(), 600),"
+        " ('limit:account:cid', 'run', 1, now(), 0)"
     )
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
@@ -56,12 +57,15 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
     check(answer.text)
     searches = [each for each in Page(answer.text).links() if "limit%3A%22account%3A" in each]
     found = [len((await request(app, each, headers=JSON)).data["items"]) for each in searches]
-    assert found == [3, 2], "a search per key, that with most jobs first"
+    assert found == [3, 2, 0], "a search per key, that with most jobs first"
     keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
     assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
         ("ada", 1, 3),
         ("b*b", 0, 2),
+        ("cid", 1, 0),
     ]
+    assert "1 of 1" in Page(answer.text).text
+    assert "3 keys, 5 waiting jobs" in Page(answer.text).text
     assert (await request(app, "/limit?name=nothing")).status == 404
 
 

@@ -151,6 +151,27 @@ async def test_search_reads_a_bounded_number_of_rows_by_an_index(session: Connec
                 assert read >= ROWS, "the bound was reached"
 
 
+async def test_keys_of_a_limit_are_read_by_one_probe_each(session: Connection) -> None:
+    statement = text_of("inspect_limit_keys")
+    await session.execute(f"PREPARE limit_keys (text, integer) AS {statement}")
+    for _ in range(6):
+        await session.execute("EXECUTE limit_keys ('limit:a:', 1000)")
+    for since, until in ((1, 4000), (4001, 16_000)):
+        await session.execute(
+            "INSERT INTO scheduler_starts (key, job_id, attempt, at)"
+            " SELECT 'limit:a:' || n % 2000, 'job-' || n, 1, now()"
+            f" FROM generate_series({since}, {until}) AS n"
+        )
+        text = await session.fetchval("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE limit_keys ('limit:a:', 1000)")
+        read = [
+            node
+            for node in nodes(json.loads(text)[0]["Plan"])
+            if node.get("Relation Name") == "scheduler_starts"
+        ]
+        assert {node["Index Name"] for node in read} == {"scheduler_starts_pkey"}
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 1000
+
+
 @pytest.mark.parametrize("name", [name for name in TYPES if name.startswith("search_")])
 async def test_conditions_change_no_index(name: str, session: Connection) -> None:
     await session.execute(FILL.replace("$1::integer", "1").replace("$2::integer", "20000"))

@@ -1,4 +1,4 @@
-"""The pages of limits, and of one limit with the keys for which jobs wait."""
+"""The pages of limits, and of one limit with its keys."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ class LimitPage:
     declared: Sequence[LimitRow]
     keys: Sequence[LimitKeyState]
     summary: str
+    is_capped: bool = False
+    """Whether there may be more keys."""
 
 
 async def build(request: PageRequest) -> LimitsPage:
@@ -68,9 +70,8 @@ async def build_one(request: PageRequest) -> LimitPage:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if any(each.is_shared for each in declared):
         return LimitPage(name, declared, [], "tasks share this limit that you may not see")
-    keys = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
-    summary = f"{len(keys)} keys, 200 at most, among the first 20,000 blocked jobs"
-    return LimitPage(name, declared, keys, summary)
+    found = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
+    return LimitPage(name, declared, found.items, found.summary, found.is_capped)
 
 
 async def declared_limits(task: str, request: PageRequest) -> list[str]:

@@ -83,6 +83,30 @@ SELECT count(*) FILTER (WHERE {is_running}) AS running,
 FROM (SELECT * FROM {schema}scheduler_starts WHERE key = $1 LIMIT $3) AS start
 CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock;
 
+-- name: inspect_limit_keys
+-- route: pool
+-- Return at most $2 limits that have admitted attempts, from $1 on in the order of the index.
+--
+-- One index probe for each. Those that begin with $1 follow it in every collation, and others may be among them.
+WITH RECURSIVE found AS (
+    (SELECT key, 1 AS n
+     FROM {schema}scheduler_starts
+     WHERE key >= $1
+     ORDER BY key
+     LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT next.key
+        FROM {schema}scheduler_starts AS next
+        WHERE next.key > found.key
+        ORDER BY next.key
+        LIMIT 1
+    ), found.n + 1
+    FROM found
+    WHERE found.key IS NOT NULL AND found.n < $2::integer
+)
+SELECT key FROM found WHERE key IS NOT NULL;
+
 -- name: inspect_parents
 -- route: pool
 -- Return $2 jobs that a job ($1) waits for, and their statuses; NULL for one that does not exist.
