@@ -72,7 +72,7 @@ async def audit(
             after=after,
         )
     rows = [{"v": SHAPE_VERSION} | asdict(record) for record in page.items]
-    command.output.write_list(RECORD, rows, next=page.next)
+    command.output.write_list(RECORD, rows, next=page.next, summary=page.summary)
     command.output.say(page.summary)
     if not page.items and action is not None and action not in ACTIONS:
         near = difflib.get_close_matches(action, ACTIONS, 1)

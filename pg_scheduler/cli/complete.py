@@ -33,7 +33,7 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of tasks that workers claim, or of which jobs are due."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
-        return [task.name for task in await Inspector(scheduler).tasks()]
+        return [task.name for task in (await Inspector(scheduler).tasks()).items]
 
     return _complete(ctx, incomplete, read)
 

@@ -64,7 +64,7 @@ async def list_jobs(
         page = await Inspector(scheduler).search_jobs(
             " ".join(where or ()), limit=limit, after=after, tz=command.output.zone, exhaustive=exhaustive
         )
-    command.output.write_list(JOB, [job_row(job) for job in page.items], next=page.next)
+    command.output.write_list(JOB, [job_row(job) for job in page.items], next=page.next, summary=page.summary)
     command.output.say(page.summary)
     statuses = [each for each in " ".join(where or ()).split() if each.startswith("status:")]
     if not page.items and len(statuses) > 1:

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.inspect import Inspector, read_limit, read_limits
+from pg_scheduler.inspect import Inspector, LimitKeyList, LimitList, read_limit, read_limits
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
@@ -48,8 +48,8 @@ def add_to(app: typer.Typer) -> None:
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
     async with command.scheduler() as scheduler:
-        limits = await read_limits(Inspector(scheduler))
-    command.output.write_list(LIMIT, [{"v": SHAPE_VERSION} | asdict(limit) for limit in limits])
+        found = await read_limits(Inspector(scheduler))
+    _write(command, LIMIT, found)
 
 
 async def show(
@@ -59,13 +59,18 @@ async def show(
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         found = await read_limit(inspector, name)
-        known = {limit.name for limit in await read_limits(inspector)}
+        known = {limit.name for limit in (await read_limits(inspector)).items}
     if name not in known and not any(each.waiting or each.running for each in found.items):
         near = difflib.get_close_matches(name, known, 1)
         hint = (
             f"did you mean {near[0]}?" if near else f"declared limits: {', '.join(sorted(known)) or 'none'}"
         )
         raise CommandError(ExitCode.NOT_FOUND, f"no live worker declares the limit {name!r}; {hint}")
+    _write(command, LIMIT_KEY, found)
+
+
+def _write(command: Command, shape: Shape, found: LimitList | LimitKeyList) -> None:
     rows = [{"v": SHAPE_VERSION} | asdict(each) for each in found.items]
-    command.output.write_list(LIMIT_KEY, rows, is_capped=found.is_capped, summary=found.summary)
+    is_capped = found.is_capped or found.is_waiting_capped
+    command.output.write_list(shape, rows, is_capped=is_capped, summary=found.summary)
     command.output.say(found.summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
@@ -91,15 +92,16 @@ async def list_tasks(
         return
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        tasks = await inspector.tasks()
+        found = await inspector.tasks()
         statistics = await inspector.statistics(PERIOD)
     figures = statistics.by_name()
     rows = [
         _row(task, figures.get(task.name, JobFigures()))
-        for task in tasks
+        for task in found.items
         if task.paused_at is not None or not paused
     ]
-    command.output.write_list(TASK, rows)
+    command.output.write_list(TASK, rows, is_capped=found.is_capped, summary=found.summary)
+    command.output.say(found.summary)
 
 
 async def pause(
@@ -116,7 +118,7 @@ async def pause(
     """Pause a task: no job of it starts on any node until it is resumed. Running ones continue."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
-        states = await Inspector(scheduler).tasks()
+        states = (await Inspector(scheduler).tasks()).items
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
     state = _find(states, name)
     if state is None:
@@ -132,14 +134,14 @@ async def pause(
 async def resume(command: Command, name: TaskName) -> None:
     """Start the jobs of a paused task again."""
     async with command.scheduler() as scheduler:
-        states = await Inspector(scheduler).tasks()
+        states = (await Inspector(scheduler).tasks()).items
         if not await scheduler.tasks.resume(name):
             paused = ", ".join(each.name for each in states if each.paused_at is not None) or "none"
             raise CommandError(ExitCode.REFUSED, f"task {name!r} is not paused; paused tasks: {paused}")
     _write(command, name, "resumed", _find(states, name))
 
 
-def _find(states: list[TaskState], name: str) -> TaskState | None:
+def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
     return next((each for each in states if each.name == name), None)
 
 

@@ -9,13 +9,21 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
-from pg_scheduler.inspect.limits import LimitKeyList, LimitKeyState, LimitState, read_limit, read_limits
+from pg_scheduler.inspect.limits import (
+    LimitKeyList,
+    LimitKeyState,
+    LimitList,
+    LimitState,
+    read_limit,
+    read_limits,
+)
 from pg_scheduler.inspect.model import (
     Backlog,
     ErrorGroup,
     ErrorGroups,
     NameBacklog,
     SearchPage,
+    TaskList,
     TaskState,
     Totals,
 )
@@ -42,6 +50,7 @@ __all__ = [
     "JobChange",
     "LimitKeyList",
     "LimitKeyState",
+    "LimitList",
     "LimitState",
     "NameBacklog",
     "Progress",
@@ -56,6 +65,7 @@ __all__ = [
     "StatisticsRow",
     "Status",
     "StatusArea",
+    "TaskList",
     "TaskState",
     "Thresholds",
     "Totals",

@@ -22,7 +22,7 @@ from pg_scheduler.inspect.errors import group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.job_actions import JobActions
-from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskState, Totals
+from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskList, Totals
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
@@ -262,22 +262,34 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
             is_capped=is_capped,
             due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
             blocked={row.blocked_on: row.jobs for row in blocked},
-            is_blocked_capped=bool(blocked) and blocked[0].examined >= MAX_BLOCKED_ROWS,
+            is_blocked_capped=len(blocked) == MAX_GROUPS
+            or (bool(blocked) and blocked[0].examined >= MAX_BLOCKED_ROWS),
         )
 
-    async def tasks(self) -> list[TaskState]:
+    async def tasks(self) -> TaskList:
         """Return the names that workers claim, that have due or running jobs, or that are paused, sorted.
 
-        An alias is returned only while it has jobs or a pause of its own.
+        An alias is returned only while it has jobs or a pause of its own. At most 50,000 unfinished jobs are
+        examined.
+
+        Example::
+
+            found = await inspector.tasks()
+            print(found.summary)
+            for task in found.items:
+                print(task.name, task.due, task.workers)
         """
         inspections = self._reads.inspections
-        rows = {row.name: row for row in await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)}
+        backlog = await inspections.backlog(MAX_BACKLOG_ROWS, MAX_GROUPS)
+        rows = {row.name: row for row in backlog}
         workers = await inspections.workers()
         pauses = {pause.name: pause for pause in await self._reads.pauses.paused() if not pause.is_over}
-        return [
+        items = [
             task_state(name, rows.get(name), pauses.get(name), count_claiming(workers, name))
             for name in sorted({*rows, *pauses, *claimed_names(workers)})
         ]
+        is_capped = len(rows) == MAX_GROUPS or (bool(backlog) and backlog[0].examined >= MAX_BACKLOG_ROWS)
+        return TaskList(items, is_capped)
 
     async def statistics(
         self, since: timedelta = timedelta(hours=1), *, names: Sequence[str] | None = None

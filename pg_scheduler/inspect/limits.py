@@ -11,7 +11,15 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
 
-__all__ = ["LimitKeyList", "LimitKeyState", "LimitState", "limits_of", "read_limit", "read_limits"]
+__all__ = [
+    "LimitKeyList",
+    "LimitKeyState",
+    "LimitList",
+    "LimitState",
+    "limits_of",
+    "read_limit",
+    "read_limits",
+]
 
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
@@ -45,6 +53,26 @@ class LimitState:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitList:
+    """The limits that live workers declare, and whether there are more."""
+
+    items: Sequence[LimitState]
+    """At most 200 limits, by name."""
+    is_capped: bool
+    """Whether there are more."""
+    is_waiting_capped: bool
+    """Whether counting the waiting jobs stopped after 20,000 blocked jobs or 500 keys, so that there may be
+    more."""
+
+    @property
+    def summary(self) -> str:
+        """What was found, in one line, as every front end shows it."""
+        by_name = {each.name: each for each in self.items}.values()  # workers may declare different numbers
+        limits = counted(len(self.items), "limit", is_capped=self.is_capped)
+        return f"{limits}, {_waiting(by_name, is_capped=self.is_waiting_capped)}"
+
+
+@dataclass(frozen=True, slots=True)
 class LimitKeyState:
     """A key of a limit."""
 
@@ -75,7 +103,8 @@ class LimitKeyList:
     is_capped: bool
     """Whether there may be more keys."""
     is_waiting_capped: bool
-    """Whether counting the waiting jobs stopped after 20,000 blocked jobs, so that there may be more."""
+    """Whether counting the waiting jobs stopped after 20,000 blocked jobs or 500 keys, so that there may be
+    more."""
 
     @property
     def summary(self) -> str:
@@ -94,7 +123,7 @@ class _Limit(NamedTuple):
 
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
     jobs = sum(each.waiting for each in items)
-    bound = " among the first 20,000 blocked jobs" if is_capped else ""
+    bound = " among the first 20,000 blocked jobs and 500 keys" if is_capped else ""
     return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
 
 
@@ -115,24 +144,24 @@ def limits_of(workers: Iterable[Worker]) -> dict[_Limit, set[str]]:
     return declared
 
 
-async def read_limits(inspector: Inspector) -> list[LimitState]:
-    """Return the limits that live workers declare, by name, at most 200.
+async def read_limits(inspector: Inspector) -> LimitList:
+    """Return the limits that live workers declare, by name.
 
     Example::
 
         from pg_scheduler.inspect import read_limits
 
-        for limit in await read_limits(inspector):
+        for limit in (await read_limits(inspector)).items:
             print(limit.name, limit.running, limit.max_running, limit.waiting)
     """
     declared = limits_of(await inspector.workers())
-    blocked = (await inspector.backlog()).blocked
+    backlog = await inspector.backlog()
     found = []
     for limit, tasks in sorted(declared.items(), key=lambda item: str(item[0]))[:MAX_LIMITS]:
         running, starts = None, None
         if not limit.by_key:
             running, starts = await inspector._reads.inspections.limit_use(key_prefix(limit.name))  # noqa: SLF001
-        waiting = sum(jobs for key, jobs in blocked.items() if key.startswith(key_prefix(limit.name)))
+        waiting = sum(jobs for key, jobs in backlog.blocked.items() if key.startswith(key_prefix(limit.name)))
         found.append(
             LimitState(
                 name=limit.name,
@@ -146,7 +175,7 @@ async def read_limits(inspector: Inspector) -> list[LimitState]:
                 waiting=waiting,
             )
         )
-    return found
+    return LimitList(found, len(declared) > MAX_LIMITS, backlog.is_blocked_capped)
 
 
 async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
@@ -180,9 +209,7 @@ async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
     return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, backlog.is_blocked_capped)
 
 
-def _numbers(
-    declared: Iterable[_Limit], *, by_key: bool
-) -> tuple[int | None, int | None, float | None]:
+def _numbers(declared: Iterable[_Limit], *, by_key: bool) -> tuple[int | None, int | None, float | None]:
     """Return the lowest numbers that are declared for a limit, those that admission control applies."""
     fitting = [limit for limit in declared if limit.by_key == by_key]
     running = min((each.max_running for each in fitting if each.max_running is not None), default=None)

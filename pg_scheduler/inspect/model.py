@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import count, counted
 from pg_scheduler.jobs.model import Job, JobStatus
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ErrorGroups",
     "NameBacklog",
     "SearchPage",
+    "TaskList",
     "TaskState",
     "Totals",
     "rounded",
@@ -83,7 +84,7 @@ class Backlog:
     blocked: Mapping[str, int]
     """Blocked jobs by what they wait for, ``after`` or ``limit:<name>:<key>``; at most 500 entries."""
     is_blocked_capped: bool
-    """Whether counting them stopped after 20,000 jobs."""
+    """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
 
     @property
     def summary(self) -> str:
@@ -115,6 +116,24 @@ class TaskState:
     """Why it was paused."""
     actor: str | None = None
     """Who paused it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """The names that workers claim, that have due or running jobs, or that are paused."""
+
+    items: Sequence[TaskState]
+    """The names, sorted; of those that have due or running jobs at most 500."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
+
+    @property
+    def summary(self) -> str:
+        """What was counted, in one line, as every front end shows it."""
+        paused = sum(task.paused_at is not None for task in self.items)
+        due = counted(sum(task.due for task in self.items), "due job", is_capped=self.is_capped)
+        running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
+        return f"{counted(len(self.items), 'task')}, {paused} paused, {due}, {running} running"
 
 
 @dataclass(frozen=True, slots=True)

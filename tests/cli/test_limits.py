@@ -55,8 +55,8 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
             "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
             " VALUES ('limit:stripe:', 'run:1', 1, now(), 0), ('limit:stripe:', 'run:2', 1, now(), 0),"
             " ('limit:account:ada', 'run:1', 1, now(), 600), ('limit:account:ada', 'old', 1, now(), 600),"
-            " ('limit:account:cid', 'run:2', 1, now(), 0), ('limit:account:past', 'old', 1, '2020-01-01Z', 1),"
-            " ('limit:accounts:dan', 'run:2', 1, now(), 0)"
+            " ('limit:account:cid', 'run:2', 1, now(), 0), ('limit:accounts:dan', 'run:2', 1, now(), 0),"
+            " ('limit:account:past', 'old', 1, '2020-01-01Z', 1)"
         )
         await connection.execute(
             "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
@@ -67,6 +67,22 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
     run_on(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     return call
+
+
+def test_lists_announce_counts_that_stopped_at_a_bound(
+    on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_BLOCKED_ROWS", 4)
+    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_BACKLOG_ROWS", 1)
+    waiting = "4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"
+    for arguments, summary in (
+        (("limits", "list"), f"2 limits, {waiting}"),
+        (("limits", "show", "account"), f"3 keys, {waiting}"),
+        (("tasks", "list"), "1 task, 0 paused, 0+ due jobs, 1+ running"),
+    ):
+        ran = on(*arguments, "-o", "json")
+        document = json.loads(ran.out)
+        assert (document["is_capped"], document["summary"], ran.err) == (True, summary, f"{summary}\n")
 
 
 def test_limits_are_listed_with_their_use(on: Callable[..., Ran]) -> None:

@@ -50,7 +50,7 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
     )
     assert (account["by_key"], account["waiting"], account["running"]) == (True, 5, None)
     page = Page((await request(app, "/limits")).text)
-    assert "among the first 20,000 blocked jobs" in page.text
+    assert "2 limits, 5 waiting jobs" in page.text
     (waiting,) = [each for each in page.links() if each.startswith("/jobs?q=limit%3Aaccount")]
     assert len((await request(app, waiting, headers=JSON)).data["items"]) == 5
     answer = await request(app, "/limit?name=account")
@@ -99,3 +99,24 @@ async def test_hostile_limits_are_shown_as_text(text: str, pool: asyncpg.Pool, a
     one = await request(app, link)
     assert one.status == 200
     check(one.text)
+
+
+async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
+    pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(pool)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " SELECT 'due:' || n, 'billing.due', now() FROM generate_series(1, 4) AS n"
+    )
+    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_BLOCKED_ROWS", 4)
+    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_BACKLOG_ROWS", 4)
+    for url, summary in (
+        ("/limits", "2 limits, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
+        ("/limit?name=account", "3 keys, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
+        ("/tasks", "+ due jobs, 1+ running"),
+    ):
+        answer = await request(app, url, headers=JSON)
+        assert answer.data["is_capped"] is True
+        assert summary in answer.data["summary"]
+        assert summary in Page((await request(app, url)).text).text

@@ -51,7 +51,7 @@ async def test_name_whose_jobs_all_run_has_no_oldest_due_job(
     await add_jobs(pool, 2, columns, "'busy', now(), 'running', 'w1', 1")
     (name,) = (await inspector.backlog()).names
     assert (name.name, name.due, name.running, name.oldest_due_at) == ("busy", 0, 2, None)
-    (task,) = await inspector.tasks()
+    (task,) = (await inspector.tasks()).items
     assert task.oldest_due_at is None
 
 
@@ -86,11 +86,19 @@ async def test_backlog_states_its_bounds(
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
     assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 names, 2+ blocked"
+    tasks = await inspector.tasks()
+    assert (tasks.is_capped, tasks.summary) == (True, "1 task, 0 paused, 3+ due jobs, 1+ running")
+    monkeypatch.setattr(f"{LIMITS}.MAX_GROUPS", 1)
+    monkeypatch.setattr(f"{LIMITS}.MAX_BACKLOG_ROWS", 40)
+    monkeypatch.setattr(f"{LIMITS}.MAX_BLOCKED_ROWS", 40)
+    assert (await inspector.tasks()).is_capped, "there may be other names"
+    assert (await inspector.backlog()).is_blocked_capped
 
 
 async def test_backlog_and_tasks_of_an_empty_table(inspector: Inspector) -> None:
     assert (await inspector.backlog()).summary == "0 due jobs of 0 names, 0 blocked"
-    assert await inspector.tasks() == []
+    tasks = await inspector.tasks()
+    assert (tasks.items, tasks.summary) == ([], "0 tasks, 0 paused, 0 due jobs, 0 running")
 
 
 async def test_tasks_lists_names_with_workers_jobs_or_pauses(
@@ -99,7 +107,7 @@ async def test_tasks_lists_names_with_workers_jobs_or_pauses(
     await fill(pool)
     await add_worker(pool, names=["mail", "idle"])
     await Store(Connections(pool)).pauses.pause("paused", None, "outage", "ada")
-    states = {state.name: state for state in await inspector.tasks()}
+    states = {state.name: state for state in (await inspector.tasks()).items}
     assert list(states) == ["idle", "mail", "paused", "report"]
     assert [(each.due, each.running, each.workers) for each in states.values()] == [
         (0, 0, 1),
@@ -121,16 +129,16 @@ async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
     async with scheduler:
         names = {name for worker in await scheduler.workers() for name in worker.names or ()}
         assert {"overview.send", "overview.mail"} <= names, "the worker claims both"
-        listed = [state.name for state in await inspector.tasks()]
+        listed = [state.name for state in (await inspector.tasks()).items]
         assert "overview.send" in listed
         assert not {name for name in listed if name == "overview.mail" or name.endswith("<locals>.send")}
         assert "overview.mail" not in (await read_cluster(Store(Connections(pool)))).claimed
         await add_worker(pool, settings='{"aliases": ["nonsense"]}')
-        assert "work" in [state.name for state in await inspector.tasks()]
+        assert "work" in [state.name for state in (await inspector.tasks()).items]
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('old', 'overview.mail', now())"
     )
-    assert "overview.mail" in [state.name for state in await inspector.tasks()]
+    assert "overview.mail" in [state.name for state in (await inspector.tasks()).items]
 
 
 async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Pool) -> None:

@@ -28,7 +28,7 @@ async def _name(request: ActionRequest) -> str:
     name = request.page.required("id")
     registered = request.operations.scheduler._tasks.resolve(name)  # noqa: SLF001 - a pause follows aliases
     names = {name} if registered is None else {name, registered.name}
-    known = {task.name for task in await request.operations.inspector.tasks()}
+    known = {task.name for task in (await request.operations.inspector.tasks()).items}
     if not names & known or not all(map(request.access.sees_name, names)):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
     return name

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
-from pg_scheduler.inspect import LimitKeyState, LimitState, read_limit, read_limits
+from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState, read_limit, read_limits
+from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.limits import limits_of
 
 __all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one", "declared_limits"]
@@ -41,6 +42,8 @@ class LimitsPage:
 
     items: Sequence[LimitRow]
     summary: str
+    is_capped: bool
+    """Whether there may be more limits or waiting jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +55,28 @@ class LimitPage:
     keys: Sequence[LimitKeyState]
     summary: str
     is_capped: bool = False
-    """Whether there may be more keys."""
+    """Whether there may be more keys or waiting jobs."""
 
 
 async def build(request: PageRequest) -> LimitsPage:
     """Read the limits."""
-    items = await _read(request)
-    shown = f"{len(items)} limits of live workers, 200 at most"
-    return LimitsPage(items, f"{shown}; waiting jobs are counted among the first 20,000 blocked jobs")
+    found = await _find(request)
+    items = _visible(found, request)
+    is_open = request.access.visible_names is None  # else the sums include hidden limits
+    summary = found.summary if is_open else counted(len(items), "limit", is_capped=found.is_capped)
+    return LimitsPage(items, summary, found.is_capped or found.is_waiting_capped)
 
 
 async def build_one(request: PageRequest) -> LimitPage:
     """Read the keys of a limit."""
     name = request.required("name")
-    declared = [each for each in await _read(request) if each.name == name]
+    declared = [each for each in _visible(await _find(request), request) if each.name == name]
     if not declared:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if any(each.is_shared for each in declared):
         return LimitPage(name, declared, [], "tasks share this limit that you may not see")
     found = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
-    return LimitPage(name, declared, found.items, found.summary, found.is_capped)
+    return LimitPage(name, declared, found.items, found.summary, found.is_capped or found.is_waiting_capped)
 
 
 async def declared_limits(task: str, request: PageRequest) -> list[str]:
@@ -81,9 +86,12 @@ async def declared_limits(task: str, request: PageRequest) -> list[str]:
     return sorted(names)
 
 
-async def _read(request: PageRequest) -> list[LimitRow]:
-    found = await request.cache.get("limits", AGE_S, lambda: read_limits(request.inspector))
-    return [row for row in (_row(each, request) for each in found) if row.tasks]
+async def _find(request: PageRequest) -> LimitList:
+    return await request.cache.get("limits", AGE_S, lambda: read_limits(request.inspector))
+
+
+def _visible(found: LimitList, request: PageRequest) -> list[LimitRow]:
+    return [row for row in (_row(each, request) for each in found.items) if row.tasks]
 
 
 def _row(limit: LimitState, request: PageRequest) -> LimitRow:

@@ -159,7 +159,7 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
     found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
     groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
-    pauses = {task.name: task.note for task in await inspector.tasks() if task.paused_at is not None}
+    pauses = {task.name: task.note for task in (await inspector.tasks()).items if task.paused_at is not None}
     return _History(statistics, active, groups, await read_releases(inspector, now - since), pauses)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import TaskState
@@ -17,6 +17,8 @@ class TasksPage:
 
     items: Sequence[TaskState]
     summary: str
+    is_capped: bool
+    """Whether counting the jobs stopped, so that there may be more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class TaskPage:
 async def build_one(request: PageRequest) -> TaskPage:
     """Read a task."""
     name = request.required("id")
-    task = next((each for each in await request.inspector.tasks() if each.name == name), None)
+    task = next((each for each in (await request.inspector.tasks()).items if each.name == name), None)
     if task is None or not request.access.sees_name(name):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
     return TaskPage(task)
@@ -37,7 +39,6 @@ async def build_one(request: PageRequest) -> TaskPage:
 
 async def build(request: PageRequest) -> TasksPage:
     """Read the tasks."""
-    items = [task for task in await request.inspector.tasks() if request.access.sees_name(task.name)]
-    paused = sum(task.paused_at is not None for task in items)
-    due, running = sum(task.due for task in items), sum(task.running for task in items)
-    return TasksPage(items, f"{len(items)} tasks, {paused} paused, {due:,} due jobs, {running:,} running")
+    found = await request.inspector.tasks()
+    visible = replace(found, items=[each for each in found.items if request.access.sees_name(each.name)])
+    return TasksPage(visible.items, visible.summary, visible.is_capped)
