@@ -41,10 +41,12 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
         shown = row | {"results": [_result(each) for each in results], "changes": list(map(_change, records))}
         output.write_one(_shape(KEYS), shown)
         return
-    if schedule.next_fire_at is not None:
-        there = schedule.next_fire_at.astimezone(parse_timezone(row["timezone"]))
-        row["next fire time there"] = f"{there:%a %Y-%m-%d %H:%M:%S %Z}"
-    output.write_one(_shape(key for key in (*KEYS, "next fire time there") if key in row), row)
+    zone = parse_timezone(row["timezone"])
+    fire_times = {"next": schedule.next_fire_at, "last": schedule.last_fire_at}
+    for name, at in fire_times.items():
+        if at is not None:
+            row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
+    output.write_one(_shape(key for key in row if key != "v"), row)
     for title, lines in (
         ("last results", [_result_line(command, each) for each in results]),
         ("changes", [line for each in records for line in _change_lines(command, each)]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
 
+from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector, TaskState
+from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
@@ -38,8 +40,12 @@ TASK: Final = Shape(
         Column("workers", "WORKERS", is_number=True),
         Column("started", "STARTED", is_number=True, is_wide=True),
         Column("failed", "FAILED", is_number=True, is_wide=True),
+        Column("failure_rate", "FAILURE RATE", is_number=True, is_wide=True),
         Column("run_p50_s", "RUN P50 (S)", is_number=True, is_wide=True),
         Column("run_p95_s", "RUN P95 (S)", is_number=True, is_wide=True),
+        Column("limits", "LIMITS", is_wide=True),
+        Column("hosts", "HOSTS", is_wide=True),
+        Column("releases", "RELEASES", is_wide=True),
         Column("paused_at", "PAUSED", is_wide=True),
         Column("paused_until", "PAUSED UNTIL", is_wide=True),
         Column("note", "NOTE", is_long=True),
@@ -83,7 +89,8 @@ async def list_tasks(
 ) -> None:
     """Print the names that workers claim, that have due or running jobs, or that are paused.
 
-    The attempts, failures and durations are those of the last hour. With --target: the tasks that code
+    The attempts, failures and durations are those of the last hour; -o wide has them, the limits, and the
+    hosts and releases of the workers. With --target: the tasks that code
     registers, with their aliases and defaults.
     """
     if target:
@@ -94,9 +101,10 @@ async def list_tasks(
         inspector = Inspector(scheduler)
         found = await inspector.tasks()
         statistics = await inspector.statistics(PERIOD)
-    figures = statistics.by_name()
+        workers = [worker for worker in await inspector.workers() if worker.is_alive]
+    figures, limits = statistics.by_name(), limits_of(workers)
     rows = [
-        _row(task, figures.get(task.name, JobFigures()))
+        _row(task, figures.get(task.name, JobFigures())) | _registered(task.name, workers, limits)
         for task in found.items
         if task.paused_at is not None or not paused
     ]
@@ -147,13 +155,28 @@ def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
 
 def _row(task: TaskState, figures: JobFigures) -> dict[str, Any]:
     ended = dict(zip(OUTCOMES, figures.ended, strict=True))
+    failed = ended["failed"] + ended["retried"]
+    done = failed + ended["completed"]
     return {
         "v": SHAPE_VERSION,
         **asdict(task),
         "started": figures.started,
-        "failed": ended["failed"] + ended["retried"],
+        "failed": failed,
+        "failure_rate": round(failed / done, 3) if done else None,
         "run_p50_s": seconds(figures.durations.quantile(0.5)),
         "run_p95_s": seconds(figures.durations.quantile(0.95)),
+    }
+
+
+def _registered(
+    name: str, workers: Sequence[Worker], limits: Mapping[DeclaredLimit, Collection[str]]
+) -> dict[str, Any]:
+    """Return the limits of a task, and the hosts and releases of the live workers that claim it."""
+    claiming = [worker for worker in workers if name in (worker.names or ())]
+    return {
+        "limits": sorted({limit.name for limit, tasks in limits.items() if name in tasks}),
+        "hosts": sorted({worker.hostname for worker in claiming}),
+        "releases": sorted({worker.version for worker in claiming}),
     }
 
 

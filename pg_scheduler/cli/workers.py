@@ -32,6 +32,7 @@ WORKER: Final = Shape(
         Column("hostname", "HOST"),
         Column("pid", "PID", is_number=True),
         Column("version", "RELEASE"),
+        Column("loop_lag_s", "LAG (S)", is_number=True),
         Column("identity", "IDENTITY", is_wide=True),
         Column("role", "ROLE", is_wide=True),
         Column("started_at", "STARTED", is_wide=True),
@@ -179,4 +180,9 @@ def _write(
 
 
 def _row(worker: Worker) -> dict[str, Any]:
-    return {"v": SHAPE_VERSION} | asdict(worker)
+    lag_s = worker.health.get("loop_lag_s")
+    return {
+        "v": SHAPE_VERSION,
+        **asdict(worker),
+        "loop_lag_s": lag_s if isinstance(lag_s, int | float) else None,  # reports can be written by hand
+    }

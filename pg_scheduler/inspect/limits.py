@@ -12,6 +12,7 @@ from pg_scheduler.jobs.limits import key_prefix
 from pg_scheduler.jobs.model import Worker
 
 __all__ = [
+    "DeclaredLimit",
     "LimitKeyList",
     "LimitKeyState",
     "LimitList",
@@ -113,7 +114,9 @@ class LimitKeyList:
         return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 
 
-class _Limit(NamedTuple):
+class DeclaredLimit(NamedTuple):
+    """A limit as a worker declares it."""
+
     name: str
     by_key: bool
     max_running: Any
@@ -132,14 +135,14 @@ def _number(value: object) -> int | float | None:
     return value if isinstance(value, int | float) else None
 
 
-def limits_of(workers: Iterable[Worker]) -> dict[_Limit, set[str]]:
+def limits_of(workers: Iterable[Worker]) -> dict[DeclaredLimit, set[str]]:
     """Return the limits that live workers declare, each with its tasks."""
-    declared: dict[_Limit, set[str]] = {}
+    declared: dict[DeclaredLimit, set[str]] = {}
     for worker in workers:
         for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
             if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
                 numbers = (_number(limit.get(name)) for name in ("max_running", "max_starts", "per_s"))
-                place = _Limit(limit["name"], bool(limit.get("by_key")), *numbers)
+                place = DeclaredLimit(limit["name"], bool(limit.get("by_key")), *numbers)
                 declared.setdefault(place, set()).add(str(limit.get("task")))
     return declared
 
@@ -209,7 +212,9 @@ async def read_limit(inspector: Inspector, name: str) -> LimitKeyList:
     return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, backlog.is_blocked_capped)
 
 
-def _numbers(declared: Iterable[_Limit], *, by_key: bool) -> tuple[int | None, int | None, float | None]:
+def _numbers(
+    declared: Iterable[DeclaredLimit], *, by_key: bool
+) -> tuple[int | None, int | None, float | None]:
     """Return the lowest numbers that are declared for a limit, those that admission control applies."""
     fitting = [limit for limit in declared if limit.by_key == by_key]
     running = min((each.max_running for each in fitting if each.max_running is not None), default=None)

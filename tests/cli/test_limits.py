@@ -39,6 +39,13 @@ LIMITS = [
 ]
 
 
+def execute(dsn: str, statement: str) -> None:
+    async def run(connection: Connection) -> None:
+        await connection.execute(statement)
+
+    run_on(dsn, run)
+
+
 @pytest.fixture
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with two limits, running attempts and blocked jobs."""
@@ -109,22 +116,20 @@ def test_keys_of_a_limit_are_shown_with_most_waiting_jobs_first(on: Callable[...
 
 
 def test_key_in_use_is_shown_while_no_job_waits(on: Callable[..., Ran], dsn: str) -> None:
-    run_on(dsn, lambda connection: connection.execute("DELETE FROM scheduled_jobs WHERE blocked_on <> ''"))
+    execute(dsn, "DELETE FROM scheduled_jobs WHERE blocked_on <> ''")
     rows = on("limits", "show", "account").checked("limit_key")
     assert [(row["key"], row["running"], row["waiting"]) for row in rows] == [("ada", 1, 0), ("cid", 1, 0)]
-    run_on(dsn, lambda connection: connection.execute("DELETE FROM scheduler_starts"))
+    execute(dsn, "DELETE FROM scheduler_starts")
     ran = on("limits", "show", "account")
     assert (ran.code, ran.out, ran.err) == (0, "", "0 keys, 0 waiting jobs\n")
 
 
 def test_keys_beyond_the_bound_are_announced(on: Callable[..., Ran], dsn: str) -> None:
-    async def fill(connection: Connection) -> None:
-        await connection.execute(
-            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-            " SELECT 'limit:account:key' || n, 'run:2', 1, now(), 0 FROM generate_series(1, 300) AS n"
-        )
-
-    run_on(dsn, fill)
+    execute(
+        dsn,
+        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
+        " SELECT 'limit:account:key' || n, 'run:2', 1, now(), 0 FROM generate_series(1, 300) AS n",
+    )
     ran = on("limits", "show", "account", "-o", "json")
     document = json.loads(ran.out)
     assert (len(document["items"]), document["is_capped"]) == (200, True)

@@ -89,6 +89,19 @@ def test_show_has_the_last_results_and_changes(on: Callable[..., Ran]) -> None:
     assert "update_schedule by " in table
 
 
+def test_show_has_the_last_fire_time_in_both_zones(on: Callable[..., Ran], dsn: str) -> None:
+    async def fire(connection: Connection) -> None:
+        await connection.execute(
+            "UPDATE scheduler_schedules SET last_fire_at = '2099-01-02 02:30Z' WHERE schedule_id = 'daily'"
+        )
+
+    on("schedules", "update", "daily", "--cron", "30 8 * * *", "--tz", "Asia/Tokyo")
+    run_on(dsn, fire)
+    table = on("schedules", "show", "daily", "-o", "table", "--tz", "America/New_York").out
+    assert "last_fire_at          2099-01-01 21:30:00-05:00" in table
+    assert "last fire time there  Fri 2099-01-02 11:30:00 JST" in table
+
+
 def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
     asked = on("schedules", "pause", "--all")
     assert (asked.code, "Pause 2 schedules?" in asked.err) == (ExitCode.REFUSED, True)

@@ -38,8 +38,9 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
         INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)
         SELECT 'mail:' || n, 'mail.send', '2026-01-02 03:04:05Z', 5 FROM generate_series(1, 3) AS n;
         INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, names, state,
-            started_at, last_beat, lease_until)
+            health, settings, started_at, last_beat, lease_until)
         VALUES ('w1', 'host', 7, '1.0', 25, ARRAY ['mail.send', 'report.build'], 'running',
+            '{"loop_lag_s": 0.25}', '{"limits": [{"task": "mail.send", "name": "smtp", "max_running": 2}]}',
             '2026-01-01Z', now(), now() + interval '1 h')
         """,
     )
@@ -76,9 +77,27 @@ def test_tasks_have_the_figures_of_the_last_hour(on: Callable[..., Ran], dsn: st
         """,
     )
     mail, report = on("tasks", "list").checked("task")
-    assert (mail["started"], mail["failed"]) == (9, 4)
+    assert (mail["started"], mail["failed"], mail["failure_rate"]) == (9, 4, 0.444)
     assert 0.5 < mail["run_p50_s"] < mail["run_p95_s"] <= 0.75
-    assert (report["started"], report["run_p50_s"]) == (0, None)
+    assert (report["started"], report["run_p50_s"], report["failure_rate"]) == (0, None, None)
+
+
+def test_tasks_have_their_limits_and_who_registers_them(on: Callable[..., Ran], dsn: str) -> None:
+    mail, report = on("tasks", "list").checked("task")
+    assert (mail["limits"], mail["hosts"], mail["releases"]) == (["smtp"], ["host"], ["1.0"])
+    assert (report["limits"], report["hosts"]) == ([], ["host"])
+    execute(dsn, "UPDATE scheduler_workers SET lease_until = now() - interval '1 h'")
+    (mail,) = on("tasks", "list").checked("task")
+    assert (mail["limits"], mail["hosts"], mail["releases"]) == ([], [], [])
+
+
+def test_workers_have_the_lag_of_their_event_loop(on: Callable[..., Ran], dsn: str) -> None:
+    (worker,) = on("workers", "list").checked("worker")
+    assert worker["loop_lag_s"] == 0.25
+    assert "0.25" in on("workers", "list", "-o", "table").out
+    execute(dsn, """UPDATE scheduler_workers SET health = '{"loop_lag_s": "long"}'""")
+    (worker,) = on("workers", "list").checked("worker")
+    assert worker["loop_lag_s"] is None
 
 
 def test_pause_of_an_unknown_name_suggests_the_nearest(on: Callable[..., Ran]) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState, read_limit, read_limits
-from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.limits import limits_of
+from pg_scheduler.inspect.texts import counted
 
 __all__ = ["LimitPage", "LimitRow", "LimitsPage", "build", "build_one", "declared_limits"]
 
