@@ -126,7 +126,7 @@ async def down(
 
 
 async def indexes(command: Command) -> None:
-    """Build the indexes that migrations leave out on large tables, while jobs run."""
+    """Build the indexes that are missing or invalid, while jobs run."""
     async with command.connect() as connection:
         missing = await missing_indexes(connection, schema=command.schema)
         if missing:

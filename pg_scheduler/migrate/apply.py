@@ -24,7 +24,7 @@ from pg_scheduler.sqltext import qualify, quote_identifier
 from .plan import Migration, Step, plan, shipped_migrations
 from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records, delete_record, insert_record
 from .repair import recreate_tables, restore_records
-from .shape import check_relations, missing_later_indexes
+from .shape import check_relations, missing_shipped_indexes
 from .verify import check_shape, home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def _apply(
             extra=record_fields(),
         )
     is_newest = max(state.applied, default=0) == shipped[-1].version
-    if steps and is_newest and (missing := missing_later_indexes(state.parts)):
+    if steps and is_newest and (missing := missing_shipped_indexes(state.parts)):
         logger.warning(
             "the migrations left out on the large tables of schema %r: %s; lists of jobs are slow until "
             "pg_scheduler.migrate.build_indexes(connection) has built them, without blocking jobs",

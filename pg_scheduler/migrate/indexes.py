@@ -1,4 +1,4 @@
-"""Build the indexes that the migrations leave out on large tables.
+"""Build indexes while jobs run: those that migrations leave out on large tables, and those that were dropped.
 
 A migration is one transaction, which would lock the table until the index is built. ``CREATE INDEX
 CONCURRENTLY`` blocks no job, but cannot be part of a transaction. If it fails, it leaves an invalid index
@@ -19,7 +19,7 @@ from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
 
 from .plan import shipped_migrations
-from .shape import missing_later_indexes
+from .shape import LATER_INDEXES, index_statements, missing_shipped_indexes
 from .verify import QUERY_TIMEOUT_S, REMEDY, home_schema, read_state
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .verify import AnyConnection
 
-__all__ = ["STATEMENTS", "build_indexes", "missing_indexes"]
+__all__ = ["build_indexes", "missing_indexes"]
 
 BUILD_TIMEOUT_S: Final = 86_400.0
 """A build reads the table twice, and waits for every older transaction."""
@@ -35,18 +35,6 @@ BUILD_TIMEOUT_S: Final = 86_400.0
 LOCK_POLL_S: Final = 1.0
 """Seconds between two attempts to get the lock. A session that waited for it in a statement would hold a
 snapshot, for whose end the build would wait."""
-
-STATEMENTS: Final = {
-    name: qualify_builtins(statement)
-    for name, statement in {
-        "scheduled_jobs_unsuccessful": """
-            CREATE INDEX CONCURRENTLY scheduled_jobs_unsuccessful
-                ON {schema}scheduled_jobs (finished_at, job_id COLLATE "C")
-                WHERE finished_at IS NOT NULL AND error_message IS NOT NULL
-        """,
-    }.items()
-}
-"""The statement that builds each index."""
 
 _LOCK_CLASS = 0x70677369  # "pgsi"; the second half of the key is a hash of the schema's name
 _TRY_LOCK = "SELECT pg_catalog.pg_try_advisory_lock($1::integer, $2::integer)"
@@ -57,8 +45,9 @@ _DROP = "DROP INDEX CONCURRENTLY IF EXISTS {schema}"
 async def missing_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
     """Return the names of the indexes that ``build_indexes`` would build.
 
-    The migrations leave these out on a table of more than 100,000 rows. Jobs run without them; lists of
-    unsuccessful jobs read more rows.
+    These are the indexes that the migrations leave out on a table of more than 100,000 rows, and on tables of
+    this release those that were dropped or are invalid. Without the former, lists of unsuccessful jobs read
+    more rows. Without any of the others, no worker starts.
 
     Args:
         connection: A connection to the database.
@@ -72,7 +61,7 @@ async def missing_indexes(connection: AnyConnection, *, schema: str | None = Non
 
 
 async def build_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
-    """Build the indexes that the migrations left out, while jobs run, and replace those that are invalid.
+    """Build the indexes that are missing, while jobs run, and replace those that are invalid.
 
     Of several calls at once, one builds and the others wait for it. A build waits for every transaction that
     is older. If it fails or is cancelled, call again. The session's ``statement_timeout`` applies; a
@@ -103,7 +92,8 @@ async def build_indexes(connection: AnyConnection, *, schema: str | None = None)
     async with _only_builder(connection, home):
         for name in await _missing(connection, home):
             await connection.execute(qualify(_DROP, home) + name, timeout=BUILD_TIMEOUT_S)
-            await connection.execute(qualify(STATEMENTS[name], home), timeout=BUILD_TIMEOUT_S)
+            statement = qualify_builtins(index_statements()[name])
+            await connection.execute(qualify(statement, home), timeout=BUILD_TIMEOUT_S)
             built.append(name)
     return built
 
@@ -113,7 +103,8 @@ async def _missing(connection: AnyConnection, home: str) -> list[str]:
         state = await read_state(connection, home, shipped_migrations())
     except asyncpg.UndefinedTableError as error:
         raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler{REMEDY}") from error
-    return missing_later_indexes(state.parts)
+    missing = missing_shipped_indexes(state.parts)
+    return missing if state.is_newest else [name for name in missing if name in LATER_INDEXES]
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from ..errors import SchemaMismatchError
 from .plan import migrations_folder, shipped_migrations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "LATER_INDEXES",
@@ -26,14 +26,15 @@ __all__ = [
     "Part",
     "check_parts",
     "check_relations",
-    "missing_later_indexes",
+    "index_statements",
+    "missing_shipped_indexes",
     "shipped_storage",
     "shipped_tables",
     "unlogged_tables",
 ]
 
 LATER_INDEXES: Final = frozenset({"scheduled_jobs_unsuccessful"})
-"""Indexes that the migrations leave out on large tables: ``build_indexes`` builds them."""
+"""Indexes that the migrations leave out on large tables, so that workers do without them."""
 
 
 class Part(NamedTuple):
@@ -135,6 +136,7 @@ _INDEX: Final = re.compile(
     r"CREATE (?P<unique>UNIQUE )?INDEX (?P<name>.+?) ON .+? USING (?P<definition>\w+ (?P<columns>.+))"
 )
 _ALTER: Final = "ALTER TABLE {table} "
+_PRIMARY_KEY: Final = "_pkey"
 _STORAGE: Final = re.compile(r" WITH \([^)]*\)")
 
 _CAUSES: Final[dict[str, str]] = {
@@ -177,10 +179,15 @@ def check_relations(parts: Iterable[Part], schema: str) -> None:
             raise SchemaMismatchError(cause.format(table=table, name=part.name))
 
 
-def check_parts(parts: Sequence[Part], schema: str) -> None:
+def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
     """Raise an error if a table lacks a part of the newest version, or a column has another type.
 
     More columns, constraints and indexes are allowed. The name of an index does not matter.
+
+    Args:
+        parts: What the catalogue has.
+        schema: The schema of the tables.
+        optional: The names of the indexes that may be missing.
 
     Raises:
         SchemaMismatchError: The message names every part that differs, and statements that repair it.
@@ -191,7 +198,7 @@ def check_parts(parts: Sequence[Part], schema: str) -> None:
     for part, add in _expected_parts():
         table = f"{quote_identifier(schema)}.{part.table}"
         value = found.get(_key(part))
-        if value is None and part.name in LATER_INDEXES:
+        if value is None and part.name in optional:
             continue
         if value is None:
             differences.append(f"{part.kind} {part.name} of {part.table} is missing")
@@ -210,12 +217,30 @@ def check_parts(parts: Sequence[Part], schema: str) -> None:
         )
 
 
-def missing_later_indexes(parts: Iterable[Part]) -> list[str]:
-    """Return the indexes that are still to be built, or that were dropped or are invalid."""
+def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
+    """Return the indexes of these tables that are still to be built, or that were dropped or are invalid."""
     found = {_key(part) for part in parts}
+    tables = {table for table, *_ in found}
     return [
-        part.name for part, _ in _expected_parts() if part.name in LATER_INDEXES and _key(part) not in found
+        part.name
+        for part, _ in _expected_parts()
+        if part.name in index_statements() and part.table in tables and _key(part) not in found
     ]
+
+
+@cache
+def index_statements() -> Mapping[str, str]:
+    """Return by name the statement that builds each index while jobs run; ``{schema}`` precedes its table.
+
+    A primary key is a constraint, of which the index cannot be built alone.
+    """
+    return {
+        part.name: add.replace("INDEX", "INDEX CONCURRENTLY", 1)
+        .replace(" USING btree", "", 1)
+        .format(table=f"{{schema}}{part.table}")
+        for part, add in _expected_parts()
+        if part.kind == "index" and not part.name.endswith(_PRIMARY_KEY)
+    }
 
 
 def unlogged_tables(parts: Iterable[Part]) -> list[str]:
@@ -273,7 +298,7 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
             yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
         elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
             add = _escape(f"ADD PRIMARY KEY {index['columns']}")
-            if not index["name"].endswith("_pkey"):
+            if not index["name"].endswith(_PRIMARY_KEY):
                 command = f"CREATE {index['unique'] or ''}INDEX {index['name']}"
                 add = f"{command} ON {{table}} USING {index['definition']}"
             yield Part(table, "index", index["name"], f"{kind} {text}"), add

@@ -17,16 +17,25 @@ from pg_scheduler.sqltext import qualify, quote_identifier
 from ..errors import SchemaMismatchError, SchemaMissingError
 from .plan import Applied, Migration, check, shipped_migrations, table_names
 from .records import RECORDS
-from .shape import PARTS, Part, check_parts, check_relations, unlogged_tables
+from .shape import LATER_INDEXES, PARTS, Part, check_parts, check_relations, unlogged_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from asyncpg.pool import PoolConnectionProxy
 
     AnyConnection: TypeAlias = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-__all__ = ["REMEDY", "SchemaState", "check_shape", "home_schema", "missing_tables", "read_state", "verify"]
+__all__ = [
+    "REMEDY",
+    "SchemaState",
+    "check_shape",
+    "home_schema",
+    "missing_tables",
+    "read_state",
+    "verify",
+    "verify_parts",
+]
 
 logger = logging.getLogger("pg_scheduler")
 
@@ -70,6 +79,12 @@ class SchemaState(NamedTuple):
     def tables(self) -> frozenset[str]:
         """The names of the tables that exist, without the one of the records."""
         return frozenset(part.table for part in self.parts) - {RECORDS}
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether exactly the migrations of this release were applied."""
+        applied = {version: record.checksum for version, record in self.applied.items()}
+        return applied == {migration.version: migration.checksum for migration in shipped_migrations()}
 
 
 async def home_schema(connection: AnyConnection, schema: str | None = None) -> str:
@@ -117,7 +132,17 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         MigrationChangedError: An applied migration differs from the shipped one.
         SchemaMismatchError: A table differs from the one that the migrations make.
     """
-    home = await home_schema(connection, schema)
+    await verify_parts(connection, await home_schema(connection, schema))
+
+
+async def verify_parts(
+    connection: AnyConnection, home: str, *, optional: Container[str] = LATER_INDEXES
+) -> None:
+    """Check a schema as ``verify`` does, whether or not these indexes exist.
+
+    Raises:
+        SchemaError: As ``verify`` does.
+    """
     shipped = shipped_migrations()
     try:
         state = await read_state(connection, home, shipped)
@@ -134,7 +159,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         raise SchemaMissingError(
             f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}{REMEDY}"
         )
-    check_shape(state, home)
+    check_shape(state, home, optional=optional)
     if tables := unlogged_tables(state.parts):
         logger.warning(
             "unlogged tables in schema %r: %s; the server empties them after a crash, and a standby does not "
@@ -169,16 +194,15 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
     return SchemaState(applied, parts)
 
 
-def check_shape(state: SchemaState, schema: str) -> None:
+def check_shape(state: SchemaState, schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
     """Check the parts of the tables, if the schema has exactly the newest migrations of this release.
 
     Raises:
         SchemaMismatchError: A table differs from the one that the migrations make.
     """
     check_relations(state.parts, schema)
-    applied = {version: record.checksum for version, record in state.applied.items()}
-    if applied == {migration.version: migration.checksum for migration in shipped_migrations()}:
-        check_parts(state.parts, schema)
+    if state.is_newest:
+        check_parts(state.parts, schema, optional=optional)
 
 
 def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str]:

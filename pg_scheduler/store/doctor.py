@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import SchemaError
-from pg_scheduler.migrate import missing_indexes, verify
-from pg_scheduler.migrate.shape import shipped_tables
+from pg_scheduler.migrate import missing_indexes
+from pg_scheduler.migrate.shape import index_statements, shipped_tables
+from pg_scheduler.migrate.verify import verify_parts
 from pg_scheduler.store.statements import Statements
 from pg_scheduler.telemetry.figures import Histogram
 
@@ -191,17 +192,17 @@ class DoctorRepository:
         self._statements = statements
 
     async def schema_problem(self) -> SchemaError | None:
-        """Return how the tables differ from those of this release; None if they do not."""
+        """Return how the tables differ from those of this release, but for indexes; None if they do not."""
         schema = await self._statements.schema()
         async with self._statements.connections.acquire() as connection:
             try:
-                await verify(connection, schema=schema)
+                await verify_parts(connection, schema, optional=index_statements())
             except SchemaError as problem:
                 return problem
         return None
 
     async def missing_indexes(self) -> list[str]:
-        """Return the indexes that migrations leave out on large tables and that do not exist."""
+        """Return the indexes that do not exist or are invalid, and that ``migrate indexes`` builds."""
         schema = await self._statements.schema()
         async with self._statements.connections.acquire() as connection:
             return await missing_indexes(connection, schema=schema)

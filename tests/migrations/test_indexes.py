@@ -1,4 +1,4 @@
-"""The indexes that the migrations leave out on large tables, and building them while jobs run."""
+"""Building indexes while jobs run: those that the migrations leave out on large tables, and dropped ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.errors import ConfigurationError, SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import build_indexes, indexes, migrate, missing_indexes, shipped_migrations, verify
-from pg_scheduler.migrate.shape import LATER_INDEXES
+from pg_scheduler.migrate.shape import LATER_INDEXES, index_statements
 from tests.migrations.dump import CHECKED_IN, describe
 
 HEAD = shipped_migrations()[-1].version
@@ -51,10 +51,6 @@ async def index_state(connection: asyncpg.Connection) -> bool | None:
     return valid
 
 
-def test_each_index_has_a_statement() -> None:
-    assert set(indexes.STATEMENTS) == LATER_INDEXES
-
-
 @pytest.mark.parametrize(("rows", "is_built"), [(100_000, True), (100_001, False)])
 async def test_migration_leaves_the_index_out_on_a_large_table(
     connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture, rows: int, is_built: bool
@@ -88,6 +84,34 @@ async def test_build_makes_the_index_of_the_migration(
     assert await describe(connection, schema or "public") == CHECKED_IN.read_text(encoding="utf-8")
     locks = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'"
     assert await connection.fetchval(locks) == 0
+
+
+async def test_each_dropped_index_is_built_as_the_migrations_make_it(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    names = list(index_statements())
+    assert {"scheduled_jobs_claim", *LATER_INDEXES} < set(names)
+    await connection.execute(f"DROP INDEX {', '.join(names)}")
+    with pytest.raises(SchemaMismatchError, match="index scheduled_jobs_claim of scheduled_jobs is missing"):
+        await verify(connection)
+    assert await missing_indexes(connection) == names
+    assert await build_indexes(connection) == names
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_indexes_of_another_version_are_not_built(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute("DROP INDEX scheduled_jobs_claim")
+    assert await missing_indexes(connection) == ["scheduled_jobs_claim"]
+    await connection.execute(
+        "INSERT INTO scheduler_migrations (version, name, checksum) VALUES (9999, 'later', '')"
+    )
+    assert await missing_indexes(connection) == []
+
+
+async def test_index_of_a_dropped_table_is_not_built(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute("DROP TABLE scheduler_after")
+    assert await missing_indexes(connection) == []
 
 
 async def test_schema_without_the_index_is_no_mismatch_and_is_migrated_down_and_up(

@@ -30,7 +30,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "execute the statements of the finding as the owner of the table",
     ),
     FindingCode.INDEX_MISSING: Advice(
-        "migrations leave an index out on a large table; lists of unsuccessful jobs are slow without it",
+        "migrations left an index out on a large table, or it was dropped; without some, no worker starts",
         "pg-scheduler migrate indexes",
     ),
     FindingCode.INDEX_INVALID: Advice(

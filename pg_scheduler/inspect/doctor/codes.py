@@ -17,7 +17,7 @@ class FindingCode(StrEnum):
     SCHEMA_DRIFT = "SCHEMA-DRIFT"
     """A table differs from the one that the migrations make."""
     INDEX_MISSING = "INDEX-MISSING"
-    """An index is missing that migrations leave out on large tables."""
+    """An index of this library is missing."""
     INDEX_INVALID = "INDEX-INVALID"
     """An index is invalid, because its build failed."""
     HOT_LOST = "HOT-LOST"

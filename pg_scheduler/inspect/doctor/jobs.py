@@ -13,6 +13,7 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.texts import counted, instant, length, listed
 from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
@@ -40,8 +41,8 @@ async def _check_backlog(store: Store, thresholds: Thresholds) -> Found:
 
 
 async def _check_quarantine(store: Store, _: Thresholds) -> Found:
-    if missing := await store.doctor.missing_indexes():
-        reason = f"it needs the index {listed(missing)}; see INDEX-MISSING"
+    if UNSUCCESSFUL in await store.doctor.missing_indexes():
+        reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [UnmadeCheck(FindingCode.QUARANTINE, reason)]
     return judge_quarantine(await store.doctor.quarantined(WEEK_S))
 

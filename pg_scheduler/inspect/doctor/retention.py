@@ -9,7 +9,8 @@ from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
-from pg_scheduler.inspect.texts import length, listed
+from pg_scheduler.inspect.paths import UNSUCCESSFUL
+from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.doctor import TableRow
 from pg_scheduler.store.store import Store
@@ -25,8 +26,8 @@ STATUSES: Final = ("failed", "cancelled", "expired")
 
 async def _check_retention(store: Store, thresholds: Thresholds) -> Found:
     found: list[Finding | UnmadeCheck] = [*judge_size(await store.doctor.tables(), thresholds.table_bytes)]
-    if missing := await store.doctor.missing_indexes():
-        reason = f"the age of failed jobs needs the index {listed(missing)}; see INDEX-MISSING"
+    if UNSUCCESSFUL in await store.doctor.missing_indexes():
+        reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [*found, UnmadeCheck(FindingCode.RETENTION, reason)]
     workers = [each for each in await store.workers.list_workers() if each.is_alive]
     return [*found, *judge_ages(await store.doctor.oldest(), policies_of(workers))]

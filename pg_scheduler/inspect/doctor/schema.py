@@ -49,22 +49,32 @@ def judge_indexes(schema: str, missing: Sequence[str], indexes: Sequence[IndexRo
 
     Args:
         schema: The schema of the tables.
-        missing: The indexes that migrations leave out and that no valid index replaces.
+        missing: The indexes of this release that no valid index replaces.
         indexes: Every index of the tables.
     """
     invalid = [each for each in indexes if not each.is_valid]
     names = {each.name for each in invalid}
     for name in missing:
         if name not in names:
-            evidence = f"the index {name} does not exist: lists of unsuccessful jobs read more rows"
-            yield Finding(FindingCode.INDEX_MISSING, Severity.WARNING, name, evidence, BUILD)
+            severity, effect = _effect_without(name)
+            evidence = f"the index {name} does not exist: {effect}"
+            yield Finding(FindingCode.INDEX_MISSING, severity, name, evidence, BUILD)
     for index in invalid:
+        severity = Severity.WARNING
         evidence = (
             f"the index {index.name} of {index.table} is invalid: no query uses it, but writes maintain it"
         )
-        own = f"REINDEX INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
-        remedy = BUILD if index.name in LATER_INDEXES else own
-        yield Finding(FindingCode.INDEX_INVALID, Severity.WARNING, index.name, evidence, remedy)
+        remedy = f"REINDEX INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
+        if index.name in missing:
+            severity, effect = _effect_without(index.name)
+            evidence, remedy = f"{evidence}; {effect}", BUILD
+        yield Finding(FindingCode.INDEX_INVALID, severity, index.name, evidence, remedy)
+
+
+def _effect_without(name: str) -> tuple[Severity, str]:
+    if name in LATER_INDEXES:
+        return Severity.WARNING, "lists of unsuccessful jobs read more rows"
+    return Severity.ERROR, "statements read whole tables, and no worker starts"
 
 
 CHECKS: Final = (

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+
 import asyncpg
 import pytest
 
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import run
+from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.migrate import build_indexes, migrate
 from tests.inspect.doctor.support import examine, find, subjects
 
 INDEX = "scheduled_jobs_unsuccessful"
+CLAIM = "scheduled_jobs_claim"
+INDEXES = (FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
 
 
 async def test_schema_behind_is_found_until_it_is_migrated(pool: asyncpg.Pool) -> None:
@@ -42,15 +51,50 @@ async def test_newer_schema_is_found_until_its_record_is_gone(pool: asyncpg.Pool
     assert await subjects(pool, FindingCode.SCHEMA_NEWER) == []
 
 
-async def test_dropped_claim_index_is_drift_until_the_statement_of_the_remedy_is_executed(
+async def test_dropped_constraint_is_drift_until_the_statement_of_the_remedy_is_executed(
     pool: asyncpg.Pool,
 ) -> None:
-    await pool.execute("DROP INDEX scheduled_jobs_claim")
+    await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_values")
     finding = await find(pool, FindingCode.SCHEMA_DRIFT)
-    assert "scheduled_jobs_claim" in finding.evidence
+    assert "scheduled_jobs_values" in finding.evidence
     assert finding.remedy is not None
     await pool.execute(finding.remedy.partition("as their owner: ")[2])
     assert await subjects(pool, FindingCode.SCHEMA_DRIFT) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [
+        (f"DROP INDEX {CLAIM}", FindingCode.INDEX_MISSING),
+        (
+            f"UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{CLAIM}'::regclass",
+            FindingCode.INDEX_INVALID,
+        ),
+    ],
+)
+async def test_lost_claim_index_is_an_error_until_migrate_indexes_has_built_it(
+    pool: asyncpg.Pool, dsn: str, damage: str, code: FindingCode
+) -> None:
+    await pool.execute(damage)
+    diagnosis = await examine(pool, *INDEXES, FindingCode.SCHEMA_DRIFT)
+    (finding,) = diagnosis.findings
+    assert (finding.code, finding.subject, finding.severity) == (code, CLAIM, Severity.ERROR)
+    assert finding.evidence.endswith("statements read whole tables, and no worker starts")
+    with pytest.raises(SchemaMismatchError, match=CLAIM):
+        await Scheduler(pool).start()
+    assert finding.remedy is not None
+    words = shlex.split(finding.remedy)[1:]
+    assert await asyncio.to_thread(run, [*words, "--dsn", dsn]) == ExitCode.DONE
+    assert (await examine(pool, *INDEXES, FindingCode.SCHEMA_DRIFT)).findings == ()
+    async with Scheduler(pool) as scheduler:
+        assert scheduler.is_running
+
+
+async def test_checks_of_unsuccessful_jobs_are_made_without_other_indexes(pool: asyncpg.Pool) -> None:
+    await pool.execute(f"DROP INDEX {CLAIM}")
+    diagnosis = await examine(pool, FindingCode.QUARANTINE, FindingCode.RETENTION)
+    assert FindingCode.QUARANTINE in diagnosis.made
+    assert not [each for each in diagnosis.not_made if "index" in each.reason]
 
 
 async def test_missing_index_is_found_until_it_is_built(pool: asyncpg.Pool) -> None:
