@@ -33,7 +33,7 @@ __all__ = [
 MAX_INDEXES: Final = 500
 MAX_UNSUCCESSFUL: Final = 20_000
 MAX_QUARANTINED: Final = 100
-MAX_STATISTICS: Final = 10_000
+MAX_STATISTICS: Final = 50_000
 MAX_DUE: Final = 10_000
 MAX_RUNNING: Final = 1000
 MAX_OLDEST: Final = 1000
@@ -103,13 +103,18 @@ class QuarantinedRow(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """The attempts of a job name that failed or ended lately, and since the totals began."""
+    """The attempts of a job name that failed or ended lately, and before that.
+
+    Attributes:
+        earlier_s: Seconds within which those before began; None if there were none.
+    """
 
     job_name: str
     failed: int
     ended: int
-    failed_before: int
-    ended_before: int
+    earlier_failed: int
+    earlier_ended: int
+    earlier_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +241,16 @@ class DoctorRepository:
         )
         return [QuarantinedRow(*row) for row in rows]
 
-    async def failing(self, seconds: float) -> list[FailingRow]:
-        """Return the 100 job names of which most attempts failed in the last seconds."""
-        rows = await self._statements.fetch("doctor_failing", seconds, MAX_STATISTICS, self._statements.now)
+    async def failing(self, seconds: float, earlier_s: float) -> list[FailingRow]:
+        """Return the 100 job names of which most attempts failed in the last seconds.
+
+        Args:
+            seconds: How far to look back.
+            earlier_s: How far to look back for the attempts before these.
+        """
+        rows = await self._statements.fetch(
+            "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now
+        )
         return [FailingRow(*row) for row in rows]
 
     async def running(self) -> list[RunningRow]:

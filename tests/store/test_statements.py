@@ -332,7 +332,7 @@ async def use_path(store: Store) -> object:
     assert len(await store.cluster.tables()) == 10
     assert (await store.cluster.server()).oldest_transaction_s >= 0
     assert await store.doctor.quarantined(9.0) == []
-    assert await store.doctor.failing(9.0) == []
+    assert await store.doctor.failing(9.0, 99.0) == []
     assert await store.doctor.running() == []
     assert (await store.doctor.payloads(9, 0))[0].jobs > 0
     assert set(await store.doctor.oldest()) <= {"failed", "cancelled", "expired"}

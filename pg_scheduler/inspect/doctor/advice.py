@@ -94,8 +94,8 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
     ),
     FindingCode.FAILING: Advice(
-        "attempts of a name failed in the last 15 minutes, and more often than since the statistics began",
-        "pg-scheduler jobs list status:failed, then correct the cause",
+        "more than a tenth of the attempts of a name failed in the last 15 minutes, twice that of the week",
+        "pg-scheduler jobs errors --since 15m, then correct the cause",
     ),
     FindingCode.STUCK: Advice(
         "a job runs ten times as long as 99 % of the attempts of its name, or its lease has expired",

@@ -11,6 +11,7 @@ from typing import Final
 from pg_scheduler.inspect.collect import count_claiming
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
@@ -48,12 +49,19 @@ async def _check_quarantine(store: Store, _: Thresholds) -> Found:
 
 
 async def _check_failures(store: Store, thresholds: Thresholds) -> Found:
-    rows = await store.doctor.failing(FAILING_S)
-    return judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
+    rows = await store.doctor.failing(FAILING_S, WEEK_S)
+    found = judge_failures(rows, thresholds.failures, thresholds.failure_ratio)
+    return [*found, *await _uncounted(store, FindingCode.FAILING)]
 
 
 async def _check_running(store: Store, thresholds: Thresholds) -> Found:
-    return judge_running(await store.doctor.running(), thresholds.stuck_s)
+    found = judge_running(await store.doctor.running(), thresholds.stuck_s)
+    return [*found, *await _uncounted(store, FindingCode.STUCK)]
+
+
+async def _uncounted(store: Store, code: FindingCode) -> Found:
+    reason = await why_uncounted(store)
+    return [] if reason is None else [UnmadeCheck(code, reason)]
 
 
 async def _check_payloads(store: Store, thresholds: Thresholds) -> Found:
@@ -136,11 +144,14 @@ def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
 
 
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
-    """Yield names of which more attempts fail than before."""
+    """Yield names of which more attempts fail than in the week before."""
     for row in rows:
-        earlier_ended = row.ended_before - row.ended
-        earlier = (row.failed_before - row.failed) / earlier_ended if earlier_ended > 0 else 0.0
-        before = f"{earlier:.1%} did before" if earlier_ended > 0 else "no attempt ended before"
+        earlier = row.earlier_failed / row.earlier_ended if row.earlier_ended else 0.0
+        before = (
+            "none ended in the week before"
+            if not row.earlier_ended
+            else f"{earlier:.1%} of {row.earlier_ended:,} did in the {length(row.earlier_s or 0)} before"
+        )
         share = row.failed / row.ended if row.ended else 0.0
         if row.failed < failures or share <= ratio or share < 2 * earlier:
             continue
@@ -150,7 +161,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             row.job_name,
             f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
             f"{before}",
-            command("jobs", "list", "status:failed", term(row.job_name), "finished:>-15m"),
+            command("jobs", "errors", "--since", "15m"),
         )
 
 

@@ -70,29 +70,49 @@ WHERE starts_with(error_message, 'quarantined:')
 LIMIT $3::bigint;
 
 -- name: doctor_failing
--- route: pool
--- Return the attempts of the last $1 seconds and of all time by job name, and how many failed; read $2 rows.
-SELECT recent.job_name, recent.failed, recent.ended,
-    coalesce(total.counts[4], 0) AS failed_before,
-    coalesce((SELECT sum(each.number) FROM unnest(total.counts) WITH ORDINALITY AS each (number, place)
-              WHERE each.place > 2), 0)::bigint AS ended_before
-FROM (
-    SELECT examined.job_name, coalesce(sum(examined.counts[4]), 0)::bigint AS failed,
-        coalesce(sum((SELECT sum(each.number) FROM unnest(examined.counts) WITH ORDINALITY AS each (number, place)
-                      WHERE each.place > 2)), 0)::bigint AS ended
+-- route: tuned
+-- Return by job name how many attempts failed and ended in the last $1 seconds, and in the last $2 before these.
+--
+-- The newest $3 rows of minutes and of ten minutes are read. The attempts before began within earlier_s seconds.
+WITH recent AS MATERIALIZED (
+    SELECT examined.job_name, sum(examined.counts[4])::bigint AS failed,
+        sum((SELECT sum(each.number) FROM unnest(examined.counts) WITH ORDINALITY AS each (number, place)
+             WHERE each.place > 2))::bigint AS ended
     FROM (
         SELECT job_name, counts
         FROM {schema}scheduler_stats
-        WHERE span = 60 AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
-        ORDER BY bucket, job_name
-        LIMIT $2::bigint
+        WHERE span = 60 AND bucket > (coalesce($4, now()) - make_interval(secs => $1::double precision))
+        ORDER BY bucket DESC, job_name DESC
+        LIMIT $3::bigint
     ) AS examined
     GROUP BY examined.job_name
-) AS recent
-LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = recent.job_name
-WHERE recent.failed > 0
-ORDER BY recent.failed DESC, recent.job_name
-LIMIT 100;
+    HAVING sum(examined.counts[4]) > 0
+    ORDER BY 2 DESC, 1
+    LIMIT 100
+)
+SELECT recent.job_name, recent.failed, recent.ended,
+    coalesce(earlier.failed, 0) AS earlier_failed, coalesce(earlier.ended, 0) AS earlier_ended,
+    extract(epoch FROM coalesce($4, now()) - earlier.since)::double precision AS earlier_s
+FROM recent
+LEFT JOIN (
+    SELECT examined.job_name, sum(examined.counts[4])::bigint AS failed,
+        sum((SELECT sum(each.number) FROM unnest(examined.counts) WITH ORDINALITY AS each (number, place)
+             WHERE each.place > 2))::bigint AS ended,
+        min(examined.bucket) AS since
+    FROM (VALUES (60), (600)) AS spans (span)
+    CROSS JOIN LATERAL (
+        SELECT job_name, bucket, counts
+        FROM {schema}scheduler_stats AS stats
+        WHERE stats.span = spans.span
+          AND bucket > (coalesce($4, now()) - make_interval(secs => $2::double precision))
+          AND bucket <= (coalesce($4, now()) - make_interval(secs => $1::double precision))
+        ORDER BY bucket DESC, job_name DESC
+        LIMIT $3::bigint
+    ) AS examined
+    WHERE examined.job_name = ANY (ARRAY (SELECT job_name FROM recent))
+    GROUP BY examined.job_name
+) AS earlier ON earlier.job_name = recent.job_name
+ORDER BY recent.failed DESC, recent.job_name;
 
 -- name: doctor_running
 -- route: tuned

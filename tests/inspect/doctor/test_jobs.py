@@ -8,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from pg_scheduler import Scheduler
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.jobs.settlement import QUARANTINED
+from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.doctor import FailingRow
+from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
@@ -110,17 +113,50 @@ async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.P
     finding = await find(pool, FindingCode.FAILING)
     assert finding.subject == "doctor.fails"
     assert finding.evidence == (
-        "8 of 10 attempts of 'doctor.fails' failed in the last 15 minutes; no attempt ended before"
+        "8 of 10 attempts of 'doctor.fails' failed in the last 15 minutes; none ended in the week before"
     )
+    assert finding.remedy == "pg-scheduler jobs errors --since 15m"
     assert await subjects(pool, FindingCode.FAILING, failures=9) == []
     assert await statistics.add(scheduler.worker_id, 2, {"doctor.fails": figures(completed=90)})
     assert await subjects(pool, FindingCode.FAILING) == []
 
 
+async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg.Pool) -> None:
+    await add_worker(pool)
+
+    async def count(batch: int, ago: timedelta, **outcomes: int) -> None:
+        store = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - ago))
+        assert await store.statistics.add("w1", batch, {"doctor.week": figures(**outcomes)})
+
+    await count(1, timedelta(days=9), failed=900)
+    await count(2, timedelta(days=2), completed=90, failed=10)
+    await count(3, timedelta(0), completed=5, failed=5)
+    assert await Store(Connections(pool)).statistics.fold(60, 600, 1, 99) == 2
+    finding = await find(pool, FindingCode.FAILING)
+    assert finding.evidence == (
+        "5 of 10 attempts of 'doctor.week' failed in the last 15 minutes; 10.0% of 100 did in the 2 d before"
+    )
+    await count(4, timedelta(hours=1), failed=30)
+    assert await subjects(pool, FindingCode.FAILING) == [], "it fails as often all week"
+
+
+async def test_workers_that_count_nothing_are_named_until_statistics_are_on(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    codes = (FindingCode.FAILING, FindingCode.STUCK)
+    silent = await make(statistics=False)
+    diagnosis = await examine(pool, *codes)
+    assert [each.code for each in diagnosis.not_made] == list(codes)
+    reason = f"statistics are off (statistics=False): {silent.worker_id} on "
+    assert all(each.reason.startswith(reason) for each in diagnosis.not_made)
+    await silent.shutdown()
+    await make()
+    assert (await examine(pool, *codes)).not_made == ()
+
+
 def test_name_that_always_failed_as_often_is_no_finding() -> None:
-    assert list(judge_failures([FailingRow("x", 5, 10, 505, 1010)], 5, 0.1)) == []
-    (finding,) = judge_failures([FailingRow("x", 5, 10, 105, 1010)], 5, 0.1)
-    assert finding.evidence.endswith("; 10.0% did before")
+    assert list(judge_failures([FailingRow("x", 5, 10, 500, 1000, 9.0)], 5, 0.1)) == []
+    assert len(list(judge_failures([FailingRow("x", 5, 10, 100, 1000, 9.0)], 5, 0.1))) == 1
 
 
 async def test_job_that_runs_unusually_long_is_found_until_it_ends(pool: asyncpg.Pool, make: Make) -> None:
