@@ -253,6 +253,12 @@ class DoctorRepository:
         )
         return [FailingRow(*row) for row in rows]
 
+    async def endings(self, seconds: float) -> tuple[dict[str, int], float]:
+        """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""
+        (row,) = await self._statements.fetch("doctor_endings", seconds, MAX_STATISTICS, self._statements.now)
+        numbers = dict(row)
+        return numbers, numbers.pop("seconds")
+
     async def running(self) -> list[RunningRow]:
         """Return 1,000 running jobs among the first 10,000 due ones of each priority."""
         rows = await self._statements.fetch("doctor_running", MAX_DUE, MAX_RUNNING, self._statements.now)

@@ -397,6 +397,7 @@ STORE_CALLS: dict[str, Call] = {
     "server": lambda it, _: it.cluster.server(),
     "quarantined, of a week": lambda it, _: it.doctor.quarantined(9.0),
     "failing": lambda it, _: it.doctor.failing(9.0, 99.0),
+    "endings": lambda it, _: it.doctor.endings(9.0),
     "running": lambda it, _: it.doctor.running(),
     "payloads": lambda it, _: it.doctor.payloads(9, 9),
     "oldest": lambda it, _: it.doctor.oldest(),

@@ -333,6 +333,10 @@ async def use_path(store: Store) -> object:
     assert (await store.cluster.server()).oldest_transaction_s >= 0
     assert await store.doctor.quarantined(9.0) == []
     assert await store.doctor.failing(9.0, 99.0) == []
+    assert await store.doctor.endings(9.0) == (
+        {"completed": 0, "failed": 0, "cancelled": 0, "expired": 0},
+        0.0,
+    )
     assert await store.doctor.running() == []
     assert (await store.doctor.payloads(9, 0))[0].jobs > 0
     assert set(await store.doctor.oldest()) <= {"failed", "cancelled", "expired"}

@@ -171,7 +171,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "jitter= for these schedules",
     ),
     FindingCode.RETENTION: Advice(
-        "unsuccessful jobs are twice as old as the workers keep them, or a table has more than 10 GB",
+        "unsuccessful jobs are twice as old as the workers keep them, or a table has 10 GB now or soon",
         "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
     ),
 }

@@ -89,7 +89,7 @@ class FindingCode(StrEnum):
     SCHED_HERD = "SCHED-HERD"
     """Many schedules fire in the same second."""
     RETENTION = "RETENTION"
-    """Finished jobs are older than their retention allows, or a table is large."""
+    """Finished jobs are older than their retention allows, or a table is large or will be soon."""
 
 
 class Severity(StrEnum):

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.growth import check_growth
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.texts import length
@@ -25,7 +26,10 @@ STATUSES: Final = ("failed", "cancelled", "expired")
 
 
 async def _check_retention(store: Store, thresholds: Thresholds) -> Found:
-    found: list[Finding | UnmadeCheck] = [*judge_size(await store.doctor.tables(), thresholds.table_bytes)]
+    found: list[Finding | UnmadeCheck] = [
+        *judge_size(await store.doctor.tables(), thresholds.table_bytes),
+        *await check_growth(store, thresholds),
+    ]
     if UNSUCCESSFUL in await store.doctor.missing_indexes():
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         return [*found, UnmadeCheck(FindingCode.RETENTION, reason)]
@@ -57,7 +61,7 @@ def judge_ages(oldest: Mapping[str, float], policies: Mapping[str, float]) -> It
                 status,
                 f"the oldest {status} job ended {length(seconds)} ago; the workers keep such jobs for "
                 f"{days:g} days",
-                "read the logs of the workers for errors of the vacuum, or call await scheduler.run_vacuum()",
+                "pg-scheduler vacuum; read the logs of the workers for errors of the vacuum",
             )
 
 

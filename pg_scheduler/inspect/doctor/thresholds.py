@@ -53,6 +53,8 @@ class Thresholds:
     """Schedules that fire in the same second: SCHED-HERD."""
     table_bytes: int = 10_000_000_000
     """Bytes of a table without its indexes: RETENTION."""
+    table_days: float = 30.0
+    """Days within which the table of jobs has that many bytes: RETENTION."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

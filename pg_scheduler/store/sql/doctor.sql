@@ -243,3 +243,21 @@ FROM (
     LIMIT $1::bigint
 ) AS examined
 GROUP BY examined.status;
+
+-- name: doctor_endings
+-- route: tuned
+-- Count the jobs that ended in the last $1 seconds by status, and the seconds since the first of them.
+--
+-- The newest $2 rows of minutes and of ten minutes are read.
+SELECT coalesce(sum(examined.counts[3]), 0)::bigint AS completed, coalesce(sum(examined.counts[4]), 0)::bigint AS failed,
+    coalesce(sum(examined.counts[6] + examined.counts[7]), 0)::bigint AS cancelled,
+    coalesce(sum(examined.counts[10]), 0)::bigint AS expired,
+    coalesce(extract(epoch FROM coalesce($3, now()) - min(examined.bucket)), 0)::double precision AS seconds
+FROM (VALUES (60), (600)) AS spans (span)
+CROSS JOIN LATERAL (
+    SELECT bucket, counts
+    FROM {schema}scheduler_stats AS stats
+    WHERE stats.span = spans.span AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+    ORDER BY bucket DESC, job_name DESC
+    LIMIT $2::bigint
+) AS examined;

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
+import pytest
 
 from pg_scheduler import Scheduler, VacuumConfig, VacuumPolicy
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.inspect.doctor.growth import Growth, days_kept, judge_growth
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
 from tests.inspect.workers import add_worker
 
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
 FAIL = (
     "UPDATE scheduled_jobs SET status = 'failed', error_message = 'x', attempt = 1, "
     "finished_at = now() - interval '15 days'"
@@ -54,3 +64,105 @@ async def test_age_is_not_examined_without_its_index(pool: asyncpg.Pool) -> None
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
     (unmade,) = (await examine(pool, FindingCode.RETENTION)).not_made
     assert "scheduled_jobs_unsuccessful" in unmade.reason
+
+
+async def fill(pool: asyncpg.Pool, jobs: int) -> int:
+    """Store completed jobs; return the size of the table."""
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at) "
+        "SELECT n::text, 'doctor.grows', now(), 'completed', now() FROM generate_series(1, $1::integer) AS n",
+        jobs,
+    )
+    size: int = await pool.fetchval("SELECT pg_table_size('scheduled_jobs')")
+    return size
+
+
+async def count(pool: asyncpg.Pool, ago: timedelta, jobs: int) -> None:
+    """Count jobs that completed so long ago."""
+    await add_worker(pool, "counter")
+    store = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - ago))
+    figures = JobFigures(started=jobs, ended=(jobs, *[0] * (len(OUTCOMES) - 1)))
+    assert await store.statistics.add("counter", 1, {"doctor.grows": figures})
+
+
+async def test_growing_table_is_found_until_a_worker_deletes_its_jobs(pool: asyncpg.Pool, make: Make) -> None:
+    size = await fill(pool, 2000)
+    await count(pool, timedelta(days=4), 2000)
+    await pool.execute("ANALYZE scheduled_jobs")
+    keeping = await make(vacuum_enabled=False)
+    finding = await find(pool, FindingCode.RETENTION, table_bytes=2 * size)
+    assert (finding.subject, finding.severity) == ("scheduled_jobs", Severity.WARNING)
+    assert " in about 2,000 rows; with 500 jobs a day, as in the last 4 d, it has " in finding.evidence
+    assert finding.evidence.endswith(" GB in about 4 d")
+    assert await subjects(pool, FindingCode.RETENTION, table_bytes=2 * size, table_days=3) == []
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("vacuum_enabled=True on a worker")
+    await keeping.shutdown()
+    await make(vacuum_enabled=True, vacuum_config=VacuumConfig(completed=VacuumPolicy.after_days(1)))
+    assert await subjects(pool, FindingCode.RETENTION, table_bytes=2 * size) == []
+
+
+async def test_unknown_growth_is_listed_with_its_reason(pool: asyncpg.Pool, make: Make) -> None:
+    size = await fill(pool, 2000)
+
+    async def reason() -> str:
+        (unmade,) = (await examine(pool, FindingCode.RETENTION, table_bytes=2 * size)).not_made
+        assert unmade.reason.startswith("the growth of scheduled_jobs is unknown: ")
+        return unmade.reason.partition(": ")[2]
+
+    await pool.execute("ALTER TABLE scheduled_jobs SET (autovacuum_enabled = off)")
+    assert await reason() == "no live worker reports its retention"
+    silent = await make(statistics=False)
+    assert (await reason()).startswith("statistics are off (statistics=False): ")
+    await silent.shutdown()
+    await make()
+    assert await reason() == "statistics of a day are needed; there are 0 ms"
+    await count(pool, timedelta(days=2), 10)
+    assert await reason() == (
+        "the server does not know the number of its rows; execute ANALYZE scheduled_jobs"
+    )
+    await pool.execute("ANALYZE scheduled_jobs")
+    assert (await examine(pool, FindingCode.RETENTION, table_bytes=2 * size)).not_made == ()
+    assert (await examine(pool, FindingCode.RETENTION)).not_made == (), "a small table is not forecast"
+
+
+@pytest.mark.parametrize(
+    ("rows", "ended", "days"),
+    [
+        (1_000, {"completed": (100.0, math.inf)}, 10.0),
+        (1_000, {"completed": (100.0, 30.0)}, 10.0),
+        (1_000, {"completed": (100.0, 15.0)}, None),
+        (1_300, {"completed": (1_000.0, 1.0), "failed": (10.0, 90.0)}, None),
+        (1_300, {"completed": (1_000.0, 1.0), "failed": (100.0, 90.0)}, 13.0),
+        (1_000, {"completed": (1_000.0, 0.0)}, None),
+        (1_000, {"completed": (0.0, math.inf)}, None),
+        (1_000, {}, None),
+    ],
+)
+def test_table_grows_until_each_status_has_its_retention(
+    rows: int, ended: dict[str, tuple[float, float]], days: float | None
+) -> None:
+    growth = Growth(bytes=1000 * rows, rows=rows, unfinished=0, ended=ended, since_s=86_400.0)
+    found = list(judge_growth(growth, 2000 * rows, 1000.0))
+    if days is None:
+        assert found == []
+    else:
+        (finding,) = found
+        assert finding.evidence.endswith(f" GB in about {days:.0f} d")
+        assert list(judge_growth(growth, 2000 * rows, days - 1)) == []
+
+
+def test_policy_that_keeps_a_number_of_jobs_counts_as_no_growth() -> None:
+    def kept(vacuum: object, *, enabled: bool = True) -> float:
+        worker = Worker("w", "host", 1, "1", 1, 0, NOW, NOW, NOW, True)
+        return days_kept(
+            [replace(worker, settings={"vacuum_enabled": enabled, "vacuum": vacuum})], "completed"
+        )
+
+    assert kept({"completed": {"trigger": "count_based", "keep_count": 9, "days": None}}) == 0.0
+    assert kept({"completed": {"trigger": "immediate", "days": None}}) == 0.0
+    assert kept({"completed": {"trigger": "never", "days": None}}) == math.inf
+    assert kept({"completed": {"trigger": "time_based", "days": 2.5}}) == 2.5
+    assert kept({"completed": {"trigger": "time_based", "days": 2.5}}, enabled=False) == math.inf
+    assert kept([1]) == math.inf
+    assert days_kept([], "completed") == math.inf

@@ -1,0 +1,136 @@
+"""When the table of jobs becomes large: a forecast from its size, its rows and the jobs that ended lately.
+
+After t days of the same load the table has as many rows as unfinished jobs, and for each status the jobs that
+end in a day times the smaller of t and the days for which they are kept. The rows of today give today's t.
+The rows that fit into the limit, at today's bytes per row, give that of the limit. The difference is the
+forecast. A policy that keeps a number of jobs counts as no growth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pg_scheduler.inspect.doctor.check import Found
+from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.counting import why_uncounted
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM
+from pg_scheduler.inspect.texts import length
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.settings import VacuumTrigger
+from pg_scheduler.store.store import Store
+
+__all__ = ["Growth", "check_growth", "days_kept", "judge_growth"]
+
+DAY_S: Final = 86_400.0
+WEEK_S: Final = 7 * DAY_S
+SMALL: Final = 0.01
+"""The share of the limit below which nothing is forecast: the bytes per row of a small table vary."""
+
+TABLE: Final = "scheduled_jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What the forecast considers.
+
+    Attributes:
+        bytes: The size of the table.
+        rows: About how many rows it has.
+        unfinished: About how many of them are unfinished jobs.
+        ended: By status, how many jobs ended in a day, and the days for which such jobs are kept.
+        since_s: Seconds within which these jobs ended.
+    """
+
+    bytes: int
+    rows: int
+    unfinished: int
+    ended: Mapping[str, tuple[float, float]]
+    since_s: float
+
+
+async def check_growth(store: Store, thresholds: Thresholds) -> Found:
+    """Return whether the table of jobs becomes large soon, or why that is unknown."""
+    size = next((each.bytes for each in await store.doctor.tables() if each.name == TABLE), 0)
+    if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
+        return []
+    workers = [each for each in await store.workers.list_workers() if each.is_alive and each.settings]
+    ended, since_s = await store.doctor.endings(WEEK_S)
+    async with store.searches.transaction() as connection:
+        estimates = (await store.searches.sizes(on=connection)).estimates
+    rows = estimates.get(TABLE) or 0
+    reason = await why_uncounted(store)
+    if reason is None and not workers:
+        reason = "no live worker reports its retention"
+    if reason is None and since_s < DAY_S:
+        reason = f"statistics of a day are needed; there are {length(since_s)}"
+    if reason is None and not rows:
+        reason = f"the server does not know the number of its rows; execute ANALYZE {TABLE}"
+    if reason is not None:
+        return [UnmadeCheck(FindingCode.RETENTION, f"the growth of {TABLE} is unknown: {reason}")]
+    unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
+    by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
+    growth = Growth(
+        bytes=size,
+        rows=rows,
+        unfinished=min(unfinished, rows),
+        ended={status: (number, days_kept(workers, status)) for status, number in by_day.items()},
+        since_s=since_s,
+    )
+    return judge_growth(growth, thresholds.table_bytes, thresholds.table_days)
+
+
+def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
+    """Yield whether the table has this many bytes within these days."""
+    kept = [*growth.ended.values()]
+    fitting = most / (growth.bytes / growth.rows)
+    now = _age(growth.rows - growth.unfinished, kept)
+    then = _age(fitting - growth.unfinished, kept)
+    if math.isinf(now) or then - now > within_days:
+        return
+    yield Finding(
+        FindingCode.RETENTION,
+        Severity.WARNING,
+        TABLE,
+        f"the table {TABLE} has {growth.bytes / 1e9:.2g} GB in about {growth.rows:,} rows; with "
+        f"{sum(number for number, _ in kept):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
+        f"it has {most / 1e9:.2g} GB in about {length((then - now) * DAY_S)}",
+        "vacuum_enabled=True on a worker with a shorter retention, or pg-scheduler vacuum from cron",
+    )
+
+
+def days_kept(workers: Sequence[Worker], status: str) -> float:
+    """Return for how many days the workers keep the jobs of a status; infinity if none deletes them."""
+    return min((_days(worker.settings, status) for worker in workers), default=math.inf)
+
+
+def _days(settings: Mapping[str, Any], status: str) -> float:
+    vacuum = settings.get("vacuum")
+    policy = vacuum.get(status) if isinstance(vacuum, dict) else None
+    if settings.get("vacuum_enabled") is not True or not isinstance(policy, dict):
+        return math.inf
+    days = policy.get("days")
+    if isinstance(days, int | float):
+        return days
+    return math.inf if policy.get("trigger") == VacuumTrigger.NEVER.value else 0.0
+
+
+def _age(rows: float, kept: Sequence[tuple[float, float]]) -> float:
+    """Return after how many days there are so many rows of finished jobs; infinity if there never are.
+
+    Args:
+        rows: The number of rows.
+        kept: The rows that are added in a day, and the days for which they are kept, by status.
+    """
+    passed = 0.0
+    for until in sorted({days for _, days in kept}):
+        by_day = sum(number for number, days in kept if days > passed)
+        if by_day and rows <= by_day * (until - passed):
+            return passed + max(rows, 0) / by_day
+        rows -= by_day * (until - passed) if by_day else 0
+        passed = until
+    return math.inf
