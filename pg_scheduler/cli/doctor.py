@@ -9,9 +9,10 @@ import typer
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
+from pg_scheduler.store.grants import Role, grant_statements
 
 from .commands import Command, add_command
-from .errors import ExitCode
+from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
 __all__ = ["ADVICE_SHAPE", "FINDING", "add_to"]
@@ -48,6 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 async def examine(
     command: Command,
+    *,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="CODE", help="Check only this code; repeatable.")
     ] = None,
@@ -59,12 +61,26 @@ async def examine(
         str | None,
         typer.Option("--explain", metavar="CODE", help="Print what a code means, and check nothing."),
     ] = None,
+    grants: Annotated[
+        Role | None,
+        typer.Option("--grants", help="Print the GRANT statements of a database role, and check nothing."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="The name of that role [SCHEMA_ROLE].")
+    ] = None,
 ) -> ExitCode:
     """Check the database, the tables, workers, jobs and schedules; print findings with their remedies."""
     if explain is not None:
         (code,) = read_codes([explain])
         command.output.write_one(ADVICE_SHAPE, _advice(code))
         return ExitCode.DONE
+    if grants is not None:
+        schema = command.schema or "public"
+        statements = grant_statements(grants, schema, to or f"{schema}_{grants.value}")
+        command.output.write_text("".join(f"{each};\n" for each in statements))
+        return ExitCode.DONE
+    if to is not None:
+        raise CommandError(ExitCode.USAGE, f"--to {to} names the role of --grants; add --grants ROLE")
     read_codes(only or ())  # a usage error needs no database
     async with command.scheduler(verified=False) as scheduler:
         diagnosis = await Inspector(scheduler).doctor(only=only or ())

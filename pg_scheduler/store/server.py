@@ -15,16 +15,15 @@ from pg_scheduler.store.connections.session import Connection, terminate
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Statements
 
-__all__ = ["ConnectionRow", "HolderRow", "Ping", "RoleRow", "ServerRepository"]
+__all__ = ["PRIVILEGES", "ConnectionRow", "HolderRow", "Ping", "RightsRow", "RoleRow", "ServerRepository"]
 
 PINGS: Final = 5
 MAX_HOLDERS: Final = 100
 MAX_GROUPS: Final = 100
 MAX_LOCKING: Final = 500
 
-PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
-READ_ONLY: Final = frozenset({"scheduler_migrations"})
-"""Tables that a worker only reads."""
+PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
+"""The privileges on tables that every supported version of PostgreSQL has."""
 
 _PROCESS_ID: Final = "SELECT pg_catalog.pg_backend_pid()"
 _NOTIFY: Final = "SELECT pg_catalog.pg_notify($1, 'doctor')"
@@ -38,11 +37,27 @@ class Ping(NamedTuple):
 
 
 class RoleRow(NamedTuple):
-    """The role of the session, its database, and whether it may see what other roles do."""
+    """The role of the session, its database, whether it may see what other roles do, and everything else."""
 
     name: str
     database: str
     sees_all: bool
+    is_superuser: bool
+
+
+class RightsRow(NamedTuple):
+    """What the role may do with a table.
+
+    Attributes:
+        is_owned: Whether it has the rights of its owner.
+        may_create: Whether it may create objects in its schema.
+        privileges: Its privileges; none without the use of the schema.
+    """
+
+    table: str
+    is_owned: bool
+    may_create: bool
+    privileges: Sequence[str]
 
 
 class HolderRow(NamedTuple):
@@ -99,21 +114,11 @@ class ServerRepository:
         (row,) = await self._statements.fetch("server_role")
         return RoleRow(*row)
 
-    async def missing_rights(self, tables: Sequence[str]) -> dict[str, list[str]]:
-        """Return which privileges of a worker this role lacks, by table."""
-        pairs = [
-            (table, privilege)
-            for table in tables
-            for privilege in (PRIVILEGES[:1] if table in READ_ONLY else PRIVILEGES)
-        ]
+    async def rights(self, tables: Sequence[str]) -> list[RightsRow]:
+        """Return what this role may do with those of the tables that exist."""
         schema = await self._statements.schema()
-        arrays = [list(each) for each in zip(*pairs, strict=True)]
-        rows = {tuple(row) for row in await self._statements.fetch("server_rights", schema, *arrays)}
-        missing: dict[str, list[str]] = {}
-        for table, privilege in pairs:
-            if (table, privilege) in rows:
-                missing.setdefault(table, []).append(privilege)
-        return missing
+        rows = await self._statements.fetch("server_rights", schema, list(tables), list(PRIVILEGES))
+        return [RightsRow(*row) for row in rows]
 
     async def holders(self) -> list[HolderRow]:
         """Return 100 transactions, slots and standbys that keep dead rows of this database."""

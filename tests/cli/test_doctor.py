@@ -12,6 +12,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
+from pg_scheduler.store.grants import Role, grant_statements
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 
@@ -82,8 +83,19 @@ def test_code_is_explained_without_a_database(call: Run) -> None:
     assert "DROP INDEX CONCURRENTLY" in document["remedy"]
 
 
+def test_grants_are_printed_without_a_database(call: Run) -> None:
+    ran = call("doctor", "--schema", "jobs", "--grants", "viewer", "--to", "ada")
+    assert (ran.code, ran.err) == (ExitCode.DONE, "")
+    statements = grant_statements(Role.VIEWER, "jobs", "ada")
+    assert ran.out.splitlines() == [f"{each};" for each in statements]
+    assert '"public_worker"' in call("doctor", "--grants", "worker").out
+    refused = call("doctor", "--to", "ada")
+    assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+
+
 @pytest.mark.parametrize(
-    "arguments", [("--only", "HOT-LOTS"), ("--explain", "nothing"), ("--fail-on", "fatal")]
+    "arguments",
+    [("--grants", "owner"), ("--only", "HOT-LOTS"), ("--explain", "nothing"), ("--fail-on", "fatal")],
 )
 def test_unknown_code_or_severity_is_a_usage_error(call: Run, arguments: tuple[str, ...]) -> None:
     ran = call("doctor", *arguments)

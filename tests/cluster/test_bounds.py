@@ -408,7 +408,7 @@ STORE_CALLS: dict[str, Call] = {
     "zoned": lambda it, _: it.doctor.zoned(),
     "ping": lambda it, _: it.server.ping(),
     "role": lambda it, _: it.server.role(),
-    "missing_rights": lambda it, _: it.server.missing_rights(["scheduled_jobs"]),
+    "rights": lambda it, _: it.server.rights(["scheduled_jobs"]),
     "holders": lambda it, _: it.server.holders(),
     "connections": lambda it, _: it.server.connections(),
     "locking_schedules": lambda it, _: it.server.locking_schedules(),

@@ -39,7 +39,7 @@ TESTED = {
     "docs/operations/database.md worker.sql",
     "docs/operations/database.md enqueuer.sql",
     "docs/operations/database.md exporter.sql",
-    "docs/operations/database.md reader.sql",
+    "docs/operations/database.md viewer.sql",
     "docs/operations/database.md operator.sql",
     "docs/operations/database.md admin.sql",
 }

@@ -28,8 +28,9 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.events import JobCompleted, ListenerConnected
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.migrate import migrate
+from pg_scheduler.store.grants import Role, grant_statements
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send
@@ -38,12 +39,12 @@ from tests.docs.test_files import FILES
 from tests.support.prometheus import Exposition
 from tests.support.worker import Recorder
 
-OWNER, WORKER, ENQUEUER, EXPORTER, READER, OPERATOR = ROLES = (
+OWNER, WORKER, ENQUEUER, EXPORTER, VIEWER, OPERATOR = ROLES = (
     "jobs_owner",
     "jobs_worker",
     "jobs_enqueuer",
     "jobs_exporter",
-    "jobs_reader",
+    "jobs_viewer",
     "jobs_operator",
 )
 DENIED = asyncpg.InsufficientPrivilegeError
@@ -107,7 +108,7 @@ async def roles(empty_dsn: str) -> AsyncIterator[Roles]:
             await roles.grant(owner, "worker.sql")
             await roles.grant(owner, "enqueuer.sql")
             await roles.grant(owner, "exporter.sql")
-            await roles.grant(owner, "reader.sql")
+            await roles.grant(owner, "viewer.sql")
             await roles.grant(owner, "operator.sql")
             yield roles
         finally:
@@ -334,8 +335,8 @@ ALLOWED = {ExitCode.DONE, ExitCode.NEGATIVE, ExitCode.NOT_FOUND}
 
 
 def rows_of_the_page() -> list[tuple[list[str], list[str]]]:
-    """Return the commands of each row of the table of the reader, and the tables that they need."""
-    text = PAGE.read_text(encoding="utf-8").partition("| The reader can |")[2].partition("\n\n")[0]
+    """Return the commands of each row of the table of the viewer, and the tables that they need."""
+    text = PAGE.read_text(encoding="utf-8").partition("| The viewer can |")[2].partition("\n\n")[0]
     found = []
     for line in text.splitlines()[2:]:
         names, tables = (re.findall(r"`([^`]+)`", cell) for cell in line.strip("|").split("|"))
@@ -345,37 +346,37 @@ def rows_of_the_page() -> list[tuple[list[str], list[str]]]:
     return found
 
 
-async def test_reader_role_can_use_each_command_with_the_tables_of_its_row(roles: Roles) -> None:
-    owner, reader = await roles.connect(OWNER), roles.name(READER)
+async def test_viewer_role_can_use_each_command_with_the_tables_of_its_row(roles: Roles) -> None:
+    owner, viewer = await roles.connect(OWNER), roles.name(VIEWER)
     scheduler = Scheduler(owner, schema="jobs")
     await scheduler.schedule(work, execution_time=now() + timedelta(hours=1), job_id="seen")
     await scheduler.cancel_job("seen")
     await scheduler.schedules.add(work, Every(hours=1), schedule_id="nightly")
-    options = ("--dsn", roles.dsn(READER), "--schema", "jobs")
+    options = ("--dsn", roles.dsn(VIEWER), "--schema", "jobs")
     rows = rows_of_the_page()
     assert sorted(each for names, _ in rows for each in names) == sorted(COMMANDS)
     for names, tables in rows:
         if tables:
             granted = ", ".join(f"jobs.{table}" for table in ("scheduler_migrations", *tables))
-            await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {reader}")
-            await owner.execute(f"GRANT SELECT ON {granted} TO {reader}")
+            await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {viewer}")
+            await owner.execute(f"GRANT SELECT ON {granted} TO {viewer}")
         else:
-            await roles.grant(owner, "reader.sql")
+            await roles.grant(owner, "viewer.sql")
         for name in names:
             code = await asyncio.to_thread(run, [*name.split(), *COMMANDS[name], *options])
             assert code in ALLOWED, name
 
 
-async def test_reader_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privilege(
+async def test_viewer_role_gets_exit_code_4_and_the_table_when_it_lacks_a_privilege(
     roles: Roles, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owner = await roles.connect(OWNER)
     await Scheduler(owner, schema="jobs").schedule(work, execution_time=now(), job_id="seen")
-    options = ("--dsn", roles.dsn(READER), "--schema", "jobs")
+    options = ("--dsn", roles.dsn(VIEWER), "--schema", "jobs")
     for command in (["jobs", "cancel", "seen"], ["tasks", "pause", "work"]):
         assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
         assert "permission denied for table schedule" in capsys.readouterr().err
-    await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {roles.name(READER)}")
+    await owner.execute(f"REVOKE ALL ON ALL TABLES IN SCHEMA jobs FROM {roles.name(VIEWER)}")
     for command in (["status"], ["jobs", "list"], ["jobs", "cancel", "seen"]):
         assert await asyncio.to_thread(run, [*command, *options]) == ExitCode.REFUSED
         assert "permission denied for table scheduler_migrations" in capsys.readouterr().err
@@ -443,6 +444,66 @@ async def test_operator_role_can_make_the_changes_of_its_actions(roles: Roles) -
     ):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+@pytest.mark.parametrize("role", [each for each in Role if each is not Role.ADMIN])
+def test_page_has_the_grants_that_the_doctor_prints(role: Role) -> None:
+    code = FILES[f"docs/operations/database.md {role.value}.sql"].code
+    assert statements_of(code) == statements_of(printed_grants(role))
+
+
+def test_page_has_the_further_grants_of_the_admin() -> None:
+    code = FILES["docs/operations/database.md admin.sql"].code.replace("jobs_operator", "jobs_admin")
+    operator = printed_grants(Role.OPERATOR).replace("jobs_operator", "jobs_admin")
+    assert statements_of(code) | statements_of(operator) == statements_of(printed_grants(Role.ADMIN))
+
+
+def printed_grants(role: Role) -> str:
+    return "; ".join(grant_statements(role, "jobs", f"jobs_{role.value}"))
+
+
+def statements_of(text: str) -> set[str]:
+    """Return the statements of a script, apart from their layout."""
+    plain = re.sub(r"\s+", "", text.replace('"', "").replace("( ", "("))
+    return {each for each in plain.split(";") if each}
+
+
+@pytest.mark.parametrize("role", [VIEWER, OPERATOR, EXPORTER])
+async def test_role_that_needs_no_more_is_only_mentioned_by_the_doctor(roles: Roles, role: str) -> None:
+    pool = await roles.connect(role)
+    (finding,) = (await Inspector(pool, schema="jobs").doctor(only=["RIGHTS"])).findings
+    assert finding.severity is Severity.INFO
+    assert finding.evidence.endswith(f"those of the role {role.removeprefix('jobs_')}, and no others")
+    owner = await roles.connect(OWNER)
+    assert finding.remedy is not None
+    await owner.execute(finding.remedy)
+    assert (await Inspector(pool, schema="jobs").doctor(only=["RIGHTS"])).findings == ()
+
+
+async def test_role_with_further_privileges_is_mentioned_until_they_are_revoked(roles: Roles) -> None:
+    pool, owner = await roles.connect(WORKER), await roles.connect(OWNER)
+    inspector = Inspector(pool, schema="jobs")
+    assert (await inspector.doctor(only=["RIGHTS"])).findings == ()
+    worker = roles.name(WORKER)
+    await owner.execute(
+        f"GRANT TRUNCATE ON jobs.scheduled_jobs, jobs.scheduler_after TO {worker};"
+        f"GRANT INSERT ON jobs.scheduler_migrations TO {worker}; GRANT CREATE ON SCHEMA jobs TO {worker}"
+    )
+    (finding,) = (await inspector.doctor(only=["RIGHTS"])).findings
+    assert finding.severity is Severity.INFO
+    assert "has further privileges: INSERT, TRUNCATE, CREATE ON SCHEMA; a worker needs" in finding.evidence
+    assert finding.remedy is not None
+    await owner.execute(finding.remedy)
+    assert (await inspector.doctor(only=["RIGHTS"])).findings == ()
+
+
+async def test_owner_is_mentioned_with_the_statements_that_make_a_worker(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    (finding,) = (await Inspector(owner, schema="jobs").doctor(only=["RIGHTS"])).findings
+    assert finding.severity is Severity.INFO
+    assert "owns 12 tables; a worker needs to read and write rows only" in finding.evidence
+    assert finding.remedy is not None
+    assert finding.remedy.endswith("; ".join(grant_statements(Role.WORKER, "jobs", "jobs_worker")))
 
 
 CALLS: list[Callable[[Scheduler], object]] = [

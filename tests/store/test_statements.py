@@ -43,6 +43,7 @@ from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.searches import Scan
+from pg_scheduler.store.server import PRIVILEGES
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import FROM_THE_START, NO_IDS, JobFilters, StatusChange
 from pg_scheduler.store.unique_keys import Holder
@@ -347,7 +348,8 @@ async def use_path(store: Store) -> object:
     assert await store.doctor.zoned() == []
     assert (await store.server.ping()).seconds > 0
     assert (await store.server.role()).database
-    assert await store.server.missing_rights(["scheduled_jobs", "scheduler_migrations"]) == {}
+    (rights,) = await store.server.rights(["scheduled_jobs"])
+    assert (rights.is_owned, rights.may_create, rights.privileges) == (True, True, list(PRIVILEGES))
     assert all(holder.kind == "transaction" for holder in await store.server.holders())
     assert sum(group.connections for group in await store.server.connections()) > 0
     assert await store.server.locking_schedules() == 0

@@ -123,8 +123,8 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "run the statement of the finding: it ends the transaction, or drops the slot",
     ),
     FindingCode.RIGHTS: Advice(
-        "the role of this connection lacks privileges that a worker needs",
-        "execute the GRANT statements of the finding as the owner of the tables",
+        "the role of this connection lacks privileges that a worker needs, or has further ones",
+        "execute the GRANT or REVOKE statements of the finding as the owner of the tables",
     ),
     FindingCode.TIMEOUTS: Advice(
         "statement_timeout or transaction_timeout of the role is shorter than the longest statement",

@@ -65,7 +65,7 @@ class FindingCode(StrEnum):
     XMIN_HELD = "XMIN-HELD"
     """A transaction, a slot or a standby has kept dead rows for long."""
     RIGHTS = "RIGHTS"
-    """The role lacks privileges of a worker."""
+    """The role lacks privileges of a worker, or has further ones."""
     TIMEOUTS = "TIMEOUTS"
     """The server cancels long statements of the role."""
     ISOLATION = "ISOLATION"

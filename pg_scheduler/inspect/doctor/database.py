@@ -1,4 +1,4 @@
-"""Whether the server, its clock, the role and old transactions suit the Scheduler."""
+"""Whether the server, its clock, its settings and old transactions suit the Scheduler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.texts import length, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.migrate.shape import shipped_tables
 from pg_scheduler.sqltext import quote_identifier
 from pg_scheduler.store.doctor import SettingRow
 from pg_scheduler.store.server import HolderRow, Ping, RoleRow
@@ -22,7 +21,6 @@ __all__ = [
     "CHECKS",
     "judge_clocks",
     "judge_holders",
-    "judge_rights",
     "judge_round_trip",
     "judge_settings",
     "judge_version",
@@ -63,11 +61,6 @@ async def _check_holders(store: Store, thresholds: Thresholds) -> Found:
         )
         found.append(UnmadeCheck(FindingCode.XMIN_HELD, reason))
     return found
-
-
-async def _check_rights(store: Store, _: Thresholds) -> Found:
-    missing = await store.server.missing_rights(shipped_tables())
-    return judge_rights(await store.schema(), await store.server.role(), missing)
 
 
 async def _check_settings(store: Store, _: Thresholds) -> Found:
@@ -149,30 +142,6 @@ def _release(holder: HolderRow) -> str:
     return "end the long query on the standby, or set hot_standby_feedback = off there"
 
 
-def judge_rights(schema: str, role: RoleRow, missing: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Yield which privileges of a worker the role lacks, and the statements that grant them."""
-    if not missing:
-        return
-    home, grantee = quote_identifier(schema), quote_identifier(role.name)
-    by_privileges: dict[tuple[str, ...], list[str]] = {}
-    for table, privileges in missing.items():
-        by_privileges.setdefault(tuple(privileges), []).append(f"{home}.{table}")
-    grants = [
-        f"GRANT {', '.join(privileges)} ON {', '.join(tables)} TO {grantee}"
-        for privileges, tables in by_privileges.items()
-    ]
-    hidden = sum("SELECT" in privileges for privileges in missing.values())
-    read = f" and may not read {hidden} of them, so checks are not made" if hidden else ""
-    yield Finding(
-        FindingCode.RIGHTS,
-        Severity.ERROR if hidden else Severity.WARNING,
-        role.name,
-        f"the role {role.name!r} lacks privileges of a worker on {len(missing)} tables of schema {schema!r}"
-        f"{read}",
-        "; ".join([f"GRANT USAGE ON SCHEMA {home} TO {grantee}", *grants]),
-    )
-
-
 def judge_settings(role: RoleRow, settings: Mapping[str, SettingRow]) -> Iterator[Finding]:
     """Yield settings of the session that end statements early or change their isolation."""
     for name in TIMEOUTS:
@@ -209,6 +178,5 @@ CHECKS: Final = (
     Check((FindingCode.DB_VERSION,), _check_version),
     Check((FindingCode.DB_RTT, FindingCode.CLOCK), _check_clocks),
     Check((FindingCode.XMIN_HELD,), _check_holders),
-    Check((FindingCode.RIGHTS,), _check_rights),
     Check((FindingCode.TIMEOUTS, FindingCode.ISOLATION), _check_settings),
 )

@@ -5,19 +5,26 @@ SELECT clock_timestamp();
 
 -- name: server_role
 -- route: pool
--- Return the role and the database of this session, and whether it may see what other roles do.
+-- Return the role and the database of this session, whether it may see what other roles do, and is a superuser.
 SELECT current_user::text AS name, current_database()::text AS database,
-    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all;
+    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
+    (SELECT role.rolsuper FROM pg_catalog.pg_roles AS role WHERE role.rolname = current_user) AS is_superuser;
 
 -- name: server_rights
 -- route: pool
--- Return which of the privileges $3 on the tables $2 in the schema $1 this role lacks.
-SELECT class.relname::text AS "table", privilege.name
-FROM ROWS FROM (unnest($2::text[]), unnest($3::text[])) AS privilege ("table", name)
-JOIN pg_catalog.pg_class AS class ON class.relname = privilege."table" AND class.relkind = 'r'
+-- Return which of the privileges $3 this role has on the tables $2 in the schema $1, and whether it owns them.
+SELECT class.relname::text AS "table", pg_has_role(class.relowner, 'USAGE') AS is_owned,
+    has_schema_privilege(namespace.oid, 'CREATE') AS may_create,
+    ARRAY (
+        SELECT privilege.name
+        FROM unnest($3::text[]) WITH ORDINALITY AS privilege (name, place)
+        WHERE has_schema_privilege(namespace.oid, 'USAGE') AND has_table_privilege(class.oid, privilege.name)
+        ORDER BY privilege.place
+    ) AS privileges
+FROM pg_catalog.pg_class AS class
 JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
-WHERE namespace.nspname = $1
-  AND (NOT has_table_privilege(class.oid, privilege.name) OR NOT has_schema_privilege(namespace.oid, 'USAGE'));
+WHERE namespace.nspname = $1 AND class.relkind = 'r' AND class.relname = ANY ($2::text[])
+ORDER BY class.relname;
 
 -- name: server_holders
 -- route: pool

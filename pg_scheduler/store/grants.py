@@ -1,0 +1,121 @@
+"""The database roles besides the owner, and the privileges on the tables that each needs: no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from pg_scheduler.sqltext import quote_identifier
+
+__all__ = ["GRANTS", "Grant", "Role", "grant_statements", "privileges_of"]
+
+
+class Role(StrEnum):
+    """What a database role is for."""
+
+    WORKER = "worker"
+    """Runs Schedulers."""
+    ENQUEUER = "enqueuer"
+    """Schedules jobs, with a Scheduler that is never started."""
+    EXPORTER = "exporter"
+    """Reads the metrics of all workers."""
+    VIEWER = "viewer"
+    """Reads jobs for people."""
+    OPERATOR = "operator"
+    """Acts for people."""
+    ADMIN = "admin"
+    """Also deletes jobs, and adds and removes schedules."""
+
+
+class Grant(NamedTuple):
+    """Privileges on tables, or on some of their columns."""
+
+    privileges: tuple[str, ...]
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+
+_DATA: Final = (
+    *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
+    *("scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals", "scheduler_audit"),
+    "vacuum_stats",
+)
+_MIGRATIONS: Final = "scheduler_migrations"
+
+_OPERATOR: Final = (
+    Grant(("SELECT",), (*_DATA, _MIGRATIONS)),
+    Grant(("INSERT", "UPDATE"), ("scheduled_jobs", "scheduler_results")),
+    Grant(("UPDATE",), ("scheduler_schedules", "scheduler_workers")),
+    Grant(("INSERT", "DELETE"), ("scheduler_after",)),
+    Grant(("INSERT", "UPDATE", "DELETE"), ("scheduler_tasks",)),
+    Grant(("INSERT",), ("scheduler_audit",)),
+)
+
+GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
+    Role.WORKER: (
+        Grant(("SELECT", "INSERT", "UPDATE", "DELETE"), _DATA),
+        Grant(("SELECT",), (_MIGRATIONS,)),
+    ),
+    Role.ENQUEUER: (
+        Grant(("SELECT",), ("scheduled_jobs",), ("job_id", "status")),
+        Grant(
+            ("INSERT",),
+            ("scheduled_jobs",),
+            (
+                *("job_id", "task_data", "execution_time", "job_name", "priority", "max_retries"),
+                *(
+                    "misfire_grace_time",
+                    "timeout_seconds",
+                    "function",
+                    "lock_key",
+                    "created_at",
+                    "expires_at",
+                ),
+            ),
+        ),
+    ),
+    Role.EXPORTER: (
+        Grant(
+            ("SELECT",),
+            (
+                *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_tasks"),
+                *("scheduler_totals", _MIGRATIONS),
+            ),
+        ),
+    ),
+    Role.VIEWER: (Grant(("SELECT",), (*_DATA, _MIGRATIONS)),),
+    Role.OPERATOR: _OPERATOR,
+    Role.ADMIN: (
+        *_OPERATOR,
+        Grant(("DELETE",), ("scheduled_jobs",)),
+        Grant(("INSERT", "DELETE"), ("scheduler_schedules",)),
+    ),
+}
+"""What each role needs, apart from the use of the schema."""
+
+
+def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:
+    """Return the statements that give a database role what it needs.
+
+    Example:
+        >>> grant_statements(Role.VIEWER, "jobs", "ada")[0]
+        'GRANT USAGE ON SCHEMA "jobs" TO "ada"'
+    """
+    home, to = quote_identifier(schema), quote_identifier(grantee)
+    statements = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
+    for grant in GRANTS[role]:
+        columns = f" ({', '.join(grant.columns)})" if grant.columns else ""
+        privileges = ", ".join(f"{each}{columns}" for each in grant.privileges)
+        tables = ", ".join(f"{home}.{table}" for table in grant.tables)
+        statements.append(f"GRANT {privileges} ON {tables} TO {to}")
+    return statements
+
+
+def privileges_of(role: Role) -> dict[str, set[str]]:
+    """Return the privileges that a role needs on whole tables, by table."""
+    found: dict[str, set[str]] = {}
+    for grant in GRANTS[role]:
+        for table in () if grant.columns else grant.tables:
+            found.setdefault(table, set()).update(grant.privileges)
+    return found
