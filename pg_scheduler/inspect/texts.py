@@ -29,9 +29,9 @@ def hosts(workers: Sequence[WorkerState]) -> str:
     return listed([f"{worker.worker_id} on {worker.hostname}" for worker in workers])
 
 
-def listed(texts: Sequence[str]) -> str:
-    """Join texts, of which a long list shows the first."""
-    rest = len(texts) - MAX_LISTED
+def listed(texts: Sequence[str], number: int | None = None) -> str:
+    """Join texts, of which a long list shows the first; they may be the first of a number."""
+    rest = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
     return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 

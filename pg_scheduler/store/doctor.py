@@ -156,19 +156,19 @@ class OverdueRow(NamedTuple):
 
 
 class ScheduleTaskRow(NamedTuple):
-    """A task, how many schedules it has, and one of them."""
+    """A task, how many schedules it has, and the ids of the first of them."""
 
     task: str
     schedules: int
-    example: str
+    ids: Sequence[str]
 
 
 class HerdRow(NamedTuple):
-    """A second, how many schedules fire in it, and one of them."""
+    """A second, how many schedules fire in it, and the ids of the first of them."""
 
     second: datetime
     schedules: int
-    example: str
+    ids: Sequence[str]
 
 
 class BrokenRow(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -17,6 +16,7 @@ from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
+from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.doctor import BrokenRow, HerdRow, OverdueRow, ScheduleTaskRow, ZonedRow
 from pg_scheduler.store.inspections import InspectedWorker
 from pg_scheduler.store.store import Store
@@ -89,15 +89,16 @@ def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWork
     for row in rows:
         if count_claiming(workers, row.task) != 0:
             continue
-        near = difflib.get_close_matches(row.task, known, 1)
-        renamed = f"@job(name={near[0]!r}, aliases=[{row.task!r}]) if it was renamed, or " if near else ""
+        near = most_similar(row.task, known)
+        renamed = f"@job(name={near!r}, aliases=[{row.task!r}]) if it was renamed, or " if near else ""
         yield Finding(
             FindingCode.SCHED_UNKNOWN,
             Severity.ERROR,
             row.task,
-            f"the task {row.task!r} of {counted(row.schedules, 'schedule')}, such as {row.example!r}, is "
-            f"claimed by none of {counted(len(claiming), 'live worker')}",
-            f"{renamed}import its module in a worker, or {command('schedules', 'pause', row.example)}",
+            f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
+            f"({listed(row.ids, row.schedules)}) is claimed by none of "
+            f"{counted(len(claiming), 'live worker')}",
+            f"{renamed}import its module in a worker, or {command('schedules', 'pause', row.ids[0])}",
         )
 
 
@@ -121,7 +122,7 @@ def judge_herds(rows: Sequence[HerdRow]) -> Iterator[Finding]:
             FindingCode.SCHED_HERD,
             Severity.INFO,
             instant(row.second),
-            f"{row.schedules:,} schedules, such as {row.example!r}, fire at {instant(row.second)}",
+            f"{row.schedules:,} schedules fire at {instant(row.second)}: {listed(row.ids, row.schedules)}",
             "jitter= for these schedules spreads their jobs",
         )
 

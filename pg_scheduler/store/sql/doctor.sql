@@ -172,14 +172,18 @@ LIMIT $2::bigint;
 
 -- name: doctor_schedule_tasks
 -- route: tuned
--- Return the tasks of the first $1 schedules that fire next, how many schedules each has, and one of them.
-SELECT upcoming.task, count(*) AS schedules, min(upcoming.schedule_id) AS example
+-- Return the tasks of the first $1 schedules that fire next, how many schedules each has, and the first five of them.
+SELECT upcoming.task, count(*) AS schedules,
+    array_agg(upcoming.schedule_id ORDER BY upcoming.place) FILTER (WHERE upcoming.place <= 5) AS ids
 FROM (
-    SELECT task, schedule_id
-    FROM {schema}scheduler_schedules AS schedule
-    WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
-    ORDER BY schedule.next_fire_at
-    LIMIT $1::bigint
+    SELECT task, schedule_id, row_number() OVER (PARTITION BY task ORDER BY schedule_id COLLATE "C") AS place
+    FROM (
+        SELECT task, schedule_id
+        FROM {schema}scheduler_schedules AS schedule
+        WHERE paused_at IS NULL AND schedule.next_fire_at IS NOT NULL
+        ORDER BY schedule.next_fire_at
+        LIMIT $1::bigint
+    ) AS first
 ) AS upcoming
 GROUP BY upcoming.task
 ORDER BY upcoming.task
@@ -187,14 +191,18 @@ LIMIT 1000;
 
 -- name: doctor_herds
 -- route: tuned
--- Return the seconds in which more than $2 of the first $1 schedules fire next, and one of them.
-SELECT upcoming.second, count(*) AS schedules, min(upcoming.schedule_id) AS example
+-- Return the seconds in which more than $2 of the first $1 schedules fire next, and the first five of them.
+SELECT upcoming.second, count(*) AS schedules,
+    array_agg(upcoming.schedule_id ORDER BY upcoming.place) FILTER (WHERE upcoming.place <= 5) AS ids
 FROM (
-    SELECT date_trunc('second', least(schedule.next_fire_at, {last_instant})) AS second, schedule_id
-    FROM {schema}scheduler_schedules AS schedule
-    WHERE paused_at IS NULL AND schedule.next_fire_at >= {first_day}
-    ORDER BY schedule.next_fire_at
-    LIMIT $1::bigint
+    SELECT second, schedule_id, row_number() OVER (PARTITION BY second ORDER BY schedule_id COLLATE "C") AS place
+    FROM (
+        SELECT date_trunc('second', least(schedule.next_fire_at, {last_instant})) AS second, schedule_id
+        FROM {schema}scheduler_schedules AS schedule
+        WHERE paused_at IS NULL AND schedule.next_fire_at >= {first_day}
+        ORDER BY schedule.next_fire_at
+        LIMIT $1::bigint
+    ) AS first
 ) AS upcoming
 GROUP BY upcoming.second
 HAVING count(*) > $2::bigint

@@ -68,6 +68,10 @@ async def test_schedule_of_an_unknown_task_is_found_until_a_worker_registers_it(
     await beat(scheduler)
     await scheduler.schedules.add("doctor.reports", Every(hours=1), schedule_id="own")
     finding = await find(pool, FindingCode.SCHED_UNKNOWN)
+    assert (
+        finding.evidence
+        == "the task 'doctor.reports' of 1 schedule (own) is claimed by none of 1 live worker"
+    )
     assert (finding.subject, finding.severity) == ("doctor.reports", Severity.ERROR)
     assert finding.remedy is not None
     assert finding.remedy.startswith("@job(name='doctor.reporting', aliases=['doctor.reports'])")
@@ -99,7 +103,8 @@ async def test_schedules_that_fire_in_the_same_second_are_found_until_they_diffe
     assert await subjects(pool, FindingCode.SCHED_HERD, herd=4) == []
     finding = await find(pool, FindingCode.SCHED_HERD, herd=3)
     assert finding.severity is Severity.INFO
-    assert finding.evidence.startswith("4 schedules, such as 's0', fire at ")
+    assert finding.evidence.startswith("4 schedules fire at ")
+    assert finding.evidence.endswith(": s0, s1, s2, s3")
     await scheduler.schedules.update("s3", trigger=Cron("1 3 * * *"))
     assert await subjects(pool, FindingCode.SCHED_HERD, herd=3) == []
 
