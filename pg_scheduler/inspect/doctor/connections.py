@@ -28,6 +28,7 @@ SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 
 
 
 async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
+    is_direct = store.statements.connections.has_direct_dsn
     arrives = await store.server.receives_notification(thresholds.notification_s)
     if arrives is None:
         return [UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)]
@@ -38,9 +39,11 @@ async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
             FindingCode.LISTEN_NO_DELIVERY,
             Severity.WARNING,
             "notifications",
-            f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s, so workers "
-            "with these connections poll",
-            "the DSN probably leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
+            f"a notification to ourselves did not arrive within {thresholds.notification_s:g} s by "
+            f"{'direct_dsn=' if is_direct else 'the pool'}, so workers with these connections poll",
+            "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
+            if is_direct
+            else "the pool leads to a pooler in transaction mode: pass direct_dsn= or --direct-dsn",
         )
     ]
 
@@ -112,7 +115,7 @@ def judge_server(
             Severity.WARNING,
             "pools",
             f"the pools of {counted(len(sizes), 'live worker')} may open {wanted} connections; the server "
-            f"has {usable} for ordinary roles, of which {used} are in use: {holders}",
+            f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
             f"max_size={max(usable // max(len(sizes), 1) - OUTSIDE, 1)} for each pool at most, a pooler, or "
             f"max_connections = {wanted + most - usable}",
         )

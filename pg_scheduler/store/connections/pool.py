@@ -98,6 +98,11 @@ class Connections:
         return self._pool
 
     @property
+    def has_direct_dsn(self) -> bool:
+        """Whether connections for long use come from a DSN of their own."""
+        return self._direct_dsn is not None
+
+    @property
     def can_spare_one(self) -> bool:
         """Whether one connection can be held for long without starving the statements."""
         return self._direct_dsn is not None or self._pool.get_max_size() > MIN_FREE_CONNECTIONS

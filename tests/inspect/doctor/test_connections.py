@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.inspect import FindingCode, Inspector, Severity
+from pg_scheduler.inspect import FindingCode, Inspector, Severity, Thresholds
 from pg_scheduler.inspect.doctor.connections import judge_server
 from pg_scheduler.store.doctor import SettingRow
 from pg_scheduler.store.server import ConnectionRow
@@ -41,7 +41,16 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
     async with asyncpg.create_pool(pooler_dsn, min_size=1, max_size=3, statement_cache_size=0) as pooled:
         found = (await examine(pooled, *PROBES, notification_s=0.3)).findings
         assert [each.code for each in found] == list(PROBES)
-        assert "direct_dsn=" in (found[0].remedy or "")
+        assert "did not arrive within 0.3 s by the pool, so" in found[0].evidence
+        assert "pass direct_dsn=" in (found[0].remedy or "")
+        misled = Inspector(Scheduler(pooled, direct_dsn=pooler_dsn))
+        limits = Thresholds(notification_s=0.3)
+        (finding,) = (await misled.doctor(only=PROBES[:1], thresholds=limits)).findings
+        assert "by direct_dsn=, so workers" in finding.evidence
+        assert (
+            finding.remedy
+            == "it leads to a pooler in transaction mode: direct_dsn= must lead to the server itself"
+        )
         scheduler = Scheduler(pooled, direct_dsn=dsn)
         (finding,) = (await Inspector(scheduler).doctor(only=PROBES)).findings
         assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
@@ -76,6 +85,8 @@ async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(poo
     await add_worker(pool, "w2", health='{"pool": {"max": 100000}}')
     finding = await find(pool, FindingCode.CONNECTIONS)
     assert "2 live workers may open 100007 connections" in finding.evidence
+    assert " for ordinary roles, of which " in finding.evidence
+    assert " are left; in use: " in finding.evidence
     await pool.execute("""UPDATE scheduler_workers SET health = '{"pool": {"max": 10}}'""")
     assert await subjects(pool, FindingCode.CONNECTIONS) == []
 
