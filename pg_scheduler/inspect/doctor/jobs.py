@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -17,6 +16,7 @@ from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.remedies import command, term
 from pg_scheduler.inspect.texts import counted, instant, length, listed
+from pg_scheduler.jobs.naming import most_similar
 from pg_scheduler.store.doctor import FailingRow, PayloadRow, QuarantinedRow, RunningRow
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.store.store import Store
@@ -88,14 +88,13 @@ def judge_backlog(
             continue
         late = (now - row.oldest_due_at).total_seconds()
         if late >= late_s:
-            yield _late(
-                row, late, [each for each in claiming if each.names is None or row.name in each.names]
-            )
+            able = [each for each in claiming if each.names is None or row.name in each.names]
+            yield _late(row, [each for each in rows if each.name not in paused], late, able)
 
 
 def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:
-    near = difflib.get_close_matches(row.name, known, 1)
-    renamed = f"@job(name={near[0]!r}, aliases=[{row.name!r}]) if it was renamed, or " if near else ""
+    near = most_similar(row.name, known)
+    renamed = f"@job(name={near!r}, aliases=[{row.name!r}]) if it was renamed, or " if near else ""
     return Finding(
         FindingCode.NAME_UNKNOWN,
         Severity.ERROR,
@@ -106,7 +105,9 @@ def _unknown(row: BacklogRow, known: Sequence[str], workers: int) -> Finding:
     )
 
 
-def _late(row: BacklogRow, late: float, workers: Sequence[InspectedWorker]) -> Finding:
+def _late(
+    row: BacklogRow, rows: Sequence[BacklogRow], late: float, workers: Sequence[InspectedWorker]
+) -> Finding:
     slots = sum(each.slots for each in workers)
     free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
     found = command("jobs", "list", "status:due", term(row.name), "--limit", "1")
@@ -116,9 +117,21 @@ def _late(row: BacklogRow, late: float, workers: Sequence[InspectedWorker]) -> F
         Severity.WARNING,
         row.name,
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest for {length(late)}; "
-        f"{free} of {slots} slots are free",
+        f"{free} of {slots} slots are free{_ahead(row, rows)}",
         explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
     )
+
+
+def _ahead(row: BacklogRow, rows: Sequence[BacklogRow]) -> str:
+    """Describe what runs, and what has been due for longer; the rows are sorted by that."""
+    running = sorted((each for each in rows if each.running), key=lambda each: -each.running)
+    before = [each for each in rows[: rows.index(row)] if each.due]
+    texts = []
+    if running:
+        texts.append(f"running: {listed([f'{each.running:,} of {each.name!r}' for each in running])}")
+    if before:
+        texts.append(f"due before: {listed([f'{each.due:,} of {each.name!r}' for each in before])}")
+    return "".join(f"; {text}" for text in texts)
 
 
 def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:

@@ -58,6 +58,25 @@ async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool)
     assert await subjects(pool, FindingCode.LATE) == []
 
 
+async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, names=["doctor.first", "doctor.second"], running_jobs=2)
+    scheduler, due = Scheduler(pool), datetime.now(UTC) - timedelta(minutes=9)
+    for job_id, name in (("a", "doctor.first"), ("b", "doctor.first"), ("c", "doctor.second")):
+        await scheduler.schedule_job(name, due, {}, job_id=job_id, misfire_grace_time=None)
+        due += timedelta(minutes=2)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1 WHERE job_id = 'a'"
+    )
+    _, finding = (await examine(pool, FindingCode.LATE)).findings
+    assert finding.evidence == (
+        "1 due job of 'doctor.second' not started, the oldest for 5 min; 0 of 2 slots are free; "
+        "running: 1 of 'doctor.first'; due before: 1 of 'doctor.first'"
+    )
+    await scheduler.cancel_job("b")
+    (finding,) = (await examine(pool, FindingCode.LATE)).findings
+    assert finding.evidence.endswith("running: 1 of 'doctor.first'")
+
+
 async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
     pool: asyncpg.Pool, make: Make
 ) -> None:
