@@ -199,10 +199,14 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
         ahead = ""
         if queue is not None:
             ahead = f"; about {counted(queue.ahead, 'job', is_capped=queue.is_capped)} ahead of it"
+        wait_s = _wait_s(facts)
+        rate = (
+            "" if wait_s is None else f"; at the rate of the last minutes it starts in about {length(wait_s)}"
+        )
         used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
         yield Reason(
             ReasonCode.SLOTS_FULL,
-            f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use{ahead}",
+            f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use{ahead}{rate}",
             "add workers, or raise max_concurrent_jobs=",
             due,
         )
@@ -251,10 +255,16 @@ def _start(facts: Facts, queueing: Sequence[Reason]) -> datetime | None:
         at = max(at, facts.pause.paused_until)
     if not queueing:
         return at
+    wait_s = _wait_s(facts)
+    return None if wait_s is None else later(at, wait_s)
+
+
+def _wait_s(facts: Facts) -> float | None:
+    """Return how long the jobs ahead take at the present throughput; None if that is unknown."""
     rate = facts.statistics.starts_per_s if facts.statistics else None
     if facts.queue is None or facts.queue.is_capped or not rate:
         return None
-    return later(at, (facts.queue.ahead + 1) / rate)
+    return (facts.queue.ahead + 1) / rate
 
 
 def _claiming(facts: Facts) -> list[WorkerState]:

@@ -147,6 +147,12 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     ),
     (facts(queue=BEHIND), Verdict.WAITING, [ReasonCode.SLOTS_FULL], "3 of 25 slots of 1 worker "),
     (
+        facts(workers=(FULL,), queue=BEHIND, statistics=TaskStatistics(starts_per_s=0.1)),
+        Verdict.WAITING,
+        [ReasonCode.SLOTS_FULL],
+        "about 30 jobs ahead of it; at the rate of the last minutes it starts in about 5 min",
+    ),
+    (
         facts(workers=(FULL,), queue=QueuePosition(ahead=1200, outranked_by=1200)),
         Verdict.WAITING,
         [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL],
