@@ -64,8 +64,9 @@ async def scheduler(pool: asyncpg.Pool) -> AsyncIterator[Scheduler]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(scheduler: Scheduler, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    """The dashboard, at the root or, as the indirect parameter of a test, below a path."""
-    site = Site(scheduler, getattr(request, "param", ""))
+    """The dashboard; a test gives framework and path of its mount as an indirect parameter."""
+    framework, path = getattr(request, "param", ("starlette", "/"))
+    site = Site(scheduler, path, framework)
     await site.start()
     yield site
     await site.stop()

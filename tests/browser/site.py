@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
+from tests.dashboard.hosts import HOSTS
 from tests.support.worker import PATIENCE
 
 
@@ -26,20 +26,26 @@ class QuietServer(uvicorn.Server):
 
 
 class Site:
-    """The dashboard of a Scheduler.
+    """The dashboard of a Scheduler, mounted in an application.
+
+    Args:
+        scheduler: The Scheduler.
+        path: The path of the mount; empty or ``"/"`` for the root.
+        framework: The web framework of the application.
 
     Attributes:
         access: The rights of every viewer from now on.
         streams: The number of open streams.
     """
 
-    def __init__(self, scheduler: Scheduler, path: str = "") -> None:
+    def __init__(self, scheduler: Scheduler, path: str = "", framework: str = "starlette") -> None:
         self.scheduler = scheduler
         self.access = Access("ada", "admin")
         self.streams = 0
-        self._path = path
-        self._app = Starlette()
-        self._app.mount(path or "/", dashboard(scheduler, authorize=self._authorize, refresh=0.5))
+        self._path = path.rstrip("/")
+        self._app = HOSTS[framework](
+            path or "/", dashboard(scheduler, authorize=self._authorize, refresh=0.5)
+        )
         self._port = 0
         self._server: QuietServer | None = None
         self._task: asyncio.Task[None] | None = None

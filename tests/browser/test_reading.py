@@ -154,7 +154,7 @@ async def test_violation_of_the_policy_reaches_the_console(open_page: Open, prob
     assert await page.evaluate("window.isRun") is None
 
 
-@pytest.mark.parametrize("site", ["/a/b"], indirect=True)
+@pytest.mark.parametrize("site", [("starlette", "/a/b")], indirect=True)
 async def test_links_stay_below_the_path_of_the_mount(open_page: Open, shop: Shop, site: Site) -> None:
     page = await open_page("/")
     for label in LABELS:
