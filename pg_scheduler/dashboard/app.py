@@ -43,8 +43,10 @@ from pg_scheduler.dashboard.rendering import render, static_files
 from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect import Inspector, ReadSettings
+from pg_scheduler.inspect import Bounds, Inspector, ReadSettings
+from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.scheduler import Scheduler
 
 __all__ = ["Source", "dashboard"]
@@ -79,6 +81,7 @@ def dashboard(
     links: Callable[[Job], Mapping[str, str]] | None = None,
     read_pool: asyncpg.Pool | Mapping[str, asyncpg.Pool] | None = None,
     refresh: float = 2.0,
+    bounds: Bounds = DEFAULT_BOUNDS,
     trust_forwarded: bool = False,
     read_only: bool = False,
     trusted_origins: Iterable[str] = (),
@@ -109,6 +112,7 @@ def dashboard(
             several sources, the pools by the names of their sources; a source without one is read on the
             pool of its Scheduler.
         refresh: Seconds between two queries for pages that are updated, 0.5 or more.
+        bounds: How much a page of a search, and the page of errors, examine at most.
         trust_forwarded: Whether ``X-Forwarded-Prefix`` is added to the addresses of links. Set it only
             behind a proxy that sets or removes this header.
         read_only: Whether no action is accepted, whatever the rights: there are no buttons, and POST answers
@@ -117,8 +121,8 @@ def dashboard(
             changes. Those of the dashboard's own host always may.
 
     Raises:
-        TypeError: ``source``, ``authorize``, ``redact``, ``read_pool`` or ``trusted_origins`` has the wrong
-            type.
+        TypeError: ``source``, ``authorize``, ``redact``, ``read_pool``, ``bounds`` or ``trusted_origins`` has
+            the wrong type.
         ValueError: ``refresh`` is out of range, a name of ``source`` cannot be a part of an address, a name
             of ``read_pool`` is none of ``source``, or one of ``trusted_origins`` is no origin.
 
@@ -143,6 +147,7 @@ def dashboard(
         format_arguments=format_arguments,
         links=links,
         refresh_s=_check_refresh(refresh),
+        bounds=check_kind("bounds", bounds, Bounds),
         trust_forwarded=trust_forwarded,
         read_only=read_only,
         trusted_origins=check_origins(trusted_origins),
@@ -283,7 +288,11 @@ class _Dashboard:
             raise TypeError(f"source must return a Scheduler, not {type(scheduler).__name__}")
         if self._inspected is None or self._inspected[0] is not scheduler:
             inspector = Inspector(
-                scheduler, read_pool=self._read_pool, read_settings=READ_SETTINGS, actor="dashboard"
+                scheduler,
+                read_pool=self._read_pool,
+                read_settings=READ_SETTINGS,
+                actor="dashboard",
+                bounds=self._settings.bounds,
             )
             self._inspected = scheduler, inspector
             self._operations = Operations(scheduler)

@@ -16,7 +16,7 @@ from pg_scheduler.dashboard.cache import Cache
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.dashboard.rights import Right
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.jobs.model import Job
 
 __all__ = [
@@ -68,6 +68,7 @@ class Settings:
     links: JobLinks | None
     refresh_s: float
     trust_forwarded: bool
+    bounds: Bounds
     read_only: bool
     trusted_origins: frozenset[str]
     sources: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ Every query reads a bounded number of rows, whatever the size of the table is, a
 """
 
 from pg_scheduler.inspect.audit import AuditPage, AuditRecord
+from pg_scheduler.inspect.bounds import Bounds
 from pg_scheduler.inspect.bulk import ChangeOutcome, JobChange, Progress
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
@@ -39,6 +40,7 @@ __all__ = [
     "AuditPage",
     "AuditRecord",
     "Backlog",
+    "Bounds",
     "ChangeOutcome",
     "Diagnosis",
     "ErrorGroup",

@@ -11,8 +11,8 @@ from itertools import islice
 from time import monotonic
 from typing import Final
 
+from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
-from pg_scheduler.inspect.pages import MAX_ROWS, MAX_SECONDS
 from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
@@ -148,25 +148,29 @@ async def group_errors(
     since: datetime | None,
     limit: int,
     connection: Connection,
+    *,
+    bounds: Bounds = DEFAULT_BOUNDS,
     clock: Callable[[], float] = monotonic,
 ) -> ErrorGroups:
-    """Group the newest unsuccessful jobs, as many as the bounds of a page allow.
+    """Group the newest unsuccessful jobs, as many as the bounds allow.
 
     Args:
         inspections: Runs the statements.
         since: Only jobs that ended at or after this time; None for any.
         limit: The number of groups.
         connection: The connection of the call.
+        bounds: How much is examined.
         clock: Returns seconds; tests replace it.
     """
-    ends_at = clock() + MAX_SECONDS
+    ends_at = clock() + bounds.milliseconds / 1000
     counter, searched, is_complete = ErrorCounter(), 0, False
     position = (LAST_DAY, "")
-    while searched < MAX_ROWS and not is_complete:
-        rows = await inspections.errors(position, since, CHUNK_ROWS, on=connection)
+    while searched < bounds.rows and not is_complete:
+        chunk = min(CHUNK_ROWS, bounds.rows - searched)
+        rows = await inspections.errors(position, since, chunk, on=connection)
         counter.add(rows)
         searched += len(rows)
-        is_complete = len(rows) < CHUNK_ROWS
+        is_complete = len(rows) < chunk
         if rows:
             position = (rows[-1].finished_at, rows[-1].job_id)
         if clock() >= ends_at:
@@ -180,6 +184,8 @@ async def group_errors_by_id(
     since: datetime | None,
     limit: int,
     connection: Connection,
+    *,
+    bounds: Bounds = DEFAULT_BOUNDS,
 ) -> ErrorGroups:
     """Group the unsuccessful jobs among those of the highest ids, while their index is missing.
 
@@ -189,17 +195,19 @@ async def group_errors_by_id(
         since: Only jobs that ended at or after this time; None for any.
         limit: The number of groups.
         connection: The connection of the call.
+        bounds: How much is examined.
     """
-    ends_at = monotonic() + MAX_SECONDS
+    ends_at = monotonic() + bounds.milliseconds / 1000
     conditions = conditions_of(Search((StatusTerm(UNSUCCESSFUL_STATUSES),), sizes.now))
     rows: list[ErrorRow] = []
     searched, is_complete, position = 0, False, None
-    while searched < MAX_ROWS and not is_complete:
-        scan = Scan(conditions, CHUNK_ROWS, CHUNK_ROWS)
+    while searched < bounds.rows and not is_complete:
+        chunk = min(CHUNK_ROWS, bounds.rows - searched)
+        scan = Scan(conditions, chunk, chunk)
         examined = await searches.newest(position, scan, on=connection)
         rows += [row for job, _ in examined.jobs if (row := _row(job, since)) is not None]
         searched += examined.count
-        is_complete = examined.count < CHUNK_ROWS
+        is_complete = examined.count < chunk
         position = examined.last.job_id if examined.last is not None else position
         if monotonic() >= ends_at:
             break

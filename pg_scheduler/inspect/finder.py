@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import NamedTuple
 
+from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.pages import PageReader
 from pg_scheduler.inspect.paths import plan_search
@@ -44,7 +45,9 @@ class FoundPage(NamedTuple):
     conditions: Sequence[Condition]
 
 
-async def find_page(store: Store, wanted: Wanted, *, limit: int, after: str | None) -> FoundPage:
+async def find_page(
+    store: Store, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
+) -> FoundPage:
     """Return a page of the jobs that are searched.
 
     Args:
@@ -52,6 +55,7 @@ async def find_page(store: Store, wanted: Wanted, *, limit: int, after: str | No
         wanted: The jobs.
         limit: Jobs of the page.
         after: The ``next`` of the page before; None for the first page.
+        bounds: How much the page examines.
 
     Raises:
         SearchError: The search is invalid.
@@ -64,5 +68,5 @@ async def find_page(store: Store, wanted: Wanted, *, limit: int, after: str | No
         plan = plan_search(search, sizes.estimates, is_by_id=wanted.is_by_id)
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
-        reader = PageReader(store.searches, plan, conditions, sizes)
+        reader = PageReader(store.searches, plan, conditions, sizes, bounds)
         return FoundPage(await reader.read(position, limit, connection), conditions)

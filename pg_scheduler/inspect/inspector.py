@@ -14,6 +14,7 @@ import asyncpg
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect.actions import WorkerActions
 from pg_scheduler.inspect.audit import AuditReader
+from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.collect import claimed_names, collect_facts, count_claiming, task_state
 from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis
@@ -79,9 +80,10 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         read_pool: A pool for the reads, which may lead to a standby; None for that of ``source``.
         read_settings: Read in read-only transactions within these bounds; None to read like a Scheduler.
         actor: Who acts, for the records of actions; None for ``user@host``.
+        bounds: How much a page of a search, and `error_groups()`, examine at most.
 
     Raises:
-        TypeError: ``source`` is neither a pool nor a Scheduler.
+        TypeError: ``source`` is neither a pool nor a Scheduler, or ``bounds`` is no `Bounds`.
 
     Example::
 
@@ -98,7 +100,9 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         read_pool: asyncpg.Pool | None = None,
         read_settings: ReadSettings | None = None,
         actor: str | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
+        self._bounds = check_kind("bounds", bounds, Bounds)
         self._scheduler = source if isinstance(source, Scheduler) else None
         if isinstance(source, Scheduler):
             self._store = source._store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
@@ -177,8 +181,8 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
     ) -> SearchPage:
         """Return a page of the jobs that match a search.
 
-        A page examines at most 20,000 jobs, and none after 250 ms, so it can be short, or empty, although the
-        search continues. ``SearchPage.summary`` states how far it got.
+        A page examines jobs within the `Bounds`, 20,000 and 250 ms by default, so it can be short, or empty,
+        although the search continues. ``SearchPage.summary`` states how far it got.
 
         Args:
             where: The search; empty for all jobs.
@@ -321,8 +325,9 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
     async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
         """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
 
-        At most 20,000 jobs are examined, and none after 250 ms. While the index of unsuccessful jobs is
-        missing, these are jobs of any status in the descending order of their ids; the summary states it.
+        Jobs are examined within the `Bounds`, 20,000 and 250 ms by default. While the index of unsuccessful
+        jobs is missing, these are jobs of any status in the descending order of their ids; the summary states
+        it.
 
         Args:
             since: Only jobs that ended at or after this time; None for any.
@@ -342,8 +347,9 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         async with self._reads.searches.transaction() as connection:
             sizes = await self._reads.searches.sizes(on=connection)
             if UNSUCCESSFUL not in sizes.estimates:
-                return await group_errors_by_id(self._reads.searches, sizes, since, limit, connection)
-            return await group_errors(self._reads.inspections, since, limit, connection)
+                searches, bounds = self._reads.searches, self._bounds
+                return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
+            return await group_errors(self._reads.inspections, since, limit, connection, bounds=self._bounds)
 
     # -- doctor ----------------------------------------------------------------------------------------
 
@@ -372,7 +378,7 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
 
     async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, wanted, limit=limit, after=after)).page
+        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds)).page
 
 
 def _default_actor() -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
+from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment
 from pg_scheduler.inspect.positions import Position, write_position
@@ -14,13 +15,7 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.searches import Condition, Examined, Scan, SearchRepository, Sizes
 
-__all__ = ["MAX_ROWS", "MAX_SECONDS", "PageReader"]
-
-MAX_ROWS: Final = 20_000
-"""Rows that a page examines at most."""
-
-MAX_SECONDS: Final = 0.25
-"""Seconds after which a page examines no further rows."""
+__all__ = ["PageReader"]
 
 FIRST_ROWS: Final = 250
 """Rows of the first statement of a page. Each following one examines twice as many, so that rows with large
@@ -36,6 +31,7 @@ class PageReader:
         plan: The segments to read.
         conditions: What the jobs fulfil.
         sizes: The estimated sizes of the indexes.
+        bounds: How much a page examines.
         clock: Returns seconds; tests replace it.
     """
 
@@ -43,13 +39,14 @@ class PageReader:
     plan: Plan
     conditions: Sequence[Condition]
     sizes: Sizes
+    bounds: Bounds = DEFAULT_BOUNDS
     clock: Callable[[], float] = field(default=monotonic)
 
     async def read(self, position: Position, limit: int, connection: Connection) -> SearchPage:
         """Return the page from a position on, with ``limit`` jobs at most."""
-        ends_at = self.clock() + MAX_SECONDS
+        ends_at = self.clock() + self.bounds.milliseconds / 1000
         items: list[Job] = []
-        rows_left, rows = MAX_ROWS, max(FIRST_ROWS, limit + 1)
+        rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]
             rows = min(rows, rows_left)

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.model import rounded
@@ -186,19 +186,19 @@ async def test_error_groups_state_their_bounds(pool: asyncpg.Pool, monkeypatch: 
     await add_jobs(pool, 35, FAILED, "'mail', now(), 'failed', now() - n * interval '1 minute', 'no'")
     store = Store(Connections(pool))
 
-    async def groups(*times: float) -> Any:
-        clock = iter(times).__next__
+    async def groups(*times: float, rows: int = 20_000) -> Any:
+        clock, bounds = iter(times).__next__, Bounds(rows=rows)
         async with store.searches.transaction() as connection:
-            return await group_errors(store.inspections, None, 9, connection, clock)
+            return await group_errors(store.inspections, None, 9, connection, bounds=bounds, clock=clock)
 
     found = await groups(0.0, 0.1, 0.3)
     assert (found.searched, found.is_complete, found.items[0].count) == (20, False, 20)
     assert found.since == found.items[0].first_at
     assert found.summary == "searched the newest 20 unsuccessful jobs, 1 group found"
-    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 30)
-    assert (await groups(*[0.0] * 9)).searched == 30
-    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 40)
-    assert (await groups(*[0.0] * 9)).is_complete
+    for rows in (3, 30, 34, 35):
+        found = await groups(*[0.0] * 9, rows=rows)
+        assert (found.searched, found.is_complete) == (rows, False)
+    assert (await groups(*[0.0] * 9, rows=36)).is_complete
 
 
 async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.Pool) -> None:
@@ -227,8 +227,7 @@ async def test_error_groups_are_found_by_id_without_their_index(
     assert by_id.missing_index == "scheduled_jobs_unsuccessful"
     assert (await inspector.error_groups(since=since)).items == recent.items
     await pool.execute("ANALYZE scheduled_jobs")
-    monkeypatch.setattr("pg_scheduler.inspect.errors.MAX_ROWS", 20)
-    some = await inspector.error_groups()
+    some = await Inspector(pool, bounds=Bounds(rows=20, milliseconds=60_000)).error_groups()
     assert some.summary.startswith("searched 20 of about 37 jobs by id, ")
     assert not some.is_complete
     steps = [step async for step in inspector.retry_jobs(group=by_id.items[0])]

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, Scheduler
-from pg_scheduler.inspect import Inspector, SearchError, SearchPage
-from pg_scheduler.inspect.pages import MAX_ROWS, PageReader
+from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage
+from pg_scheduler.inspect.pages import PageReader
 from pg_scheduler.inspect.paths import Path, Plan, Segment
 from pg_scheduler.inspect.positions import START
 from pg_scheduler.store.connections.pool import Connections
@@ -157,18 +157,40 @@ async def test_page_states_how_far_the_search_got(inspector: Inspector, pool: as
     assert page.summary == "searched 29 of about 1,500 jobs, 10 found"
 
 
-async def test_page_examines_20000_jobs_at_most_and_the_next_one_continues(
-    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.pages.MAX_SECONDS", 60.0)
+async def test_page_examines_20000_jobs_at_most_and_the_next_one_continues(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(pool, bounds=Bounds(milliseconds=60_000))
     await fill(pool, 45_000)
     pages = [page async for page in inspector.search_pages("arg.n:1")]
-    assert [page.searched for page in pages] == [MAX_ROWS, 2 * MAX_ROWS, 45_000]
+    assert [page.searched for page in pages] == [20_000, 40_000, 45_000]
     assert [page.found for page in pages] == [0, 0, 1]
     assert pages[0].summary == "searched 20,000 of about 45 k jobs, 0 found"
     page = await inspector.search_jobs("arg.n:1,2", limit=2, exhaustive=True)
     assert [job.job_id for job in page.items] == ["job-00002", "job-00001"]
     assert page.searched == 45_000
+
+
+async def test_search_goes_on_page_by_page_whatever_the_bound_is(pool: asyncpg.Pool) -> None:
+    await fill(pool, 60)
+    for rows in (1, 7, 59, 60, 61):
+        inspector = Inspector(pool, bounds=Bounds(rows=rows, milliseconds=60_000))
+        pages = [page async for page in inspector.search_pages("arg.n:1,2,60")]
+        assert [page.searched for page in pages if not page.is_complete] == [*range(rows, 61, rows)]
+        assert [job.job_id for page in pages for job in page.items] == ["job-00060", "job-00002", "job-00001"]
+        assert pages[-1].summary == "searched all of 60 jobs, 3 found"
+
+
+@pytest.mark.parametrize("values", [{"rows": 0}, {"rows": 1_000_001}, {"milliseconds": 0}])
+def test_bounds_out_of_range_are_rejected(values: dict[str, int]) -> None:
+    ((name, value),) = values.items()
+    with pytest.raises(ValueError, match=f"{name} must be between 1 and .*, not {value}"):
+        Bounds(**values)
+
+
+def test_bounds_of_another_type_are_rejected(pool: asyncpg.Pool) -> None:
+    with pytest.raises(TypeError, match="rows must be an int, not str: '9'"):
+        Bounds(rows="9")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="bounds must be a Bounds, not int: 9"):
+        Inspector(pool, bounds=9)  # type: ignore[arg-type]
 
 
 async def test_page_examines_no_further_rows_after_its_time(pool: asyncpg.Pool) -> None:

@@ -1,0 +1,47 @@
+"""The bounds of pages: what reaches them states what was searched, and continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import dashboard
+from pg_scheduler.inspect import Bounds
+from tests.dashboard.client import App, Page, request
+from tests.dashboard.conftest import read_all
+
+FILL = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
+    SELECT 'job-' || n, 'bounds.mail', now(), 'failed', now() - n * interval '1 min', 'Error: no answer'
+    FROM generate_series(1, 30) AS n
+"""
+
+
+async def test_pages_within_small_bounds_state_what_they_searched(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await pool.execute(FILL)
+    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+    app = build(bounds=Bounds(rows=10, milliseconds=60_000))
+    url, summaries = "/jobs?q=-name:bounds.mail", list[str]()
+    while url:
+        page = Page((await request(app, url)).text)
+        summaries += [line for line in page.text.splitlines() if line.startswith("searched")]
+        url = next((attrs["href"] or "" for attrs in page.all("a") if attrs.get("rel") == "next"), "")
+    assert summaries == [
+        "searched 10 of about 30 jobs, 0 found",
+        "searched 20 of about 30 jobs, 0 found",
+        "searched 30 of about 31 jobs, 0 found",
+        "searched all of 30 jobs, 0 found",
+    ]
+    errors = Page((await request(app, "/errors")).text).text
+    assert "searched the newest 10 unsuccessful jobs, 1 group found" in errors
+    assert "searched all of 30 unsuccessful jobs" in Page((await request(build(), "/errors")).text).text
+
+
+async def test_bounds_of_another_type_are_rejected(scheduler: Scheduler) -> None:
+    with pytest.raises(TypeError, match="bounds must be a Bounds, not int: 7"):
+        dashboard(scheduler, authorize=read_all, bounds=7)  # type: ignore[arg-type]
