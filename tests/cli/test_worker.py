@@ -337,6 +337,40 @@ async def test_changed_source_starts_the_worker_again_also_after_a_mistake(
         assert program.text.count("cli_reloaded.py has changed") == 2
 
 
+async def test_new_source_file_starts_the_worker_again(
+    start: Start, tmp_path: Path, pool: asyncpg.Pool
+) -> None:
+    package = tmp_path / "cli_growing"
+    every_module = (
+        "import importlib, pkgutil\n"
+        "for each in pkgutil.iter_modules(__path__, f'{__name__}.'):\n"
+        "    importlib.import_module(each.name)\n"
+    )
+
+    async def has_claimed(name: str) -> bool:
+        statement = "SELECT EXISTS (SELECT FROM scheduler_workers WHERE $1 = ANY (names))"
+        return bool(await pool.fetchval(statement, name))
+
+    def write(path: Path, code: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".new").write_text(code, encoding="utf-8")
+        path.with_suffix(".new").rename(path)  # so that it appears with its content
+
+    def job_named(name: str) -> str:
+        return f"from pg_scheduler import job\n@job(name='{name}')\nasync def run(): ...\n"
+
+    with start("cli_growing", "--reload", cwd=tmp_path) as program:
+        await program.read_until("waiting for a change")
+        write(package / "__init__.py", every_module)
+        await program.read_until("no function is registered")
+        write(package / "one.py", job_named("cligrowing.one"))
+        await until(lambda: has_claimed("cligrowing.one"))
+        write(package / "deep" / "__init__.py", job_named("cligrowing.two"))
+        await until(lambda: has_claimed("cligrowing.two"))
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == 0, program.text
+
+
 class TestCheck:
     @pytest.fixture(autouse=True)
     def settings(self, monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:

@@ -21,7 +21,7 @@ from pg_scheduler.telemetry.systemd import notify_systemd
 from .inside import claims_nothing, configure, hurry
 from .options import WorkerOptions
 from .recycle import wait_for_recycling, wait_until_drained
-from .reload import read_sources, restart, wait_for_change
+from .reload import Sources, read_sources, restart, wait_for_change
 from .reports import send_reports
 from .stacks import log_stacks
 from .stop import StopRequest, handle_signals, stop_self
@@ -105,7 +105,7 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
 
 
 async def _run(
-    scheduler: Scheduler, options: WorkerOptions, stop: StopRequest, sources: dict[str, int] | None
+    scheduler: Scheduler, options: WorkerOptions, stop: StopRequest, sources: Sources | None
 ) -> bool:
     """Start the Scheduler and stop it when that is requested; return whether a limit requested it."""
     recycling = asyncio.create_task(wait_for_recycling(scheduler, options))  # it counts from the first job on

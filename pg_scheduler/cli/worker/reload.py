@@ -1,7 +1,8 @@
 """``worker --reload``: start the program again when one of its source files has changed.
 
-The worker stops after its running jobs and then replaces its own process, so a debugger and a terminal stay
-attached. If the new code cannot be imported, the process waits for the next change.
+A new file counts too if it is in the current folder or in that of a loaded module, since the next start may
+import it. The worker stops after its running jobs and then replaces its own process, so a debugger and a
+terminal stay attached. If the new code cannot be imported, the process waits for the next change.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import sysconfig
 import traceback
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
 
 from .target import Source, load_targets
 
-__all__ = ["load_or_wait", "read_sources", "restart", "wait_for_change"]
+__all__ = ["Sources", "load_or_wait", "read_sources", "restart", "wait_for_change"]
+
+Sources: TypeAlias = dict[str, object]
+"""What is compared, by path: of a file when it was written, of a folder its source files."""
 
 INTERVAL_S: Final = 0.5
 
@@ -30,16 +34,17 @@ _INSTALLED: Final = tuple(
 """Folders of installed files, which do not change."""
 
 
-async def read_sources(others: Collection[str] = ()) -> dict[str, int]:
-    """Return when the sources of the loaded modules, and other files, were written."""
-    return await asyncio.to_thread(_read_times, others)
+async def read_sources(others: Collection[str] = ()) -> Sources:
+    """Return the state of the sources of the loaded modules and of other files, and of their folders."""
+    return await asyncio.to_thread(_read_states, others)
 
 
-async def wait_for_change(known: dict[str, int]) -> str:
-    """Wait until a source file is newer than it was, and return a sentence about it."""
+async def wait_for_change(known: Sources) -> str:
+    """Wait until a source file was changed, added or removed, and return a sentence about it."""
     while True:
         found = await read_sources(known)
-        if changed := next((path for path, written in known.items() if found[path] != written), None):
+        changed = next((path for path, state in known.items() if found.get(path, state) != state), None)
+        if changed is not None:
             return f"{changed} has changed"
         known = found
         await asyncio.sleep(INTERVAL_S)
@@ -64,16 +69,27 @@ def restart() -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "pg_scheduler", *sys.argv[1:]])  # noqa: S606 - itself
 
 
-def _read_times(others: Collection[str]) -> dict[str, int]:
-    loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    times: dict[str, int] = {}
-    for path in {*others, *filter(None, loaded)}:
-        if path.endswith(".py") and not path.startswith(_INSTALLED):
-            try:
-                times[path] = Path(path).stat().st_mtime_ns
-            except OSError:  # it is being written, or deleted
-                times[path] = 0
-    return times
+def _read_states(others: Collection[str]) -> Sources:
+    modules = list(sys.modules.values())
+    loaded = {file for module in modules if (file := getattr(module, "__file__", None))}
+    files = {path for path in {*others, *loaded} if path.endswith(".py") and not path.startswith(_INSTALLED)}
+    folders = {str(Path.cwd()), *map(os.path.dirname, files)}
+    return {path: _written_at(path) for path in files} | {path: _files_in(path) for path in folders}
+
+
+def _written_at(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:  # it is being written, or deleted
+        return 0
+
+
+def _files_in(folder: str) -> frozenset[Path]:
+    """Return the source files of a folder, and those that make packages of its subfolders."""
+    try:
+        return frozenset([*Path(folder).glob("[!.]*.py"), *Path(folder).glob("*/__init__.py")])
+    except OSError:  # it was deleted
+        return frozenset()
 
 
 def _files_of(error: BaseException) -> set[str]:
