@@ -85,6 +85,7 @@ class Reporter:
         self._signals = signals
         self._routing = routing
         self._runs_jobs = runs_jobs
+        self._reported: list[str] | None = None
         self._written: list[str] | None = None
         self._lag_s = 0.0
         self.wanted: str | None = None
@@ -105,15 +106,19 @@ class Reporter:
         return self._lag_s
 
     def report(self, *, whole: bool = False) -> WorkerReport:
-        """Return what a heartbeat writes; the names only where ``whole``, or if they have changed since."""
+        """Return what a heartbeat writes; the names only where ``whole``, or if others were written last."""
         names = self._routing.claimable() if self._routing is not None and self._runs_jobs else []
         changed = None if names is self._written and not whole else names
-        self._written = names
+        self._reported = names
         if changed is not None and sum(len(name.encode()) for name in changed) > MAX_NAMES_BYTES:
             changed = None
         report = WorkerReport(self.state, self._health(), changed)
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report
+
+    def confirm(self) -> None:
+        """Note that the last report was written."""
+        self._written = self._reported
 
     def obey(self, wanted: str | None) -> bool:
         """Stop claiming if that is requested, and claim again once it is not; return whether that changed."""

@@ -6,13 +6,17 @@ import asyncio
 
 import pytest
 
+from pg_scheduler import DatabaseUnavailableError
+from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.store.store import Store
 from pg_scheduler.worker import reporter as reporter_module
+from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.routing import Routing
 from tests.support.parts import Parts
-from tests.support.worker import PATIENCE
+from tests.support.worker import PATIENCE, locked, new_worker
 
 
 async def work() -> None: ...
@@ -28,6 +32,7 @@ def reporter_of(parts: Parts, *names: str) -> Reporter:
 async def test_names_are_written_again_only_when_they_change(parts: Parts) -> None:
     reporter = reporter_of(parts, "a")
     first = reporter.report(whole=True).names
+    reporter.confirm()
     assert first is not None
     assert "a" in first
     assert reporter.report().names is None
@@ -37,8 +42,28 @@ async def test_names_are_written_again_only_when_they_change(parts: Parts) -> No
     assert reporter.report().names is None
     routing._tasks.register(work, name="b")
     assert reporter.report().names == sorted([*first, "b"])
+    reporter.confirm()
     assert reporter.report().names is None
     assert reporter.report(whole=True).names == sorted([*first, "b"])
+
+
+async def test_names_are_written_by_the_heartbeat_after_one_that_failed(
+    touchy: Store, bus: EventBus, dsn: str
+) -> None:
+    parts = Parts(touchy, bus)
+    reporter = reporter_of(parts, "a")
+    worker = new_worker(parts.worker_id)
+    heartbeat = Heartbeat(touchy, bus, parts.in_flight, worker, parts.lease, parts.signals, reporter=reporter)
+    await heartbeat.prepare()
+    assert reporter._routing is not None
+    reporter._routing._tasks.register(work, name="b")
+    async with locked(dsn, "scheduler_workers"):
+        with pytest.raises(DatabaseUnavailableError):
+            await heartbeat.run_once()
+    await heartbeat.run_once()
+    (row,) = await touchy.workers.list_workers()
+    assert row.names is not None
+    assert "b" in row.names
 
 
 async def test_too_many_names_are_not_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:

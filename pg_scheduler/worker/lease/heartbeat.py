@@ -158,6 +158,7 @@ class Heartbeat(Service):
 
     def _renewed(self, requested_at: float) -> None:
         self._lease.renewed(requested_at)
+        self._reporter.confirm()
         now = time.monotonic()
         if now - self.renewed_at > STEADY_INTERVALS * self._lease.renewal_interval:
             self.steady_since = now
