@@ -12,7 +12,7 @@ from pg_scheduler.enqueue.bulk import PREPARE_BATCH
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.metadata import with_trace
-from pg_scheduler.jobs.middleware import Middleware, ScheduledCall
+from pg_scheduler.jobs.middleware import Middleware, ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import ConflictResolution, JobSpec
 from pg_scheduler.jobs.rows import ExtendedJob, NewJob
 from pg_scheduler.store.connections.session import Connection
@@ -23,15 +23,12 @@ Row = TypeVar("Row", bound=NewJob)
 
 
 class Sender:
-    """The methods of middleware that are called for jobs to be stored.
-
-    Besides ``headers()``, those of this library may have ``sending(call, count)``, a context manager around
-    the call that stores jobs. ``call`` is its only job, or None for a bulk call of ``count`` jobs.
-    """
+    """The methods of middleware that are called for jobs to be stored."""
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
-        self._headers: Final = _methods(middleware, "headers")
-        self._sending: Final = _methods(middleware, "sending")
+        headers = (getattr(each, "headers", None) for each in middleware)
+        self._headers: Final[list[Any]] = [method for method in headers if method is not None]
+        self._sending: Final = [each.sending for each in middleware if isinstance(each, SendingMiddleware)]
 
     @property
     def is_used(self) -> bool:
@@ -137,11 +134,6 @@ class SendingEnqueuer:
             batch = jobs[start : start + PREPARE_BATCH]
             changed += [self._sender.add(job, _call_of(job)) for job in batch]
         return changed
-
-
-def _methods(middleware: Sequence[Middleware], name: str) -> list[Any]:
-    found = (getattr(each, name, None) for each in middleware)
-    return [method for method in found if method is not None]
 
 
 def _call_of(

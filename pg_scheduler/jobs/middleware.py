@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +16,7 @@ from pg_scheduler.jobs.payload import decode
 if TYPE_CHECKING:
     from pg_scheduler.worker.runners.call import JobCall
 
-__all__ = ["Middleware", "ScheduledCall", "check_middleware"]
+__all__ = ["Middleware", "ScheduledCall", "SendingMiddleware", "check_middleware"]
 
 
 class Middleware(Protocol):
@@ -42,6 +44,14 @@ class Middleware(Protocol):
 
     async def __call__(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Run an attempt: ``await call_next()`` runs the next middleware, and the last one's the function."""
+
+
+class SendingMiddleware(ABC):
+    """The base class of middleware of this library that also surrounds the calls that store jobs."""
+
+    @abstractmethod
+    def sending(self, call: ScheduledCall | None, count: int) -> AbstractContextManager[None]:
+        """Surround a call that stores ``call``, or ``count`` jobs of a bulk call if that is None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.control import Snooze
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
-from pg_scheduler.jobs.middleware import ScheduledCall
+from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.scheduler import Scheduler
@@ -94,7 +94,7 @@ class MessagingMetrics:
         self._process.record(seconds, attributes)
 
 
-class Tracing:
+class Tracing(SendingMiddleware):
     """Middleware that makes spans.
 
     Args:

@@ -603,6 +603,20 @@ async def test_attempt_without_middleware_is_awaited_by_the_worker_itself(make: 
     assert ["pipeline" in callers[0], callers[1]] == [True, __file__]
 
 
+async def test_other_methods_of_middleware_are_left_to_their_owner(make: Make) -> None:
+    class Mailer:
+        async def __call__(self, _call: JobCall, call_next: Next) -> Any:
+            return await call_next()
+
+        def sending(self) -> bool:
+            return True
+
+    scheduler = make(middleware=[Mailer()])
+    ids = [await scheduler.enqueue(nothing), *await scheduler.schedule_bulk([JobSpec(nothing, now())])]
+    for job_id in ids:
+        assert await trace_of(scheduler, job_id) is None
+
+
 async def test_scheduler_without_headers_stores_jobs_as_without_middleware(make: Make) -> None:
     async def only_around(_call: JobCall, call_next: Next) -> Any:
         return await call_next()
