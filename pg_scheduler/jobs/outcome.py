@@ -89,10 +89,11 @@ class InterruptResult:
 
 @dataclass(frozen=True, slots=True)
 class CrashResult:
-    """The process that ran the function died."""
+    """The process that ran the function died. ``trace`` as in ``ErrorResult``."""
 
     reason: str
     max_crashes: int | None
+    trace: Mapping[str, str] | None = None
 
 
 Result = ReturnResult | ErrorResult | UnrunnableResult | SkippedResult | InterruptResult | CrashResult
@@ -152,11 +153,13 @@ class CrashOutcome:
 
     Attributes:
         crashes: Crashes of earlier attempts, which are read just before the outcome is written.
+        trace: The headers of the trace of the attempt.
     """
 
     error: str
     max_crashes: int | None
     crashes: int = 0
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +217,8 @@ def decide(  # noqa: PLR0911 - one for each result
             return SkipOutcome(reason)
         case InterruptResult():
             return _RELEASE
-        case CrashResult(reason, max_crashes):
-            return CrashOutcome(reason, max_crashes)
+        case CrashResult(reason, max_crashes, trace):
+            return CrashOutcome(reason, max_crashes, trace=trace)
 
 
 _RELEASE: Final = ReleaseOutcome()

@@ -89,10 +89,10 @@ def row_change(attempt: int, outcome: Outcome) -> RowChange:  # noqa: PLR0911 - 
             return release_change(attempt)
         case RevokedOutcome():
             return RowChange(attempt, JobStatus.CANCELLED, is_revoked=True)
-        case CrashOutcome(error, max_crashes, crashes):
+        case CrashOutcome(error, max_crashes, crashes, trace):
             change = reclaim_change(attempt, crashed=True, crashes=crashes, max_crashes=max_crashes)
             reason = change.error or error
-            return replace(change, error=reason, entry=history_entry("crashed", message=reason))
+            return replace(change, error=reason, entry=history_entry("crashed", message=reason, trace=trace))
 
 
 def release_change(attempt: int, outcome: str = "released") -> RowChange:

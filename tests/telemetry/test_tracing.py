@@ -425,17 +425,21 @@ async def test_span_has_the_outcome_of_its_attempt(make: Make, spans: Spans, kin
     assert await outcome_of("wait", JobReleased) == ("released", None)
 
 
-async def test_attempt_whose_process_dies_has_crashed(make: Make, spans: Spans) -> None:
-    scheduler = make(max_crashes=1, shutdown_timeout=PATIENCE)
+async def test_attempt_whose_process_dies_has_crashed_and_the_next_one_is_linked_to_it(
+    make: Make, spans: Spans
+) -> None:
+    scheduler = make(max_crashes=2, shutdown_timeout=PATIENCE)
     seen = Recorder(scheduler)
     scheduler.register(processes.die, name="tracing.crash", executor="process")
     await scheduler.start()
     await scheduler.enqueue("tracing.crash")
     await seen.until(JobFailed)
-    ran = spans.one("process tracing.crash")
-    assert ran.attributes is not None
-    assert ran.attributes["pg_scheduler.outcome"] == "crashed"
-    assert ran.status.status_code is StatusCode.ERROR
+    first, second = spans.named("process tracing.crash")
+    for ran in (first, second):
+        assert ran.attributes is not None
+        assert ran.attributes["pg_scheduler.outcome"] == "crashed"
+        assert ran.status.status_code is StatusCode.ERROR
+    assert is_linked_root(second, spans.one("send tracing.crash"), first)
 
 
 async def test_call_that_fails_has_the_class_of_its_error(make: Make, spans: Spans) -> None:

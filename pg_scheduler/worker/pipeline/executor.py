@@ -22,6 +22,7 @@ from pg_scheduler.events import (
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.kept_log import kept_lines, kept_log
 from pg_scheduler.jobs.outcome import (
+    CrashResult,
     ErrorResult,
     InterruptResult,
     Result,
@@ -252,8 +253,9 @@ class Executor:
             result = InterruptResult()  # an error while it is interrupted is not held against the job
         if attempt.log and isinstance(result, ErrorResult):
             result = replace(result, log=tuple(kept_lines(attempt.log)))
-        if attempt.call is not None and attempt.call.trace is not None and isinstance(result, ErrorResult):
-            result = replace(result, trace=attempt.call.trace)
+        trace = None if attempt.call is None else attempt.call.trace
+        if trace is not None and isinstance(result, ErrorResult | CrashResult):
+            result = replace(result, trace=trace)
         if self._attempts.get(job_id) is not attempt:
             return  # released at shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
