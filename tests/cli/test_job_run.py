@@ -104,6 +104,23 @@ def test_running_blocked_and_unknown_jobs_are_refused(on: Callable[..., Ran], ds
         assert on("jobs", "run", "nothing", *options).code == ExitCode.NOT_FOUND
 
 
+def test_job_whose_cancelled_attempt_still_runs_is_refused(on: Callable[..., Ran], dsn: str) -> None:
+    execute(
+        dsn,
+        "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
+        " last_beat, lease_until) VALUES ('w1', 'h', 1, '1', 1, now(), now(), now() + interval '1 h')",
+    )
+    execute(
+        dsn,
+        "UPDATE scheduled_jobs SET status = 'cancelled', attempt = 1, finished_at = now(), worker_id = 'w1', "
+        "on_end = '{\"alive\": true}' WHERE job_id = 'write'",
+    )
+    for options in ((), ("--here", JOBS)):
+        ran = on("jobs", "run", "write", *options)
+        assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+        assert ("its cancelled attempt still runs" in ran.err) == bool(options)
+
+
 def test_function_that_is_not_registered_here_is_a_usage_error(on: Callable[..., Ran]) -> None:
     ran = on("jobs", "run", "gone", "--here", JOBS)
     assert (ran.code, ran.out) == (ExitCode.USAGE, "")

@@ -50,7 +50,8 @@ async def run_here(
         use_pdb: Whether to debug the exception that ends the attempt.
 
     Raises:
-        CommandError: The function is not registered here, or another worker has claimed the job.
+        CommandError: The function is not registered here, the job cannot run again yet, or another worker has
+            claimed it.
     """
     async with open_scheduler(command, source, WorkerOptions()) as scheduler:
         if scheduler.is_running:
@@ -64,8 +65,12 @@ async def run_here(
         if use_pdb:
             add_middleware(scheduler, _debug)
         async with scheduler:
-            if job.status is not JobStatus.PENDING:
-                await scheduler.retry_job(job_id)
+            if job.status is not JobStatus.PENDING and not await scheduler.retry_job(job_id):
+                raise CommandError(
+                    ExitCode.REFUSED,
+                    f"job {job_id!r} cannot run again: it has changed, or its cancelled attempt still runs; "
+                    "try it again later",
+                )
             try:
                 return await _run(scheduler, job_id)
             except asyncio.CancelledError:  # by Ctrl-C: the shutdown releases the job at once
