@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from pg_scheduler import (
     JobSpec,
     JobStatus,
     PayloadError,
+    ProcessExecutor,
     RetryPolicy,
     ScheduledCall,
     Scheduler,
@@ -152,6 +154,31 @@ async def test_middleware_adds_json_for_functions_in_processes(make: Make, value
         assert result.error is not None
         assert "kwargs that middleware added['ndigits'] is a builtins.object" in result.error.message
         assert trail.steps == ["+a", "PayloadError", "-a"]
+
+
+async def test_process_is_kept_when_middleware_adds_what_json_cannot_represent(make: Make) -> None:
+    async def add(call: JobCall, call_next: Next) -> Any:
+        if call.job.job_id == "bad":
+            call.kwargs = {**call.kwargs, "added": {1, 2}}
+        return await call_next()
+
+    scheduler = make(middleware=[add], executors={"process": ProcessExecutor(1)}, shutdown_timeout=PATIENCE)
+    scheduler.register(own_pid, name="middleware.pid", executor="process", max_retries=0)
+    await scheduler.start()
+    results = []
+    for job_id in ("before", "bad", "after"):
+        await scheduler.enqueue(own_pid, job_id=job_id, keep_result=timedelta(hours=1))
+        results.append(await scheduler.get_job_result(job_id, timeout=PATIENCE))
+    before, bad, after = results
+    assert (before and before.unwrap()) == (after and after.unwrap())
+    assert bad is not None
+    assert bad.error is not None
+    assert "kwargs that middleware added['added'] is a builtins.set" in bad.error.message
+
+
+def own_pid() -> int:
+    """A job of a child process."""
+    return os.getpid()
 
 
 def round_it(number: float, ndigits: int = 0) -> float:

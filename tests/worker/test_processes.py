@@ -235,7 +235,8 @@ async def test_process_ends_when_its_parent_ends_during_a_job(parts: Parts, tmp_
     began = tmp_path / "began"
     (held,) = await claim(parts.store, new_job("a", task_data=encode((str(began),), {})))
     child = await process_module._Child.start()
-    running = asyncio.create_task(child.execute(JobCall(held, processes.wait, (str(began),), {})))
+    call = JobCall(held, processes.wait, (str(began),), {})
+    running = asyncio.create_task(child.execute(call, process_module._request(call)))
     await text_of(began)
     child._writer.close()  # as at the end of the parent
     assert await asyncio.wait_for(child.end(), PATIENCE) == "exit status 1"

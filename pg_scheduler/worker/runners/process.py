@@ -60,10 +60,11 @@ class ProcessExecutor(JobExecutor):
 
     async def run(self, call: JobCall) -> Any:
         """Run one attempt. Cancelled, its process receives SIGTERM, and SIGKILL after ``stop_grace``."""
+        request = _request(call)  # before a process is taken, which an error here must not end
         child = await self._take()
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
-            value = await child.execute(call)
+            value = await child.execute(call, request)
             call.was_cancelled = call.is_cancelled
         except EOFError:
             call.was_cancelled = call.is_cancelled
@@ -102,6 +103,25 @@ def _command(fd: int) -> tuple[str, ...]:
     return sys.executable, "-c", PROGRAM, str(fd), json.dumps(path)
 
 
+def _request(call: JobCall) -> bytes:
+    """Return a call as a message.
+
+    Raises:
+        PayloadError: JSON cannot represent an argument that middleware added.
+    """
+    module, path = import_path(call.func)
+    added = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
+    return pack(
+        {
+            "claim": claim_to(call.claim),
+            "module": module,
+            "path": path,
+            "typed": call.is_typed,
+            "kwargs": added,
+        }
+    )
+
+
 class _Child:
     """One process."""
 
@@ -131,7 +151,7 @@ class _Child:
         levels = {
             name: each.level for name, each in loggers if isinstance(each, logging.Logger) and each.level
         }
-        child._send({"levels": {**levels, "": logging.root.level}})
+        child._writer.write(pack({"levels": {**levels, "": logging.root.level}}))
         return child
 
     @property
@@ -143,24 +163,14 @@ class _Child:
         """Return whether the process was started in that event loop."""
         return self._loop is loop
 
-    async def execute(self, call: JobCall) -> Any:
+    async def execute(self, call: JobCall, request: bytes) -> Any:
         """Run a call to its end; return the value of its function, or its exception as a ``RaisedError``.
 
         Raises:
             EOFError: The process has ended.
         """
         self.jobs += 1
-        module, path = import_path(call.func)
-        added = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
-        self._send(
-            {
-                "claim": claim_to(call.claim),
-                "module": module,
-                "path": path,
-                "typed": call.is_typed,
-                "kwargs": added,
-            }
-        )
+        self._writer.write(request)
         while True:
             message = await self._receive()
             if (values := message.get("log")) is not None:
@@ -198,9 +208,6 @@ class _Child:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self._writer.write(pack(message))
 
     async def _receive(self) -> dict[str, Any]:
         """Return the next message. Its own children may keep the connection open, so its end counts too."""
