@@ -13,6 +13,8 @@ __all__ = ["Cache"]
 T = TypeVar("T")
 
 MAX_ENTRIES: Final = 500
+"""Values that are kept at most: those that were used last."""
+
 SLOWDOWN: Final = 10
 """A value is kept at least this many times as long as it took to read."""
 
@@ -40,22 +42,25 @@ class Cache:
 
         An error is raised to the caller whose read failed, and is not kept.
         """
-        entry = self._entries.setdefault(key, _Entry())
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            self._make_room()
+            entry = _Entry()
+        self._entries[key] = entry  # the last place: in the order of use
         async with entry.lock:
             started = self._clock()
             if started >= entry.expires_at:
                 entry.value = await read()
                 now = self._clock()
                 entry.expires_at = now + max(age_s, SLOWDOWN * (now - started))
-            self._forget()
             found: T = entry.value
             return found
 
-    def _forget(self) -> None:
-        """Drop expired values, so that keys without callers do not accumulate."""
-        if len(self._entries) <= MAX_ENTRIES:
-            return
+    def _make_room(self) -> None:
+        """Drop expired values, and the one that was used longest ago while there are too many."""
         now = self._clock()
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
-            if not self._entries[key].lock.locked():
+            if not self._entries[key].lock.locked():  # it is read
                 del self._entries[key]
+        while len(self._entries) >= MAX_ENTRIES:
+            del self._entries[next(iter(self._entries))]

@@ -13,7 +13,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.cache import Cache
+from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
 from pg_scheduler.dashboard.charts import Chart, Series
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.store.connections.pool import Connections
@@ -333,6 +333,25 @@ async def test_value_is_kept_for_its_age_and_ten_times_its_duration() -> None:
     assert await cache.get("key", 2, read) == 38
 
 
+async def test_cache_keeps_a_bounded_number_of_values_those_used_last() -> None:
+    reads: list[int] = []
+
+    async def get(number: int) -> None:
+        async def read() -> None:
+            reads.append(number)
+            assert len(cache._entries) <= MAX_ENTRIES
+
+        await cache.get(number, 60, read)
+
+    cache = Cache(lambda: 0.0)
+    for number in range(2 * MAX_ENTRIES):
+        await get(number)
+        await get(0)
+    await asyncio.gather(*map(get, range(-MAX_ENTRIES, 0)))
+    assert len(cache._entries) == MAX_ENTRIES
+    assert reads.count(0) == 1
+
+
 async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
     async def fail() -> None:
         raise LookupError
@@ -348,7 +367,7 @@ async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
     for number in range(600):
         now = float(number)
         await cache.get(number, 1, read)
-    assert len(cache._entries) <= 501
+    assert len(cache._entries) <= 2
 
 
 def test_json_of_the_overview_has_no_geometry() -> None:
