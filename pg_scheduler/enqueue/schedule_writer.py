@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
@@ -24,8 +26,12 @@ from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import waiting_events
 from pg_scheduler.store.store import Store
+from pg_scheduler.triggers.at import At
 from pg_scheduler.triggers.base import INSTANT, Search, next_fire_time
+from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.combine import is_fixed_delay
+from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.interval import Every, FixedDelay
 from pg_scheduler.triggers.serialization import kinds_of
 
 __all__ = ["ScheduleWriter"]
@@ -35,6 +41,10 @@ MAX_ATTEMPTS = 5
 
 TIMING = frozenset({"trigger", "start", "end", "max_runs"})
 """Fields that decide when a schedule fires."""
+
+QUICK = frozenset({At, CalendarInterval, Cron, Every, FixedDelay})
+"""Triggers that compute a fire time in microseconds. Combinations may search for half a second, and those of
+the application for any time."""
 
 
 class ScheduleWriter:
@@ -99,7 +109,7 @@ class ScheduleWriter:
         schedules = self._store.schedules
         locked = await schedules.lock([new.schedule_id], on=on)
         if new.schedule_id not in locked:
-            row = restarted(replace(new, paused_at=now if paused else None), now=now)
+            row = await _searched(restarted, replace(new, paused_at=now if paused else None), now=now)
             inserted = await schedules.insert(row, _kinds(row), on=on)
             return (row, "added") if inserted else (None, "")
         old, _ = locked[new.schedule_id]
@@ -114,7 +124,7 @@ class ScheduleWriter:
                 last_job_id=old.last_job_id,
                 paused_at=now if paused else None,
             )
-            row = restarted(row, now=now)
+            row = await _searched(restarted, row, now=now)
             await schedules.write(row, _kinds(row), on=on)
             return row, "added"
         if conflict_resolution is ConflictResolution.RAISE:
@@ -123,7 +133,7 @@ class ScheduleWriter:
             return old, "kept"
         row = _with_definition_of(new, old)
         if not _has_same_timing(row, old):
-            row = retimed(row, now=now)
+            row = await _searched(retimed, row, now=now)
         if row == old:
             return old, "kept"
         row = replace(row, version=next_version(old), updated_at=now)
@@ -152,7 +162,7 @@ class ScheduleWriter:
                 raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
             row = definition.applied_to(old, max_bytes=self._max_bytes, encoder_of=self._jobs.encoder_of)
             if definition.given() & TIMING:
-                row = _retimed_after_edit(row, old, now)
+                row = await _searched(_retimed_after_edit, row, old=old, now=now)
             row = replace(row, version=next_version(old), updated_at=now)
             await schedules.write(row, _kinds(row), on=transaction)
         return row
@@ -197,7 +207,7 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
-            fires = _fire_times(row, start, end, limit)
+            fires = await asyncio.to_thread(_fire_times, row, start, end, limit)
             builder = self._jobs.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
@@ -289,13 +299,20 @@ def _trigger_or_none(row: ScheduleRow) -> object:
         return None
 
 
+async def _searched(timed: Callable[..., ScheduleRow], row: ScheduleRow, **values: Any) -> ScheduleRow:
+    """Return what ``timed()`` makes of a row; in a thread unless the search for its fire times is quick."""
+    if type(read_trigger(row.trigger)) in QUICK:
+        return timed(row, **values)
+    return await asyncio.to_thread(timed, row, **values)
+
+
 def _has_same_timing(row: ScheduleRow, old: ScheduleRow) -> bool:
     if row.trigger != old.trigger or row.start_at != old.start_at:
         return False
     return row.end_at is None or old.next_fire_at is None or old.next_fire_at <= row.end_at
 
 
-def _retimed_after_edit(row: ScheduleRow, old: ScheduleRow, now: datetime) -> ScheduleRow:
+def _retimed_after_edit(row: ScheduleRow, *, old: ScheduleRow, now: datetime) -> ScheduleRow:
     """Return an edited row with the next fire time that its trigger and bounds now have."""
     if row.max_runs is not None and row.runs >= row.max_runs:
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)

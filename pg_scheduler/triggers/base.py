@@ -99,7 +99,10 @@ class Trigger(Part):
     def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the first fire time after an instant in UTC, checked, within the steps that are left."""
         search.spend()
-        fire: object = self.next_after(instant, anchor=anchor)
+        try:
+            fire: object = self.next_after(instant, anchor=anchor)
+        except StopIteration as error:  # of next(); a thread cannot pass it on to the event loop
+            raise ValueError(f"{self!r} raised StopIteration; return None after its last fire") from error
         if fire is None:
             return None
         if not isinstance(fire, datetime):

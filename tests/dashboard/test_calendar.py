@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
+from pg_scheduler.dashboard.pages import calendar
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.calendar import plan_fires
 from pg_scheduler.triggers import At, Cron, Every, FixedDelay
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import insert_schedule
+from tests.support.worker import PATIENCE
 
 WEEK = "/calendar?start=2027-03-25&zone=Europe/Berlin"
 
@@ -45,6 +50,22 @@ async def test_week_shows_fire_times_by_hour_and_what_a_clock_change_does(
     assert "7 fire times of 1 schedules" in text
     utc = (await request(app, "/calendar?start=2027-03-25", headers=JSON)).data
     assert [day["hours"].index(1) for day in utc["days"]] == [1] * 7
+
+
+async def test_event_loop_turns_while_the_page_is_made(
+    scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(scheduler, "nightly", Cron("30 2 * * *"))
+    loop, make_days = asyncio.get_running_loop(), calendar._days
+
+    def days(*arguments: Any) -> Any:
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        assert turned.wait(PATIENCE), "the event loop is blocked"
+        return make_days(*arguments)
+
+    monkeypatch.setattr(calendar, "_days", days)
+    assert len((await request(app, WEEK, headers=JSON)).data["days"]) == 7
 
 
 async def test_month_has_whole_weeks_and_leads_to_them(scheduler: Scheduler, app: App) -> None:

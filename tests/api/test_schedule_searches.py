@@ -1,0 +1,98 @@
+"""Adding, changing and backfilling schedules leave the event loop free while they search for fire times."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import asyncpg
+import pytest
+
+from pg_scheduler import ConflictResolution, Scheduler
+from pg_scheduler.triggers import Cron, During, Every, Trigger, trigger_kind
+from tests.support.worker import PATIENCE, now
+
+NAME = "searching.mail"
+HOUR = timedelta(hours=1)
+
+
+@trigger_kind("tests.waiting")
+@dataclass(frozen=True)
+class Waiting(Trigger):
+    """Fires every hour, and computes a fire time only while the event loop turns."""
+
+    number: int = 0
+    call_soon: ClassVar[Callable[..., object]]
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        turned = threading.Event()
+        Waiting.call_soon(turned.set)
+        if not turned.wait(PATIENCE):
+            raise TimeoutError("the event loop is blocked")
+        return instant + HOUR
+
+
+@trigger_kind("tests.exhausted")
+@dataclass(frozen=True)
+class Exhausted(Trigger):
+    """Has a common mistake of triggers: next() without a default."""
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
+        return next(fire for fire in [anchor] if fire > instant)
+
+
+@pytest.fixture
+async def scheduler(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Waiting, "call_soon", loop.call_soon_threadsafe, raising=False)
+    scheduler = Scheduler(pool)
+    await scheduler.initialize_db()
+    return scheduler
+
+
+async def test_event_loop_turns_while_a_schedule_is_added_changed_and_backfilled(
+    scheduler: Scheduler,
+) -> None:
+    schedules = scheduler.schedules
+    await schedules.add(NAME, Waiting(), schedule_id="a")
+    await schedules.add(NAME, Waiting(1), schedule_id="a", conflict_resolution=ConflictResolution.REPLACE)
+    changed = await schedules.update("a", trigger=Waiting(2))
+    assert changed.trigger == Waiting(2)
+    jobs = await schedules.backfill("a", now() - 3 * HOUR, now() - HOUR, limit=5)
+    assert len(jobs) == 2
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., Any]]:
+    """Return the functions that were called in threads."""
+    called: list[Callable[..., Any]] = []
+    to_thread = asyncio.to_thread
+
+    async def note(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        called.append(function)
+        return await to_thread(function, *args, **kwargs)
+
+    monkeypatch.setattr(asyncio, "to_thread", note)
+    return called
+
+
+async def test_schedule_whose_search_is_quick_costs_no_thread(
+    scheduler: Scheduler, threads: list[Callable[..., Any]]
+) -> None:
+    for number, trigger in enumerate((Cron("0 8 * * *"), Every(hours=1))):
+        await scheduler.schedules.add(NAME, trigger, schedule_id=f"s{number}")
+        await scheduler.schedules.update(f"s{number}", trigger=Cron("0 9 * * *"))
+    assert threads == []
+    await scheduler.schedules.add(NAME, Every(hours=1) & During(weekdays="mon"), schedule_id="combined")
+    assert len(threads) == 1
+
+
+async def test_trigger_that_raises_stop_iteration_is_an_error_of_the_call(scheduler: Scheduler) -> None:
+    with pytest.raises(
+        ValueError, match=r"Exhausted\(\) raised StopIteration; return None after its last fire"
+    ):
+        await asyncio.wait_for(scheduler.schedules.add(NAME, Exhausted()), PATIENCE)
