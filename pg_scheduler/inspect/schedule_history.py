@@ -106,21 +106,31 @@ async def newest_results(
 ) -> dict[str, list[PastFire]]:
     """Return the newest five fire times of up to 100 schedules with the status of their jobs, by schedule.
 
-    Those whose fire times are not computed within half a second, or not at all, are left out.
+    Schedules whose fire times are not computed within half a second, or not at all, are left out. So are fire
+    times without a job from before the last change of the trigger, which another trigger may not have had.
     """
-    fires = await asyncio.to_thread(_newest_fire_times, schedules[:MAX_SCHEDULES])
+    shown = schedules[:MAX_SCHEDULES]
+    edited = [each.schedule_id for each in shown if each.version > 1]
+    changes = await inspector._reads.audit.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
+    fires = await asyncio.to_thread(_newest_fire_times, shown, changes)
     jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
     return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
 
 
-def _newest_fire_times(schedules: Sequence[Schedule]) -> dict[str, list[PastFire]]:
+def _newest_fire_times(
+    schedules: Sequence[Schedule], changes: Mapping[str, datetime]
+) -> dict[str, list[PastFire]]:
     found = {}
     ends_at = monotonic() + MAX_SEARCH_S
     for schedule in schedules:
         if monotonic() > ends_at:
             break
         with suppress(Exception):  # a kind of trigger of the user; the page of the schedule has its error
-            found[schedule.schedule_id] = past_fire_times(schedule, ())[:NEWEST]
+            changed_at = changes.get(schedule.schedule_id, schedule.created_at)
+            found[schedule.schedule_id] = [
+                replace(fire, is_sure=fire.at >= changed_at)
+                for fire in past_fire_times(schedule, ())[:NEWEST]
+            ]
     return found
 
 

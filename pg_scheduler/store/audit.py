@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -79,6 +79,16 @@ class AuditRepository:
         else:
             found = await self._statements.fetch("inspect_audit_of", *args, subject)
         return [AuditRow(**{**row, "details": object_from(row["details"])}) for row in found]
+
+    async def trigger_changes(self, schedule_ids: Sequence[str], rows: int) -> dict[str, datetime]:
+        """Return when the triggers of schedules were last changed; omit those without such a record.
+
+        Args:
+            schedule_ids: The schedules.
+            rows: The records of each that are examined at most, the newest ones.
+        """
+        found = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
+        return {row["id"]: row["at"] for row in found}
 
     async def vacuum(self, before: datetime, limit: int) -> int:
         """Delete records from before an instant, and count them."""

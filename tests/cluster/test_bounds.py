@@ -307,6 +307,7 @@ STORE_CALLS: dict[str, Call] = {
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
     "read, of the audit": lambda it, _: it.audit.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.audit.read(None, 1, 1, AuditFilters(), "a"),
+    "trigger_changes": lambda it, _: it.audit.trigger_changes(["a"], 1),
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "table_blocks": lambda it, _: it.retention.table_blocks(),
     "vacuum_blocks": lambda it, _: it.retention.vacuum_blocks(0, 1, {JobStatus.COMPLETED: now()}),

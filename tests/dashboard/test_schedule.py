@@ -74,6 +74,27 @@ async def test_list_shows_the_last_five_results_of_each_schedule(
     assert [each["status"] for each in schedule["results"]] == ["failed", None, None, None]
 
 
+async def test_list_shows_no_missing_jobs_before_the_last_change_of_a_trigger(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    await insert_job(pool, fire_time_job_id("nightly", fires[-5]), "completed")
+    await scheduler.schedules.update("nightly", trigger=Cron("30 2 * * 1-7", "Europe/Berlin"))
+    await scheduler.schedules.update("nightly", max_runs=1000)
+
+    async def statuses(changed_at: datetime) -> list[str | None]:
+        await pool.execute(
+            "UPDATE scheduler_audit SET at = $1 WHERE action = 'update_schedule'"
+            " AND id = (SELECT min(id) FROM scheduler_audit WHERE action = 'update_schedule')",
+            changed_at,
+        )
+        (schedule,) = (await request(app, "/schedules", headers=JSON)).data["items"]
+        return [each["status"] for each in schedule["results"]]
+
+    assert await statuses(fires[-1] + timedelta(hours=1)) == ["completed"]
+    assert await statuses(fires[-2]) == [None, None, "completed"]
+
+
 async def test_trigger_that_raises_leaves_only_its_results_out(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:

@@ -33,6 +33,7 @@ TYPES = {
     "vacuum_audit": "timestamptz, integer",
     "inspect_audit": AUDIT,
     "inspect_audit_of": f"{AUDIT}, text",
+    "inspect_trigger_changes": "text[], bigint",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -52,6 +53,7 @@ VALUES = {
     "vacuum_audit": f"{INSTANT}, 1000",
     "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
+    "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -74,6 +76,7 @@ EXPECTED = {
     },
     "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
+    "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
         ("Index Scan", "scheduler_audit_pkey"),
@@ -100,6 +103,7 @@ READ_AT_MOST = {
     "claim_one": 2,
     "inspect_audit": 2000,
     "inspect_audit_of": 2000,
+    "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
     "vacuum_audit": 2000,
     "vacuum_results": 2000,
     "get_results": 1000,

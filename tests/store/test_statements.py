@@ -424,6 +424,7 @@ async def use_path(store: Store) -> object:
     assert await store.jobs.move(["missing"], by_s=1) == []
     assert await store.jobs.delete(["missing"]) == []
     await store.audit.record("trigger_schedule", "s", job_id="a")
+    assert await store.audit.trigger_changes(["s"], 9) == {}
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
     await store.locks.notify(["due"])
     async with store.locks.advisory_lock(1) as taken:

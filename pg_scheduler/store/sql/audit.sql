@@ -66,6 +66,26 @@ FROM (
 WHERE matches OR place = $3
 LIMIT $2::bigint;
 
+-- name: inspect_trigger_changes
+-- route: pool
+-- Return when the triggers of schedules $1 were last changed, as far as the newest $2 records of each tell.
+SELECT wanted.id, least(greatest(changed.at, {first_instant}), {last_instant}) AS at
+FROM unnest($1::text[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT at
+    FROM (
+        SELECT id, at, action, details
+        FROM {schema}scheduler_audit
+        WHERE (subject, id) < (wanted.id, 9223372036854775807) AND subject >= wanted.id
+        ORDER BY subject DESC, id DESC
+        LIMIT $2::bigint
+    ) AS record
+    WHERE action = 'update_schedule'
+      AND coalesce(details -> 'before' ->> 'trigger', '') <> coalesce(details -> 'after' ->> 'trigger', '')
+    ORDER BY id DESC
+    LIMIT 1
+) AS changed;
+
 -- fragment: matches_audit_filters
 ($4::text IS NULL OR action = $4)
         AND ($5::text IS NULL OR actor = $5)
