@@ -1,0 +1,159 @@
+"""Exit codes of commands that cannot connect or lose the connection: 5 if it can succeed later, else 4."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from pg_scheduler import embedded
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.store.connections import standalone
+from tests.cli.conftest import Run
+from tests.conftest import FAST, Connection, run_on
+from tests.support.worker import PATIENCE
+
+ROLES = """
+    CREATE ROLE secretive LOGIN PASSWORD 'right';
+    CREATE ROLE encrypted LOGIN;
+    CREATE ROLE crowded LOGIN CONNECTION LIMIT 0;
+"""
+RULES = """\
+local all secretive scram-sha-256
+hostssl all encrypted all trust
+local all crowded,postgres trust
+"""
+
+
+@pytest.fixture(scope="module")
+def strict(scratch: Path | None) -> Iterator[embedded.EmbeddedPostgres]:
+    """A server that asks one role for a password, and another one for TLS."""
+    with embedded.EmbeddedPostgres(settings=FAST, scratch=scratch) as server:
+
+        async def prepare(connection: Connection) -> None:
+            await connection.execute(ROLES)
+            rules = Path(await connection.fetchval("SHOW hba_file"))
+            rules.write_text(RULES, encoding="utf-8")  # noqa: ASYNC240 - before the test
+            await connection.execute("SELECT pg_reload_conf()")
+
+        run_on(server.dsn(), prepare)
+        until_rejected(dsn_of(server, "encrypted"), asyncpg.InvalidAuthorizationSpecificationError)
+        yield server
+
+
+def until_rejected(dsn: str, error: type[Exception]) -> None:
+    """Wait until the server rejects connections with this error."""
+
+    async def nothing(_: Connection) -> None: ...
+
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            run_on(dsn, nothing)
+        except error:
+            return
+        time.sleep(0.01)  # until the server has received its signal
+    raise TimeoutError(dsn)
+
+
+def dsn_of(server: embedded.EmbeddedPostgres, user: str, database: str = "postgres") -> str:
+    return urlsplit(server.dsn(database))._replace(netloc=f"{user}@").geturl()
+
+
+@pytest.mark.parametrize(
+    ("user", "database", "error", "code"),
+    [
+        ("secretive:wrong", "postgres", "28P01", ExitCode.REFUSED),
+        ("encrypted", "postgres", "28000", ExitCode.REFUSED),
+        ("postgres", "nothing", "3D000", ExitCode.REFUSED),
+        ("crowded", "postgres", "TooManyConnectionsError", ExitCode.UNAVAILABLE),
+    ],
+)
+def test_connection_that_the_server_rejects(
+    call: Run, strict: embedded.EmbeddedPostgres, *, user: str, database: str, error: str, code: ExitCode
+) -> None:
+    ran = call("jobs", "list", "--dsn", dsn_of(strict, user, database))
+    assert (ran.code, error in ran.err) == (code, True), ran.err
+
+
+def test_role_without_privileges_is_refused(call: Run, dsn: str, server: embedded.Server) -> None:
+    async def create(connection: Connection) -> None:
+        await connection.execute("DROP ROLE IF EXISTS cli_powerless; CREATE ROLE cli_powerless LOGIN")
+
+    run_on(server.dsn(), create)
+    ran = call("jobs", "list", "--dsn", dsn.replace("postgres@", "cli_powerless@"))
+    assert (ran.code, "permission denied" in ran.err) == (ExitCode.REFUSED, True), ran.err
+
+
+def test_server_that_shuts_down_is_unavailable(call: Run, scratch: Path | None) -> None:
+    with embedded.EmbeddedPostgres(settings=FAST, scratch=scratch) as server, asyncio.Runner() as runner:
+        connection = runner.run(asyncpg.connect(server.dsn()))
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGTERM)  # it waits for the end of this session
+        until_rejected(server.dsn(), asyncpg.CannotConnectNowError)
+        ran = call("jobs", "list", "--dsn", server.dsn())
+        runner.run(connection.close())
+    assert (ran.code, "CannotConnectNowError" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+def test_session_that_an_administrator_ends_is_unavailable(call: Run, dsn: str) -> None:
+    locked = threading.Event()
+
+    async def terminate(connection: Connection) -> None:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE scheduled_jobs IN ACCESS EXCLUSIVE MODE")
+            locked.set()
+            statement = (
+                "SELECT pg_terminate_backend(pid) FROM pg_locks "
+                "WHERE NOT granted AND relation = 'scheduled_jobs'::regclass"
+            )
+            async with asyncio.timeout(PATIENCE):
+                while not await connection.fetchval(statement):  # noqa: ASYNC110 - a session raises no event
+                    await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=run_on, args=(dsn, terminate))
+    thread.start()
+    assert locked.wait(PATIENCE)
+    ran = call("jobs", "list", "--dsn", dsn)
+    thread.join(PATIENCE)
+    assert (ran.code, "administrator command" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+def test_unknown_host_is_unavailable(call: Run) -> None:
+    ran = call("jobs", "list", "--dsn", "postgresql://app@pg-scheduler.invalid/app")
+    assert (ran.code, "gaierror" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+def test_server_that_does_not_answer_is_unavailable(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        ran = call("jobs", "list", "--dsn", f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/app")
+    assert (ran.code, "TimeoutError" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+def test_server_without_the_tls_that_the_dsn_demands_is_unavailable(call: Run) -> None:
+    """The driver reports it by the class of a lost connection."""
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def deny() -> None:
+            connection, _ = plain.accept()
+            with connection:
+                connection.recv(8)
+                connection.sendall(b"N")  # as PostgreSQL answers a request for TLS without ssl = on
+                connection.recv(1)
+
+        thread = threading.Thread(target=deny, daemon=True)
+        thread.start()
+        dsn = f"postgresql://app@127.0.0.1:{plain.getsockname()[1]}/app?sslmode=require"
+        ran = call("jobs", "list", "--dsn", dsn)
+    thread.join(PATIENCE)
+    assert (ran.code, "rejected SSL upgrade" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
