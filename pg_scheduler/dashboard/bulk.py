@@ -3,7 +3,8 @@
 A run is a task of the event loop of the server. It outlives the page that started it, and ends with the
 process. Its state is in the audit, under its id: ``start_bulk`` or ``resume_bulk`` with what to do, a record
 per batch with the cursor behind it, ``stop_bulk`` as a request, and ``end_bulk``. A run reads the newest
-records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process.
+records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process. Every
+record names the one by which the run was started or resumed last, so that it is found behind any number of them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ START: Final = "start_bulk"
 RESUME: Final = "resume_bulk"
 STOP: Final = "stop_bulk"
 END: Final = "end_bulk"
-CONTROL: Final = frozenset({START, RESUME, STOP, END})
+BEGINNINGS: Final = frozenset({START, RESUME})
+CONTROL: Final = BEGINNINGS | {STOP, END}
 
 Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
 
@@ -61,6 +63,7 @@ class BulkState:
 
     Attributes:
         jobs: What it does.
+        begun: The id of the record by which it was started or resumed last.
         actor: Who started or resumed it last.
         started_at: When.
         last_at: When its newest record was written.
@@ -74,6 +77,7 @@ class BulkState:
     """
 
     jobs: BulkJobs
+    begun: int
     actor: str
     started_at: datetime
     last_at: datetime
@@ -91,7 +95,7 @@ class _Run:
     """A run of this process."""
 
     jobs: BulkJobs
-    token: str
+    begun: int = 0
     progress: Progress | None = None
 
 
@@ -127,9 +131,9 @@ class BulkRuns:
         """
         await self._begin(run_id, state.jobs, RESUME, state.cursor)
 
-    async def stop(self, run_id: str) -> None:
+    async def stop(self, run_id: str, state: BulkState) -> None:
         """Request of a run to stop after the batch in progress."""
-        await self._inspector.record_action(STOP, run_id)
+        await self._inspector.record_action(STOP, run_id, begun=state.begun)
 
     async def wait(self) -> None:
         """Wait until no run of this process is left."""
@@ -139,20 +143,24 @@ class BulkRuns:
     async def state(self, run_id: str) -> BulkState | None:
         """Return how far a run is; None if there is no such run."""
         recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
-        begun = next((each for each in recent if each.action in {START, RESUME}), None)
-        if begun is None and recent:
-            found = await self._inspector.audit(subject=run_id, action=START, limit=1)
-            begun = next(iter(found.items), None)
+        begun = await self._record(run_id, _beginning(recent))
         jobs = None if begun is None else BulkJobs.of(begun.details)
         if begun is None or jobs is None:
             return None
         return self._state(run_id, jobs, begun, recent)
 
+    async def _record(self, run_id: str, record_id: int) -> AuditRecord | None:
+        """Return a record of a run by its id; None if it does not exist."""
+        if record_id <= 0:
+            return None
+        found = (await self._inspector.audit(subject=run_id, after=str(record_id + 1), limit=1)).items
+        return next((each for each in found if each.id == record_id), None)
+
     def _state(
         self, run_id: str, jobs: BulkJobs, begun: AuditRecord, recent: Iterable[AuditRecord]
     ) -> BulkState:
         records = [each for each in recent if each.id >= begun.id]
-        last = next((each for each in records if each.action in CONTROL), begun)
+        last = _last_control(records, begun.id) or begun
         placed_by = next((each for each in records if "next" in each.details), begun)
         placed, cursor = placed_by.details, placed_by.details.get("next")
         run = self._runs.get(run_id)
@@ -164,6 +172,7 @@ class BulkRuns:
         error = last.details.get("error")
         return BulkState(
             jobs=jobs,
+            begun=begun.id,
             actor=begun.actor,
             started_at=begun.at,
             last_at=records[0].at if records else begun.at,
@@ -181,10 +190,10 @@ class BulkRuns:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        run = _Run(jobs, new_job_id())
+        run = _Run(jobs)
         self._runs[run_id] = run  # before the record is written, so that the bound holds
         try:
-            await self._inspector.record_action(action, run_id, runner=run.token, next=after, **asdict(jobs))
+            run.begun = await self._inspector.record_action(action, run_id, next=after, **asdict(jobs))
             task = asyncio.create_task(self._follow(run_id, run, after))
         except BaseException:  # a cancellation too
             self._forget(run_id, run)
@@ -196,11 +205,12 @@ class BulkRuns:
         """Change the jobs until none is left, the run is stopped, or an error occurs."""
         error = None
         try:
-            async with aclosing(run.jobs.steps(self._inspector, run_id=run_id, after=after)) as steps:
+            found = run.jobs.steps(self._inspector, run_id=run_id, begun=run.begun, after=after)
+            async with aclosing(found) as steps:
                 async for step in steps:
                     run.progress = step
                     if step.cursor is not None and (request := await self._request(run_id, run)) is not None:
-                        if request.action == RESUME:
+                        if request == RESUME:
                             return  # another task continues it
                         break
         except (SchedulerError, ValueError) as caught:
@@ -209,26 +219,24 @@ class BulkRuns:
             logger.exception("the bulk run %s failed", run_id, extra=record_fields())
             error = type(caught).__name__
         else:
-            await self._record_end(run_id, run.progress, after, error)
+            await self._record_end(run_id, run, after, error)
             return
         finally:
             self._forget(run_id, run)
         with suppress(SchedulerError):  # the database is unavailable: the records of the batches remain
-            await self._record_end(run_id, run.progress, after, error)
+            await self._record_end(run_id, run, after, error)
 
-    async def _request(self, run_id: str, run: _Run) -> AuditRecord | None:
-        """Return the record by which a run is to end here; None if it continues."""
+    async def _request(self, run_id: str, run: _Run) -> str | None:
+        """Return the action by which a run is to end here; None if it continues."""
         recent = (await self._inspector.audit(subject=run_id, limit=RECENT)).items
-        begun = next((each for each in recent if each.action in {START, RESUME}), None)
-        if begun is not None and begun.details.get("runner") != run.token:
-            return begun  # whatever was recorded since concerns the other task
-        last = next((each for each in recent if each.action in CONTROL), None)
-        return None if last is begun else last
+        if _beginning(recent) > run.begun:  # whatever was recorded since concerns the other task
+            return RESUME
+        last = _last_control(recent, run.begun)
+        return None if last is None or last.id == run.begun else last.action
 
-    async def _record_end(
-        self, run_id: str, progress: Progress | None, after: str | None, error: str | None
-    ) -> None:
-        details: dict[str, Any] = {"is_complete": False, "next": after, "error": error}
+    async def _record_end(self, run_id: str, run: _Run, after: str | None, error: str | None) -> None:
+        progress = run.progress
+        details: dict[str, Any] = {"begun": run.begun, "is_complete": False, "next": after, "error": error}
         if progress is not None:
             details |= {
                 "is_complete": progress.cursor is None and error is None,
@@ -249,6 +257,18 @@ class BulkRuns:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())
+
+
+def _beginning(recent: Iterable[AuditRecord]) -> int:
+    """Return the id of the record by which a run was started or resumed last; 0 if none names it."""
+    named = [each.id if each.action in BEGINNINGS else _number(each.details, "begun") for each in recent]
+    return max(named, default=0)
+
+
+def _last_control(recent: Iterable[AuditRecord], begun: int) -> AuditRecord | None:
+    """Return the newest record that is no batch, except those of a task that another one has replaced."""
+    own = (each for each in recent if each.details.get("begun", begun) == begun)
+    return next((each for each in own if each.action in CONTROL), None)
 
 
 def _number(details: Mapping[str, Any], name: str) -> int:

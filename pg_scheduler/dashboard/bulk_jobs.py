@@ -57,9 +57,10 @@ class BulkJobs:
         *,
         is_dry: bool = False,
         run_id: str | None = None,
+        begun: int | None = None,
         after: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the Inspector."""
+        """Return the steps of the Inspector, whose records name the one by which the run began."""
         call: Any = getattr(inspector, f"{self.verb}_jobs")
         arguments: dict[str, Any] = {}
         if self.to is not None:
@@ -74,6 +75,7 @@ class BulkJobs:
             after=after,
             tz=UTC,
             run_id=run_id,
+            details={"begun": begun},
             **arguments,
         )
         return steps

@@ -19,8 +19,8 @@ class Acting:
     actor: str
     """Who acts, for the records of actions."""
 
-    async def record_action(self, action: str, subject: str | None = None, **details: Any) -> None:
-        """Record an action that a front end made otherwise, such as a job that it scheduled.
+    async def record_action(self, action: str, subject: str | None = None, **details: Any) -> int:
+        """Record an action that a front end made otherwise, and return the id of the record.
 
         Args:
             action: What was done, such as ``add_job``.
@@ -33,7 +33,7 @@ class Acting:
         """
         subject = None if subject is None else check_text("subject", subject)
         with acting_as(self._author()):
-            await self._store.audit.record(check_text("action", action), subject, **details)
+            return await self._store.audit.record(check_text("action", action), subject, **details)
 
     def _author(self) -> Author:
         """Return who acts: the named actor, the author of the caller's context, or the default actor."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Final
+from typing import Any, Final
 
 from pg_scheduler.inspect.acting import Acting
 from pg_scheduler.inspect.bulk import BulkRun, Progress
@@ -43,6 +43,7 @@ class JobActions(Acting):
         tz: tzinfo | None = None,
         names: Iterable[str] | None = None,
         run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Cancel the pending and running jobs of a search or a list, and yield the progress.
 
@@ -62,6 +63,7 @@ class JobActions(Acting):
             names: Names to which the jobs are restricted, in which ``*`` stands for any text; None for all.
             run_id: The subject of the records in the audit, each of which then has ``next``, the cursor
                 behind its batch; None for the id of a job that was changed alone.
+            details: Further values of these records that JSON can represent; None for none.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -85,6 +87,7 @@ class JobActions(Acting):
             tz=tz,
             names=names,
             run_id=run_id,
+            details=details,
         )
 
     def retry_jobs(
@@ -100,6 +103,7 @@ class JobActions(Acting):
         tz: tzinfo | None = None,
         names: Iterable[str] | None = None,
         run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
 
@@ -118,6 +122,7 @@ class JobActions(Acting):
             tz: Likewise.
             names: Likewise.
             run_id: Likewise.
+            details: Likewise.
 
         Example::
 
@@ -148,6 +153,7 @@ class JobActions(Acting):
             tz=tz,
             names=names,
             run_id=run_id,
+            details=details,
         )
 
     def delete_jobs(
@@ -162,6 +168,7 @@ class JobActions(Acting):
         tz: tzinfo | None = None,
         names: Iterable[str] | None = None,
         run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Delete jobs that do not run, and yield the progress.
 
@@ -185,6 +192,7 @@ class JobActions(Acting):
             tz=tz,
             names=names,
             run_id=run_id,
+            details=details,
         )
 
     def move_jobs(
@@ -201,6 +209,7 @@ class JobActions(Acting):
         tz: tzinfo | None = None,
         names: Iterable[str] | None = None,
         run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
         """Change when pending jobs are due, and yield the progress.
 
@@ -219,6 +228,7 @@ class JobActions(Acting):
             tz: Likewise.
             names: Likewise.
             run_id: Likewise.
+            details: Likewise.
 
         Raises:
             ValueError: Neither or both of ``to`` and ``by`` are given, ``to`` is naive, or ``by`` is longer
@@ -248,6 +258,7 @@ class JobActions(Acting):
             tz=tz,
             names=names,
             run_id=run_id,
+            details=details,
         )
 
     def _run(
@@ -264,6 +275,7 @@ class JobActions(Acting):
         tz: tzinfo | None,
         names: Iterable[str] | None,
         run_id: str | None,
+        details: Mapping[str, Any] | None,
     ) -> AsyncGenerator[Progress, None]:
         action = batch.action
         if (ids is None) is (where is None):
@@ -283,7 +295,7 @@ class JobActions(Acting):
             batch=replace(
                 batch,
                 conditions=conditions_of(Search(restricted, datetime.now(UTC))),
-                details={**searched, **batch.details},
+                details={**(details or {}), **searched, **batch.details},
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked(ids, after),

@@ -49,8 +49,8 @@ class AuditRepository:
 
     async def record(
         self, action: str, subject: str | None, *, on: Connection | None = None, **details: Any
-    ) -> None:
-        """Record an action of the current author.
+    ) -> int:
+        """Record an action of the current author, and return the id of the record.
 
         Args:
             action: What was done, such as ``trigger_schedule``.
@@ -59,7 +59,9 @@ class AuditRepository:
             details: Values that JSON can represent.
         """
         author = self._statements.author.values(**details)
-        await self._statements.fetch("insert_audit", self._statements.now, action, subject, *author, on=on)
+        now = self._statements.now
+        record_id: int = await self._statements.value("insert_audit", now, action, subject, *author, on=on)
+        return record_id
 
     async def read(
         self, before: int | None, limit: int, rows: int, filters: AuditFilters, subject: str | None = None

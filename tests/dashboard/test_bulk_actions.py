@@ -317,6 +317,27 @@ async def test_run_that_has_ended_elsewhere_is_not_ended_again(
     assert ("ada", "dashboard", "end_bulk") not in await controls(pool)
 
 
+@pytest.mark.usefixtures("small_batches")
+async def test_actor_of_a_resumed_run_is_known_after_many_batches(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 60)
+    first, second, third = create("ada"), create("bob"), create("cyd")
+    async with Halted(pool, first) as halted:
+        assert (await send(second, f"/actions/bulk/stop?id={halted.id}")).status == 303
+    await runs(first).wait()
+    assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+    await runs(second).wait()
+    started, resumed = await pool.fetch(
+        "SELECT id, at FROM scheduler_audit WHERE action = ANY ('{start_bulk,resume_bulk}') ORDER BY id"
+    )
+    after = await pool.fetchval("SELECT count(*) FROM scheduler_audit WHERE id > $1", resumed["id"])
+    assert after > 20
+    shown = (await request(third, f"/run?id={halted.id}", headers=JSON)).data
+    assert (await runs(third).state(halted.id)).started_at == resumed["at"] > started["at"]
+    assert (shown["actor"], shown["phase"]) == ("bob", "complete")
+
+
 async def test_run_that_the_server_refuses_ends_and_says_so(
     create: Callable[..., App], pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -71,8 +71,8 @@ async def retry_group(request: ActionRequest) -> Done | Shown:
 
 async def stop(request: ActionRequest) -> Done:
     """Stop a run after the batch in progress."""
-    run_id, _ = await _found(request)
-    await request.operations.runs.stop(run_id)
+    run_id, state = await _found(request)
+    await request.operations.runs.stop(run_id, state)
     return Done("/run", "run_stopped", {"id": run_id})
 
 

@@ -1,10 +1,11 @@
 -- name: insert_audit
 -- route: pool
--- Record an action $2 on the subject $3 by the actor $4, with the way $5 and the details $6.
+-- Record an action $2 on the subject $3 by the actor $4, with the way $5 and the details $6; return its id.
 --
 -- The statements that change schedules and the pauses of tasks record themselves.
 INSERT INTO {schema}scheduler_audit (at, action, subject, actor, via, details)
-VALUES (coalesce($1, now()), $2, left($3, 500), $4, $5, $6::text::jsonb);
+VALUES (coalesce($1, now()), $2, left($3, 500), $4, $5, $6::text::jsonb)
+RETURNING id;
 
 -- name: vacuum_audit
 -- route: pool
