@@ -3,14 +3,16 @@
 A run is a task of the event loop of the server. It outlives the page that started it, and ends with the
 process. Its state is in the audit, under its id: ``start_bulk`` or ``resume_bulk`` with what to do, a record
 per batch with the cursor behind it, ``stop_bulk`` as a request, and ``end_bulk``. A run reads the newest
-records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process. Every
-record names the one by which the run was started or resumed last, so that it is found behind any number of them.
+records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process. A batch
+of a task that another one has replaced meanwhile changes nothing, because the records show another cursor.
+Every record names the one by which the run was started or resumed last, so that it is found behind any number
+of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,6 +23,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import AuditRecord, Inspector, Progress
 from pg_scheduler.jobs.ids import new_job_id
+from pg_scheduler.store.bulk import StaleRunError
 
 __all__ = [
     "MAX_RUNS",
@@ -95,6 +98,7 @@ class _Run:
     """A run of this process."""
 
     jobs: BulkJobs
+    after: str | None
     begun: int = 0
     progress: Progress | None = None
 
@@ -147,7 +151,10 @@ class BulkRuns:
         jobs = None if begun is None else BulkJobs.of(begun.details)
         if begun is None or jobs is None:
             return None
-        return self._state(run_id, jobs, begun, recent)
+        batch = f"{jobs.verb}_jobs"
+        newest: Sequence[AuditRecord] = [each for each in recent if each.action == batch][:1]
+        newest = newest or (await self._inspector.audit(subject=run_id, action=batch, limit=1)).items
+        return self._state(run_id, jobs, begun, recent, newest)
 
     async def _record(self, run_id: str, record_id: int) -> AuditRecord | None:
         """Return a record of a run by its id; None if it does not exist."""
@@ -157,17 +164,21 @@ class BulkRuns:
         return next((each for each in found if each.id == record_id), None)
 
     def _state(
-        self, run_id: str, jobs: BulkJobs, begun: AuditRecord, recent: Iterable[AuditRecord]
+        self,
+        run_id: str,
+        jobs: BulkJobs,
+        begun: AuditRecord,
+        recent: Sequence[AuditRecord],
+        newest: Sequence[AuditRecord],
     ) -> BulkState:
         records = [each for each in recent if each.id >= begun.id]
         last = _last_control(records, begun.id) or begun
-        placed_by = next((each for each in records if "next" in each.details), begun)
-        placed, cursor = placed_by.details, placed_by.details.get("next")
+        placed = next((each for each in records if "searched" in each.details), begun).details
+        cursor = newest[0].details.get("next") if newest else None
         run = self._runs.get(run_id)
         progress = None if run is None else run.progress
         phase: Phase = _PHASES.get(last.action, "running")
-        is_last_batch = placed_by.action not in CONTROL and cursor is None
-        if is_last_batch or (last.action == END and last.details.get("is_complete") is True):
+        if newest and cursor is None:
             phase = "complete"
         error = last.details.get("error")
         return BulkState(
@@ -190,41 +201,59 @@ class BulkRuns:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        run = _Run(jobs)
+        run = _Run(jobs, after)
         self._runs[run_id] = run  # before the record is written, so that the bound holds
         try:
-            run.begun = await self._inspector.record_action(action, run_id, next=after, **asdict(jobs))
-            task = asyncio.create_task(self._follow(run_id, run, after))
+            run.begun = await self._inspector.record_action(action, run_id, **asdict(jobs))
+            task = asyncio.create_task(self._follow(run_id, run))
         except BaseException:  # a cancellation too
             self._forget(run_id, run)
             raise
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    async def _follow(self, run_id: str, run: _Run, after: str | None) -> None:
+    async def _follow(self, run_id: str, run: _Run) -> None:
         """Change the jobs until none is left, the run is stopped, or an error occurs."""
         error = None
         try:
-            found = run.jobs.steps(self._inspector, run_id=run_id, begun=run.begun, after=after)
-            async with aclosing(found) as steps:
+            async with aclosing(self._steps(run_id, run)) as steps:
                 async for step in steps:
                     run.progress = step
                     if step.cursor is not None and (request := await self._request(run_id, run)) is not None:
                         if request == RESUME:
                             return  # another task continues it
                         break
+        except StaleRunError as caught:  # another task continues it, or has completed it
+            logger.info("%s", caught, extra=record_fields())
+            return
         except (SchedulerError, ValueError) as caught:
             error = str(caught)
         except Exception as caught:  # a bug, or an error of the server that no other class has
             logger.exception("the bulk run %s failed", run_id, extra=record_fields())
             error = type(caught).__name__
         else:
-            await self._record_end(run_id, run, after, error)
+            await self._record_end(run_id, run, error)
             return
         finally:
             self._forget(run_id, run)
         with suppress(SchedulerError):  # the database is unavailable: the records of the batches remain
-            await self._record_end(run_id, run, after, error)
+            await self._record_end(run_id, run, error)
+
+    async def _steps(self, run_id: str, run: _Run) -> AsyncGenerator[Progress, None]:
+        """Yield the steps of a run, which follow the last batch of the task that this one replaces."""
+        while True:
+            steps = run.jobs.steps(self._inspector, run_id=run_id, begun=run.begun, after=run.after)
+            try:
+                async with aclosing(steps):
+                    async for step in steps:
+                        yield step
+            except StaleRunError:
+                state = await self.state(run_id)
+                if state is None or state.begun != run.begun or state.phase == "complete":
+                    raise
+                run.after = state.cursor
+            else:
+                return
 
     async def _request(self, run_id: str, run: _Run) -> str | None:
         """Return the action by which a run is to end here; None if it continues."""
@@ -234,13 +263,12 @@ class BulkRuns:
         last = _last_control(recent, run.begun)
         return None if last is None or last.id == run.begun else last.action
 
-    async def _record_end(self, run_id: str, run: _Run, after: str | None, error: str | None) -> None:
+    async def _record_end(self, run_id: str, run: _Run, error: str | None) -> None:
         progress = run.progress
-        details: dict[str, Any] = {"begun": run.begun, "is_complete": False, "next": after, "error": error}
+        details: dict[str, Any] = {"begun": run.begun, "is_complete": False, "error": error}
         if progress is not None:
             details |= {
                 "is_complete": progress.cursor is None and error is None,
-                "next": progress.cursor,
                 "done": progress.done,
                 "refused": progress.refused,
                 "skipped": progress.skipped,
@@ -259,13 +287,13 @@ class BulkRuns:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())
 
 
-def _beginning(recent: Iterable[AuditRecord]) -> int:
+def _beginning(recent: Sequence[AuditRecord]) -> int:
     """Return the id of the record by which a run was started or resumed last; 0 if none names it."""
     named = [each.id if each.action in BEGINNINGS else _number(each.details, "begun") for each in recent]
     return max(named, default=0)
 
 
-def _last_control(recent: Iterable[AuditRecord], begun: int) -> AuditRecord | None:
+def _last_control(recent: Sequence[AuditRecord], begun: int) -> AuditRecord | None:
     """Return the newest record that is no batch, except those of a task that another one has replaced."""
     own = (each for each in recent if each.details.get("begun", begun) == begun)
     return next((each for each in own if each.action in CONTROL), None)

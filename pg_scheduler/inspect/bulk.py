@@ -125,19 +125,17 @@ class BulkRun:
         """Change the jobs batch by batch and yield what was done so far after each."""
         progress = Progress(0, 0, 0, None, self.after)
         while True:
-            started = self.clock()
+            started, before = self.clock(), progress.cursor
             size = self._size(progress.done)
             read = self._read_ids if self.job_ids is not None else self._search
             progress, job_ids, conditions, found = await read(progress, size)
-            if job_ids:
-                if self.is_dry:
-                    changes = [self._judge(each, found.get(each)) for each in job_ids]
-                else:
-                    batch = self._batch(progress, job_ids, conditions)
-                    with acting_as(self.author):  # for the task; the consumer has its own author
-                        task = asyncio.ensure_future(self.store.bulk.change(batch))
-                    changes = _changes(job_ids, await _finished(task))
-                progress = _added(progress, changes)
+            if self.is_dry:
+                progress = _added(progress, [self._judge(each, found.get(each)) for each in job_ids])
+            elif job_ids or self.batch.subject is not None:
+                batch = replace(self._batch(progress, job_ids, conditions), after=before)
+                with acting_as(self.author):  # for the task; the consumer has its own author
+                    task = asyncio.ensure_future(self.store.bulk.change(batch))
+                progress = _added(progress, _changes(job_ids, await _finished(task)))
             yield progress
             if progress.cursor is None or progress.done == self.limit:
                 return

@@ -61,14 +61,16 @@ class JobActions(Acting):
             after: The ``cursor`` of an earlier call with the same jobs; None to start with the first one.
             tz: The time zone of days, and of times without one, in ``where``; None rejects such times.
             names: Names to which the jobs are restricted, in which ``*`` stands for any text; None for all.
-            run_id: The subject of the records in the audit, each of which then has ``next``, the cursor
-                behind its batch; None for the id of a job that was changed alone.
+            run_id: The subject of the records in the audit, of batches without a change too. Each then has
+                ``next``, the cursor behind its batch, where the next batch has to begin: so two calls never
+                change a batch of one run twice. None for the id of a job that was changed alone.
             details: Further values of these records that JSON can represent; None for none.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
             ValueError: Neither or both of ``ids`` and ``where`` are given, ``where`` is empty, a number is
-                out of range, or ``after`` is no cursor of this call.
+                out of range, or ``after`` is no cursor of this call. While iterating: another call has
+                changed jobs of ``run_id`` behind ``after``.
 
         Example::
 

@@ -21,13 +21,20 @@ from pg_scheduler.store.statements import Statements
 from pg_scheduler.store.types import DUE, HEARTBEAT_REQUEST, JobFilters
 from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
 
-__all__ = ["Batch", "BatchJob", "BulkAction", "BulkRepository"]
+__all__ = ["Batch", "BatchJob", "BulkAction", "BulkRepository", "StaleRunError"]
 
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""
 
+LOCK_CLASS: Final = 1_885_825_131
+"""The first key of the advisory locks of bulk runs; the second is a hash of the run."""
+
 MAX_WORKER_ID_BYTES: Final = 1000
 """A longer id was written by hand: no worker listens for it."""
+
+
+class StaleRunError(ValueError):
+    """Another call has changed jobs of a bulk run since this one read how far it was."""
 
 
 class BulkAction(StrEnum):
@@ -51,7 +58,10 @@ class Batch:
         to: When moved jobs are due; None to move each from its own time.
         by_s: Seconds by which each is moved then.
         details: Why these jobs, for the audit.
-        subject: The subject of its record in the audit; None for the only job that was changed.
+        subject: The run it belongs to, the subject of its record in the audit, also if no job was changed;
+            None for the only job that was changed.
+        after: Where the batch of the run before ended; None for its first one. The details have ``next``,
+            where this one ends.
     """
 
     action: BulkAction
@@ -62,6 +72,7 @@ class Batch:
     by_s: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
     subject: str | None = None
+    after: str | None = None
 
 
 class BatchJob(NamedTuple):
@@ -117,6 +128,9 @@ class BulkRepository:
         """Change the jobs of a batch whose states allow it, with a record; return those that exist.
 
         The author of the caller's context is named in the record, and in the rows of cancelled jobs.
+
+        Raises:
+            StaleRunError: The newest batch of the run ended elsewhere than the batch assumes.
         """
 
         async def run(connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
@@ -135,10 +149,12 @@ class BulkRepository:
         )
 
     async def _change(self, batch: Batch, connection: Connection) -> tuple[list[BatchJob], Sequence[Event]]:
+        if batch.subject is not None:
+            await self._check_run(batch.subject, batch, connection)
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
         effects = await self._act(batch, searched, connection) if searched else _Effects()
-        if effects.job_ids:
+        if effects.job_ids or batch.subject is not None:
             details = {**_recorded(effects.job_ids), **batch.details}
             subject = batch.subject
             if subject is None and len(effects.job_ids) == 1:
@@ -158,6 +174,16 @@ class BulkRepository:
             for row in rows
         ]
         return jobs, effects.events
+
+    async def _check_run(self, run_id: str, batch: Batch, connection: Connection) -> None:
+        """Hold the lock of a run, and check that the batch is the one behind its newest record."""
+        await self._statements.fetch("lock_run", LOCK_CLASS, run_id, on=connection)
+        newest = await self._statements.fetch("last_batch", run_id, batch.action.value, on=connection)
+        if newest and (batch.after is None or newest[0]["next"] != batch.after):
+            raise StaleRunError(
+                f"another call has continued the bulk run {run_id!r} since this one read how far it was; "
+                "continue at the next of its newest record in the audit"
+            )
 
     async def _still_searched(
         self, batch: Batch, job_ids: Sequence[str], connection: Connection

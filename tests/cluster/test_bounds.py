@@ -283,7 +283,7 @@ STORE_CALLS: dict[str, Call] = {
     "skip_head": lambda it, _: it.claims.skip_head([NAME], range(4), FROM_THE_START, NO_IDS),
     "delete": lambda it, _: it.jobs.delete(["a"]),
     "move": lambda it, _: it.jobs.move(["a"], to=now()),
-    "change": lambda it, _: it.bulk.change(Batch(BulkAction.CANCEL, ["a"])),
+    "change": lambda it, _: it.bulk.change(Batch(BulkAction.CANCEL, ["a"], subject="run")),
     "claim_one": lambda it, _: it.claims.claim_one("w1", "a"),
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),

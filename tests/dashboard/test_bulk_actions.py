@@ -81,8 +81,8 @@ async def create(build: Callable[..., App]) -> AsyncIterator[Callable[..., App]]
 class Halted:
     """A run whose third batch waits for a lock."""
 
-    def __init__(self, pool: asyncpg.Pool, app: App) -> None:
-        self.pool, self.app = pool, app
+    def __init__(self, pool: asyncpg.Pool, app: App, url: str = CANCEL) -> None:
+        self.pool, self.app, self.url = pool, app, url
         self.id = ""
         self.is_released = False
 
@@ -91,19 +91,23 @@ class Halted:
         self._transaction = self._connection.transaction()
         await self._transaction.start()
         await self._connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'j00005' FOR UPDATE")
-        answer = await send(self.app, CANCEL, {"confirm": "yes"})
+        answer = await send(self.app, self.url, {"confirm": "yes"})
         assert answer.status == 303, answer.text
         self.id = run_id(answer.headers["location"])
+        await self.waiting(1)
+        return self
+
+    async def waiting(self, count: int) -> None:
+        """Wait until so many sessions wait for a lock."""
 
         async def waits() -> bool:
             sql = (
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
-            return await self.pool.fetchval(sql) == 1  # type: ignore[no-any-return]
+            return await self.pool.fetchval(sql) == count  # type: ignore[no-any-return]
 
         await until(waits)
-        return self
 
     async def release(self) -> None:
         if not self.is_released:
@@ -144,7 +148,7 @@ async def test_all_jobs_of_a_search_are_changed_after_a_question(
     assert [row["action"] for row in rows] == ["start_bulk", "cancel_jobs", "cancel_jobs", "end_bulk"]
     assert {(row["actor"], row["via"], row["subject"]) for row in rows} == {("ada", "dashboard", run)}
     end = json.loads(rows[-1]["details"])
-    assert (end["is_complete"], end["done"], end["next"]) == (True, 700, None)
+    assert (end["is_complete"], end["done"]) == (True, 700)
     page = Page((await request(app, f"/run?id={run}")).text)
     assert "Complete: 700 jobs changed" in page.text
     audit = Page((await request(app, "/audit")).text)
@@ -304,6 +308,38 @@ async def test_run_that_is_resumed_elsewhere_ends_here(
 
 
 @pytest.mark.usefixtures("small_batches")
+async def test_batch_of_a_run_that_is_resumed_meanwhile_is_not_changed_twice(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9)
+    await pool.execute("""
+        UPDATE scheduled_jobs SET status = 'completed', finished_at = now(), attempt = 1;
+        CREATE FUNCTION complete() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN NEW.status := 'completed'; NEW.finished_at := now(); RETURN NEW; END
+        $$;
+        CREATE TRIGGER complete BEFORE UPDATE ON scheduled_jobs FOR EACH ROW
+            WHEN (NEW.status = 'pending') EXECUTE FUNCTION complete()
+    """)
+    first, second = create("ada"), create("bob")
+    async with Halted(pool, first, f"/actions/bulk/retry?q={Q}%20status%3Acompleted") as halted:
+        assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
+        await halted.waiting(2)
+    await runs(first).wait()
+    await runs(second).wait()
+    changed = await pool.fetch(
+        "SELECT jsonb_array_elements_text(details -> 'jobs') AS id FROM scheduler_audit"
+        " WHERE action = 'retry_jobs'"
+    )
+    assert sorted(row["id"] for row in changed) == [f"j{number:05}" for number in range(1, 10)]
+    assert [each[::2] for each in await controls(pool)] == [
+        ("ada", "start_bulk"),
+        ("bob", "resume_bulk"),
+        ("bob", "end_bulk"),
+    ]
+    assert "Complete" in (await request(first, f"/run?id={halted.id}")).text
+
+
+@pytest.mark.usefixtures("small_batches")
 async def test_run_that_has_ended_elsewhere_is_not_ended_again(
     create: Callable[..., App], pool: asyncpg.Pool
 ) -> None:
@@ -369,13 +405,15 @@ async def test_number_of_runs_of_a_process_is_bounded(
     assert [each[2] for each in await controls(pool)] == ["start_bulk", "end_bulk"]
 
 
+@pytest.mark.usefixtures("small_batches")
 async def test_error_of_a_run_is_recorded_and_shown(
     create: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:
-    await fill(pool, 3)
+    await fill(pool, 9)
     app = create()
-    answer = await send(app, CANCEL, {"confirm": "yes"})
-    run = run_id(answer.headers["location"])
+    async with Halted(pool, app) as halted:
+        run = halted.id
+        assert (await send(app, f"/actions/bulk/stop?id={run}")).status == 303
     await runs(app).wait()
     state = await runs(app).state(run)
     await runs(app).resume(run, replace(state, cursor="nonsense"))

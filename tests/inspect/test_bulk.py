@@ -90,6 +90,31 @@ async def test_records_of_a_named_run_have_its_id_and_the_cursor(
     assert found == [(500, 100, None), (0, 500, steps[0].cursor)]
 
 
+async def test_batch_of_a_run_is_changed_by_one_call_only(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 1_100, "completed")
+    run: dict[str, Any] = {"where": "status:completed", "run_id": "run:2"}
+    first = inspector.retry_jobs(**run)
+    step = await anext(first)
+    second = inspector.retry_jobs(**run, after=step.cursor)
+    assert (await anext(second)).done == 500
+    await pool.execute("UPDATE scheduled_jobs SET status = 'completed', finished_at = now()")
+    for stale in (first, inspector.retry_jobs(**run), inspector.retry_jobs(**run, after=step.cursor)):
+        with pytest.raises(ValueError, match="another call has continued the bulk run 'run:2'"):
+            await anext(stale)
+    assert (await last_of(second)).done == 600
+    changed = [each for *_, details in await records(pool) for each in details["jobs"]]
+    assert len(changed) == len(set(changed)) == 1_100
+
+
+async def test_batches_of_a_run_without_a_change_are_recorded(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 1, "pending")
+    assert (await last_of(inspector.retry_jobs(where="name:none", run_id="run:3"))).done == 0
+    ((action, *_, details),) = await records(pool)
+    assert (action, details["count"], details["next"]) == ("retry_jobs", 0, None)
+
+
 async def test_cancel_changes_every_job_of_a_search_in_batches_with_records(
     inspector: Inspector, pool: asyncpg.Pool
 ) -> None:

@@ -34,6 +34,7 @@ TYPES = {
     "inspect_audit": AUDIT,
     "inspect_audit_of": f"{AUDIT}, text",
     "inspect_trigger_changes": "text[], bigint",
+    "last_batch": "text, text",
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
@@ -54,6 +55,7 @@ VALUES = {
     "inspect_audit": f"NULL, 50, 2000, 'none', 'me', NULL, {INSTANT}, NULL",
     "inspect_audit_of": f"49000, 50, 2000, NULL, NULL, 'cli', NULL, {INSTANT}, 'work'",
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
+    "last_batch": "'work', 'cancel_jobs'",
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
@@ -77,6 +79,7 @@ EXPECTED = {
     "inspect_audit": {("Index Scan", "scheduler_audit_pkey")},
     "inspect_audit_of": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
+    "last_batch": {("Index Scan", "scheduler_audit_subjects")},
     "vacuum_audit": {
         ("Index Scan", "scheduler_audit_time"),
         ("Index Scan", "scheduler_audit_pkey"),
@@ -104,6 +107,7 @@ READ_AT_MOST = {
     "inspect_audit": 2000,
     "inspect_audit_of": 2000,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
+    "last_batch": 1000,
     "vacuum_audit": 2000,
     "vacuum_results": 2000,
     "get_results": 1000,

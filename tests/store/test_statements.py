@@ -288,7 +288,7 @@ async def use_path(store: Store) -> object:
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     for action, changed in ((BulkAction.RETRY, False), (BulkAction.CANCEL, True)):
-        batch = await store.bulk.change(Batch(action, ["n", "o"]))
+        batch = await store.bulk.change(Batch(action, ["n", "o"], subject=f"run:{action}"))
         assert [each.changed for each in batch] == [False, changed], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
     await store.jobs.replace_extended([extended])

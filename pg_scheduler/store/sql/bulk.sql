@@ -1,3 +1,24 @@
+-- name: lock_run
+-- route: caller
+-- Take the lock of a bulk run ($2) until the end of the transaction; $1 is the class of such locks.
+--
+-- A statement of its own: the snapshot of the next one then contains what the last holder committed.
+SELECT pg_advisory_xact_lock($1, hashtext($2));
+
+-- name: last_batch
+-- route: caller
+-- Return where the newest batch of a run ($1) ended, a record of the action $2 among the newest 1000 of the run.
+SELECT (details ->> 'next') AS next
+FROM (
+    SELECT action, details
+    FROM {schema}scheduler_audit
+    WHERE (subject, id) <= (left($1, 500), 9223372036854775807) AND subject >= left($1, 500)
+    ORDER BY subject DESC, id DESC
+    LIMIT 1000
+) AS newest
+WHERE action = $2
+LIMIT 1;
+
 -- name: lock_batch
 -- route: caller
 -- Lock those of the jobs $1 that exist, in the order of all statements that lock several, and return them.
