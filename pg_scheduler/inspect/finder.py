@@ -11,7 +11,7 @@ from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.pages import PageReader
 from pg_scheduler.inspect.paths import plan_search
-from pg_scheduler.inspect.positions import START, read_position
+from pg_scheduler.inspect.positions import START, read_now, read_position
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
 from pg_scheduler.inspect.search.terms import Search, Term
@@ -48,7 +48,7 @@ class FoundPage(NamedTuple):
 async def find_page(
     store: Store, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
 ) -> FoundPage:
-    """Return a page of the jobs that are searched.
+    """Return a page of the jobs that are searched. Relative times count from the first page.
 
     Args:
         store: The tables.
@@ -63,6 +63,8 @@ async def find_page(
     """
     async with store.searches.transaction() as connection:
         sizes = await store.searches.sizes(on=connection)
+        if after is not None:
+            sizes = sizes._replace(now=read_now(after))
         parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
         search = Search((*parsed.terms, *wanted.terms), parsed.now)
         plan = plan_search(search, sizes.estimates, is_by_id=wanted.is_by_id)

@@ -90,7 +90,7 @@ class PageReader:
             found=position.found,
             total_estimate=position.searched if is_complete else self._total(position.searched),
             is_complete=is_complete,
-            next=None if is_complete else write_position(position),
+            next=None if is_complete else write_position(position, self.sizes.now),
             missing_index=self.plan.missing,
         )
 

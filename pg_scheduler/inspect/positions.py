@@ -1,7 +1,8 @@
 """Write the position at which a search continues as a text, and read it.
 
-The text is JSON in URL-safe Base64: the rows searched and the jobs found so far, the number of the segment,
-and the key of the last row that was examined.
+The text is JSON in URL-safe Base64: the instant to which relative times refer, so that they mean the same on
+every page, the rows searched and the jobs found so far, the number of the segment, and the key of the last
+row that was examined.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-from datetime import datetime
-from typing import Final, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.inspect.paths import Key, Plan
 
-__all__ = ["START", "Position", "read_position", "write_position"]
+__all__ = ["START", "Position", "read_now", "read_position", "write_position"]
 
 MAX_LENGTH: Final = 400_000
 """Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""
@@ -42,11 +43,27 @@ class Position(NamedTuple):
 START: Final = Position(0, (), 0, 0)
 
 
-def write_position(position: Position) -> str:
-    """Return the text of a position."""
+def write_position(position: Position, now: datetime) -> str:
+    """Return the text of a position of a search, whose relative times refer to an instant."""
     key = [each.isoformat() if isinstance(each, datetime) else each for each in position.key]
-    text = json.dumps([position.searched, position.found, position.segment, *key], separators=(",", ":"))
+    values = [now.isoformat(), position.searched, position.found, position.segment, *key]
+    text = json.dumps(values, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
+def read_now(text: str) -> datetime:
+    """Return the instant to which the relative times of the search of a position refer.
+
+    Raises:
+        ValueError: The text is no position.
+    """
+    try:
+        now = datetime.fromisoformat(_values(text)[0])
+        if now.utcoffset() != timedelta():
+            raise ValueError(now)  # noqa: TRY301 - as any other mistake
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise _mistake(text) from None
+    return now
 
 
 def read_position(text: str, plan: Plan) -> Position:
@@ -56,20 +73,28 @@ def read_position(text: str, plan: Plan) -> Position:
         ValueError: The text is no position of a search with this plan.
     """
     try:
-        if len(text) > MAX_LENGTH:
-            raise ValueError(text[:10])  # noqa: TRY301 - as any other mistake
-        padded = text.encode() + b"=" * (-len(text) % 4)
-        searched, found, segment, *key = json.loads(base64.b64decode(padded, b"-_", validate=True))
+        _, searched, found, segment, *key = _values(text)
         types = plan.segments[segment].path.key_types
         if key:
             key = [_read(value, kind) for value, kind in zip(key, types, strict=True)]
         if not all(type(each) is int and each >= 0 for each in (searched, found, segment)):
             raise ValueError(segment)  # noqa: TRY301 - as any other mistake
     except (ValueError, TypeError, LookupError, RecursionError):
-        raise ValueError(
-            f"after= is no position of this search: {text[:100]!r}; pass the next= of one of its pages"
-        ) from None
+        raise _mistake(text) from None
     return Position(segment, tuple(key), searched, found)
+
+
+def _values(text: str) -> Any:
+    if len(text) > MAX_LENGTH:
+        raise ValueError(text[:10])
+    padded = text.encode() + b"=" * (-len(text) % 4)
+    return json.loads(base64.b64decode(padded, b"-_", validate=True))
+
+
+def _mistake(text: str) -> ValueError:
+    return ValueError(
+        f"after= is no position of this search: {text[:100]!r}; pass the next= of one of its pages"
+    )
 
 
 def _read(value: object, kind: type) -> str | int | datetime:

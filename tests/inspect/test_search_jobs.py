@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -238,6 +238,28 @@ async def test_search_finds_jobs_next_to_rows_outside_of_the_calendar(
     assert len((await read_all(inspector, "", 3))[0]) == 60
 
 
+async def test_relative_times_count_from_the_first_page(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await fill(pool, 60)
+    await pool.execute(
+        "UPDATE scheduled_jobs SET finished_at = now() - interval '1 minute' WHERE status = 'failed'"
+    )
+    where = "status:failed finished:>-1m30s"
+    first = await inspector.search_jobs(where, limit=3)
+    # As if the page were read an hour later: its instant and the jobs are moved to an hour ago.
+    now, searched, found, segment, at, job_id = json.loads(urlsafe_b64decode(f"{first.next}==="))
+    hour = timedelta(hours=1)
+    now, at = (datetime.fromisoformat(each) - hour for each in (now, at))
+    values = [now.isoformat(), searched, found, segment, at.isoformat(), job_id]
+    after = urlsafe_b64encode(json.dumps(values).encode()).decode()
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = finished_at - interval '1 hour'")
+    assert not (await inspector.search_jobs(where, limit=3)).items
+    rest = await inspector.search_jobs(where, limit=30, after=after)
+    assert (len(first.items), len(rest.items), rest.is_complete) == (3, 7, True)
+
+
+NOW = "2026-11-21T09:00:00+00:00"
+
+
 def typed(*values: object) -> tuple[object, ...]:
     return values
 
@@ -255,15 +277,20 @@ def typed(*values: object) -> tuple[object, ...]:
             for value in typed(
                 {},
                 [],
-                [0, 0],
-                [0, 0, 9],
-                [-1, 0, 0],
-                [0, 0, -1],
-                [True, 0, 0],
-                [0, 0, 0, 7],
-                [0, 0, 0, "a", "b"],
-                [0, 0, 0, "a\x00"],
-                [0, 0, 0, "\ud800"],
+                [0, 0, 0],
+                ["now", 0, 0, 0],
+                ["2026-11-21T09:00:00", 0, 0, 0],
+                ["2026-11-21T09:00:00+01:00", 0, 0, 0],
+                [NOW],
+                [NOW, 0, 0],
+                [NOW, 0, 0, 9],
+                [NOW, -1, 0, 0],
+                [NOW, 0, 0, -1],
+                [NOW, True, 0, 0],
+                [NOW, 0, 0, 0, 7],
+                [NOW, 0, 0, 0, "a", "b"],
+                [NOW, 0, 0, 0, "a\x00"],
+                [NOW, 0, 0, 0, "\ud800"],
             )
         ),
     ],
@@ -275,7 +302,7 @@ async def test_search_rejects_a_position_that_is_none(after: str, inspector: Ins
 
 @pytest.mark.parametrize("key", [["2026-11-21", "a"], ["x", "a"], [1, "a"], ["2026-11-21T00:00:00+00:00", 1]])
 async def test_search_rejects_a_position_of_other_values(key: list[object], inspector: Inspector) -> None:
-    after = urlsafe_b64encode(json.dumps([0, 0, 0, *key]).encode()).decode()
+    after = urlsafe_b64encode(json.dumps([NOW, 0, 0, 0, *key]).encode()).decode()
     with pytest.raises(ValueError, match=r"after= is no position of this search"):
         await inspector.search_jobs("status:failed", after=after)
 
