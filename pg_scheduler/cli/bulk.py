@@ -19,7 +19,7 @@ from .commands import Command, confirm
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Output, Shape
 from .progress import ProgressStyle, Reporter, read_style
-from .times import read_move
+from .times import read_move, read_since
 from .values import read_rate
 
 __all__ = ["BULK", "CHANGE", "cancel", "delete", "move", "retry"]
@@ -62,6 +62,12 @@ _PAST: Final = {"cancel": "cancelled", "retry": "retried", "delete": "deleted", 
 Group = Annotated[
     str | None, typer.Option(metavar="F", help="Every job of a group that jobs errors prints instead.")
 ]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME|1h", help="With --group: only its jobs that ended since then, as in jobs errors."
+    ),
+]
 To = Annotated[
     str,
     typer.Option(
@@ -100,13 +106,16 @@ async def cancel(command: Command, options: BulkOptions) -> ExitCode:
         return await _change(command, "cancel", options, Inspector(scheduler).cancel_jobs)
 
 
-async def retry(command: Command, options: BulkOptions, group: Group = None) -> ExitCode:
+async def retry(command: Command, options: BulkOptions, group: Group = None, since: Since = None) -> ExitCode:
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
+    if since is not None and group is None:
+        raise CommandError(ExitCode.USAGE, "--since needs --group; for a search, write finished:>-1h")
+    start_at = None if since is None else read_since("--since", since, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         start = inspector.retry_jobs
         if group is not None:
-            start = partial(start, group=await _find_group(inspector, group))
+            start = partial(start, group=await _find_group(inspector, group, start_at))
         return await _change(command, "retry", options, start, has_group=group is not None)
 
 
@@ -129,8 +138,8 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     return code
 
 
-async def _find_group(inspector: Inspector, fingerprint: str) -> ErrorGroup:
-    groups = await inspector.error_groups(limit=MAX_GROUPS)
+async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
+    groups = await inspector.error_groups(since=since, limit=MAX_GROUPS)
     for group in groups.items:
         if group.fingerprint == fingerprint:
             return group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
@@ -52,4 +53,5 @@ async def errors(
     if groups.missing_index is not None:
         command.output.say("build it while jobs run: pg-scheduler migrate indexes")
     if groups.items and command.output.is_table:
-        command.output.say("run the jobs of a group again: pg-scheduler jobs retry --group GROUP")
+        span = "" if since is None else f" --since {quote(since)}"
+        command.output.say(f"run the jobs of a group again: pg-scheduler jobs retry --group GROUP{span}")

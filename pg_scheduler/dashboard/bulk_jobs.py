@@ -25,7 +25,7 @@ class BulkJobs:
         names: The names to which it is restricted; None for all.
         rate: Jobs per second; None for no limit.
         to: When moved jobs are due, as ISO 8601.
-        group: The name and the text of a group of errors to retry.
+        group: A group of errors to retry: its name, its text, and when its first and its last job ended.
     """
 
     verb: BulkAction
@@ -33,7 +33,7 @@ class BulkJobs:
     names: tuple[str, ...] | None = None
     rate: float | None = None
     to: str | None = None
-    group: tuple[str, str] | None = None
+    group: tuple[str, str, str, str] | None = None
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
@@ -47,6 +47,8 @@ class BulkJobs:
             is_valid = is_valid and isinstance(jobs.rate, int | float | None)
             if jobs.to is not None:
                 datetime.fromisoformat(jobs.to)
+            if jobs.group is not None:
+                _group(*jobs.group)
         except (KeyError, TypeError, ValueError):
             return None
         return jobs if is_valid else None
@@ -81,7 +83,7 @@ class BulkJobs:
         return steps
 
 
-def _group(job_name: str, text: str) -> ErrorGroup:
-    """Return a group by what identifies it."""
-    now = datetime.now(UTC)
-    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, now, now, "", "")
+def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
+    """Return a group by what identifies it and its jobs."""
+    first, last = datetime.fromisoformat(first_at), datetime.fromisoformat(last_at)
+    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, first, last, "", "")

@@ -13,15 +13,19 @@ from typing import Final
 
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import ErrorGroup, ErrorGroups
-from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
+from pg_scheduler.inspect.paths import LAST_DAY, MICROSECOND, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
     Pattern,
     Search,
     SearchStatus,
     StatusTerm,
+    Term,
     TextField,
     TextTerm,
+    TimeField,
+    TimeSpan,
+    TimeTerm,
     escape_like,
 )
 from pg_scheduler.jobs.model import Job, JobStatus
@@ -78,18 +82,21 @@ def fingerprint_of(job_name: str, text: str) -> str:
 
 
 def is_in_group(job: Job, group: ErrorGroup) -> bool:
-    """Return whether the error of a job belongs to a group."""
+    """Return whether a job ended while the jobs of a group did, with its error."""
+    if job.finished_at is None or not group.first_at <= job.finished_at <= group.last_at:
+        return False
     text = normalized((job.error_message or "")[:MAX_ERROR_LENGTH])
     return fingerprint_of(job.job_name, text) == group.fingerprint
 
 
-def group_terms(group: ErrorGroup) -> tuple[TextTerm, ...]:
+def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     """Return terms that hold for the jobs of a group, and for few others."""
     name = escape_like(group.job_name)
     error = escape_like(group.text).replace("#", "%")
     return (
         TextTerm(TextField.NAME, (Pattern(name, group.job_name),)),
         TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)),
+        TimeTerm(TimeField.FINISHED, (TimeSpan(group.first_at, group.last_at + MICROSECOND),)),
     )
 
 

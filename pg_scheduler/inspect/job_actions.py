@@ -116,7 +116,8 @@ class JobActions(Acting):
         Args:
             ids: As for `cancel_jobs()`.
             where: Likewise.
-            group: Only the jobs of this group of errors; ``where`` can then be omitted.
+            group: Only the jobs of this group of errors that ended from its ``first_at`` to its ``last_at``,
+                so none that `error_groups()` did not count; ``where`` can then be omitted.
             limit: Likewise.
             rate: Likewise.
             dry_run: Likewise.

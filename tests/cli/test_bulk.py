@@ -272,6 +272,24 @@ def test_errors_state_that_they_were_searched_by_id(call: Run, fill: Fill, query
     assert [each["count"] for each in document["items"]] == [2]
 
 
+def test_jobs_of_a_group_that_ended_before_the_span_are_not_retried(
+    call: Run, fill: Fill, query: Query
+) -> None:
+    fill(5, "failed")
+    query("UPDATE scheduled_jobs SET finished_at = now() WHERE job_id = 'mail:00002' RETURNING 1")
+    table = call("jobs", "errors", "--since", "1h", "-o", "table")
+    assert "jobs retry --group GROUP --since 1h" in table.err
+    (group,) = call("jobs", "errors", "--since", "1h").checked("error_group")
+    assert group["count"] == 1
+    document = summary(call("jobs", "retry", "--group", group["fingerprint"], "--since", "1h", "--yes"))
+    assert document["done"] == 1
+    assert query("SELECT job_id FROM scheduled_jobs WHERE status = 'pending'") == "mail:00002"
+    gone = call("jobs", "retry", "--group", group["fingerprint"], "--since", "1h", "--yes")
+    assert gone.code == ExitCode.NOT_FOUND
+    alone = call("jobs", "retry", "--where", "status:failed", "--since", "1h", "--yes")
+    assert (alone.code, "--since needs --group" in alone.err) == (ExitCode.USAGE, True)
+
+
 def test_hostile_ids_are_data_and_do_not_reach_the_terminal(call: Run, fill: Fill) -> None:
     fill(1)
     for hostile in ("\x1b[31m", "'; DROP TABLE scheduled_jobs; --", "\u202e", "%"):

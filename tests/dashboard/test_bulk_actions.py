@@ -484,6 +484,8 @@ async def test_search_of_a_run_shows_no_hidden_value(create: Callable[..., App],
         {**RUN, "rate": "fast"},
         {**RUN, "to": "soon"},
         {**RUN, "names": 7},
+        {**RUN, "group": ["a", "b"]},
+        {**RUN, "group": ["a", "b", "soon", "later"]},
     ],
 )
 async def test_record_that_was_written_by_hand_is_no_run(
@@ -501,6 +503,31 @@ async def test_record_that_was_written_by_hand_is_no_run(
 
 
 # -- groups of errors ----------------------------------------------------------------------------------
+
+
+async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 9, "failed")
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
+    app = create()
+    page = Page((await request(app, "/errors?since=1h")).text)
+    (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    span = {str(each["name"]): str(each["value"]) for each in page.all("input") if each["type"] == "hidden"}
+    assert set(span) == {"first", "last"}
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = now() WHERE job_id = 'j00009'")
+    asked = Page((await send(app, form, span)).text)
+    assert "5 jobs found" in asked.text
+    fields = {str(each["name"]): each["value"] for each in asked.all("input")}
+    answer = await send(app, form, fields)
+    await runs(app).wait()
+    assert (await count(pool, "pending"), await count(pool, "failed")) == (5, 4)
+    run = run_id(answer.headers["location"])
+    assert "bulk.mail: BulkError: no answer after # s" in (await request(app, f"/run?id={run}")).text
+    without_span = Page((await send(app, form)).text)
+    assert "1 jobs found" in without_span.text
+    wrong = await send(app, form, {"first": "soon"})
+    assert (wrong.status, "first must be a time" in wrong.text) == (400, True)
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(

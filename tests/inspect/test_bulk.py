@@ -217,6 +217,23 @@ async def test_retry_of_a_group_of_errors_leaves_other_errors(
     assert step.done == 5
 
 
+async def test_retry_of_a_group_of_errors_leaves_jobs_that_ended_before_or_after_those_counted(
+    inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 8)
+    await pool.execute("UPDATE scheduled_jobs SET job_name = 'bulk.span'")
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
+    groups = await inspector.error_groups(since=datetime(2026, 1, 2, tzinfo=UTC))
+    (group,) = groups.items
+    assert group.count == 5
+    await pool.execute("UPDATE scheduled_jobs SET finished_at = now() WHERE job_id = 'j00008'")
+    assert (await last_of(inspector.retry_jobs(group=group, dry_run=True))).done == 4
+    by_id = await last_of(inspector.retry_jobs(group=group, ids=["j00001", "j00005", "j00008"]))
+    assert [change.outcome.value for change in by_id.changes] == ["skipped", "done", "skipped"]
+    assert (await last_of(inspector.retry_jobs(group=group))).done == 3
+    assert await statuses(pool) == {"failed": 4, "pending": 4}
+
+
 async def test_delete_refuses_running_jobs_and_those_that_others_wait_for(
     inspector: Inspector, pool: asyncpg.Pool
 ) -> None:

@@ -49,22 +49,22 @@ async def move(request: ActionRequest) -> Done | Shown:
 
 
 async def retry_group(request: ActionRequest) -> Done | Shown:
-    """Run all jobs of a group of errors again."""
-    since = request.page.parameters.get("since", "all")
-    span = SPANS.get(since)
-    groups = await request.operations.inspector.error_groups(
-        since=None if span is None else request.page.now - span, limit=MAX_GROUPS
-    )
+    """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
+    first, last = request.instant("first"), request.instant("last")
+    span = SPANS.get(request.page.parameters.get("since", "all"))
+    since = first or (None if span is None else request.page.now - span)
+    groups = await request.operations.inspector.error_groups(since=since, limit=MAX_GROUPS)
     fingerprint = request.page.required("group")
     group = next((each for each in groups.items if each.fingerprint == fingerprint), None)
     if group is None or not request.access.sees_name(group.job_name):
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
+    first, last = first or group.first_at, last or group.last_at
     jobs = BulkJobs(
         verb="retry",
         where="",
         names=request.access.visible_names,
         rate=_rate(request),
-        group=(group.job_name, group.text),
+        group=(group.job_name, group.text, first.isoformat(), last.isoformat()),
     )
     return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {group.text!r}", "/errors")
 
@@ -137,6 +137,8 @@ async def _count(request: ActionRequest, jobs: BulkJobs) -> tuple[int, bool]:
 
 def _fields(jobs: BulkJobs) -> Mapping[str, str]:
     fields = {"rate": "" if jobs.rate is None else f"{jobs.rate:.0f}", "to": jobs.to or ""}
+    if jobs.group is not None:
+        fields |= {"first": jobs.group[2], "last": jobs.group[3]}
     return {name: value for name, value in fields.items() if value}
 
 

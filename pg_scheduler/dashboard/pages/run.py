@@ -127,7 +127,7 @@ def _sees(jobs: BulkJobs, request: PageRequest) -> bool:
 def _which(jobs: BulkJobs, request: PageRequest) -> str:
     """Return the jobs of a run. A search may compare with a value that the request may not see."""
     if jobs.group is not None:
-        return ": ".join(jobs.group)
+        return ": ".join(jobs.group[:2])
     try:
         search = parse_search(jobs.where, now=request.now, tz=UTC)
         request.settings.redaction.check_search(search, request.access)
