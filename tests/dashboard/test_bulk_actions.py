@@ -139,7 +139,7 @@ async def test_all_jobs_of_a_search_are_changed_after_a_question(
     assert "typed" not in {each.get("name") for each in asked.all("input")}
     assert await count(pool, "pending") == 700
     fields = {str(each["name"]): each["value"] for each in asked.all("input")}
-    assert fields == {"confirm": "yes", "rate": "5000"}
+    assert fields == {"confirm": "yes", "rate": "5000", "shown": "700", "more": "no"}
     answer = await send(app, CANCEL, fields)
     run = run_id(answer.headers["location"])
     await runs(app).wait()
@@ -174,6 +174,45 @@ async def test_number_of_many_jobs_must_be_typed(
         assert (await send(app, CANCEL, {"confirm": "yes", "typed": "1,200"})).status == 303
         await runs(app).wait()
         assert await count(pool, "cancelled") == 1_200
+
+
+@pytest.mark.parametrize("shown", [3, 1_200])
+async def test_number_that_was_shown_is_confirmed_unless_many_jobs_were_added(
+    shown: int, create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, shown)
+    app = create()
+    asked = Page((await send(app, CANCEL)).text)
+    fields = {str(each["name"]): each.get("value") for each in asked.all("input")}
+    if "typed" in fields:
+        assert fields["typed"] is None, "it has to be typed"
+        fields["typed"] = f"{shown}"
+    margin = max(shown // 10, 10)
+    add = "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) SELECT 'new' || n, 'bulk.new', now()"
+    await pool.execute(f"{add} + interval '1 day' FROM generate_series(1, {margin + 1}) AS n")
+    again = Page((await send(app, CANCEL, fields)).text)
+    assert f"{shown + margin + 1:,} jobs found" in again.text
+    assert f"; {shown:,} when you were asked." in again.text
+    assert await controls(pool) == []
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'new1'")
+    assert (await send(app, CANCEL, fields)).status == 303
+    await runs(app).wait()
+    assert await count(pool, "cancelled") == shown + margin
+
+
+async def test_question_with_an_open_number_is_answered_with_it(
+    create: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await fill(pool, 2_000)
+    app = create()
+    asked = Page((await send(app, CANCEL)).text)
+    assert "1,500 jobs found so far, and the search continues." in asked.text
+    fields = {str(each["name"]): each.get("value") for each in asked.all("input")} | {"typed": "1500"}
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id > 'j01700'")
+    assert (await send(app, CANCEL, {**fields, "typed": "1499"})).status == 200
+    assert (await send(app, CANCEL, fields)).status == 303
+    await runs(app).wait()
+    assert await count(pool, "cancelled") == 1_700
 
 
 async def test_bulk_moves_retries_and_deletes(create: Callable[..., App], pool: asyncpg.Pool) -> None:

@@ -21,6 +21,9 @@ __all__ = ["cancel", "delete", "move", "resume", "retry", "retry_group", "stop"]
 MAX_UNTYPED: Final = 1000
 """Jobs up to which the number found need not be typed."""
 
+MIN_MARGIN: Final = 10
+"""Jobs by which the number may have grown since the question was shown, or a tenth of it if that is more."""
+
 MAX_COUNTED: Final = 20
 """Steps by which jobs are counted for a question."""
 
@@ -106,31 +109,40 @@ async def _all(request: ActionRequest, action: BulkAction) -> Done | Shown:
 
 
 async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | Shown:
-    """Start a run if its question is answered, with the number of its jobs if they are many."""
-    found, has_more = await _count(request, jobs)
-    must_type = found > MAX_UNTYPED
-    if request.is_confirmed and not (must_type and request.number("typed") != found):
+    """Start a run if its question is answered, with the number that it showed if they are many.
+
+    The form carries the number. The question is asked again if so many more jobs are found now that the
+    answer does not concern them; not if it stated that the search continues.
+    """
+    shown, was_open = request.number("shown"), request.text("more") == "yes"
+    most = MAX_UNTYPED if shown is None else shown + max(shown // 10, MIN_MARGIN)
+    found, has_more = await _count(request, jobs, most)
+    number = found if shown is None else shown
+    has_grown = shown is not None and not was_open and (found > most or has_more)
+    is_typed = number <= MAX_UNTYPED or request.number("typed") == number
+    if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(jobs)
         return Done("/run", "run_started", {"id": run_id})
     many = f"{found:,} jobs found so far, and the search continues" if has_more else f"{found:,} jobs found"
-    question = f"{jobs.verb.capitalize()} all jobs {which}? {many}."
+    before = f"; {shown:,} when you were asked" if has_grown else ""
+    question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
     return ask(
         request,
         question,
         f"{jobs.verb.capitalize()} all",
         back,
-        fields=_fields(jobs),
-        number=found if must_type else None,
+        fields={**_fields(jobs), "shown": str(found), "more": "yes" if has_more else "no"},
+        number=found if found > MAX_UNTYPED else None,
     )
 
 
-async def _count(request: ActionRequest, jobs: BulkJobs) -> tuple[int, bool]:
-    """Return how many jobs a run would change, counted until they are many, and whether there may be more."""
+async def _count(request: ActionRequest, jobs: BulkJobs, most: int) -> tuple[int, bool]:
+    """Return how many jobs a run would change, counted beyond ``most``, and whether there may be more."""
     steps = 0
     async with aclosing(jobs.steps(request.operations.inspector, is_dry=True)) as counted:
         async for step in counted:
             steps += 1
-            if step.cursor is None or step.done > MAX_UNTYPED or steps == MAX_COUNTED:
+            if step.cursor is None or step.done > most or steps == MAX_COUNTED:
                 return step.done, step.cursor is not None
     return 0, False
 
