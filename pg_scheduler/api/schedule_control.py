@@ -143,17 +143,19 @@ class ScheduleControl:
 
         Args:
             schedule_id: The schedule.
-            cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run.
+            cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run. The schedule is
+                paused and its jobs are cancelled before it is deleted: repeat a call that fails in between.
 
         Returns:
             False if the id is unknown.
         """
-        check_kind("cancel_jobs", cancel_jobs, bool)
-        removed = await self._store.schedules.remove(check_schedule_id(schedule_id))
-        if cancel_jobs:
+        check_schedule_id(schedule_id)
+        if check_kind("cancel_jobs", cancel_jobs, bool):
+            await self._store.schedules.pause(schedule_id, "is being removed")
             while job_ids := await self._store.schedules.pending_jobs(schedule_id):
                 for job_id in job_ids:
                     await self._parts.cancel_job(job_id)  # type: ignore[attr-defined] # a method of Scheduler
+        removed = await self._store.schedules.remove(schedule_id)
         if removed:
             await self._announce(ScheduleRemoved(schedule_id))
         return removed

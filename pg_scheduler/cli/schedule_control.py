@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import typer
@@ -76,12 +78,8 @@ async def pause(
 ) -> None:
     """Pause schedules: no fire time becomes a job until they are resumed."""
     async with command.scheduler() as scheduler:
-        done = [
-            (each.schedule_id, None)
-            for each in await chosen.read(scheduler, "Pause", paused=False)
-            if await scheduler.schedules.pause(each.schedule_id, note=note)
-        ]
-    write_actions(command, "paused", done)
+        schedules = await chosen.read(scheduler, "Pause", paused=False)
+        await _follow(command, "paused", schedules, partial(scheduler.schedules.pause, note=note))
 
 
 async def resume(
@@ -101,23 +99,35 @@ async def resume(
         for schedule in schedules:
             if schedule.paused_at is None:
                 raise CommandError(ExitCode.REFUSED, f"schedule {schedule.schedule_id!r} is not paused")
-        done = [
-            (each.schedule_id, None)
-            for each in schedules
-            if await scheduler.schedules.resume(each.schedule_id, resume_from=since)
-        ]
-    write_actions(command, "resumed", done)
+        await _follow(command, "resumed", schedules, partial(scheduler.schedules.resume, resume_from=since))
 
 
 async def trigger(command: Command, chosen: Chosen) -> None:
     """Enqueue one job of each schedule now. Their fire times do not change."""
     async with command.scheduler() as scheduler:
-        done = [
-            (each.schedule_id, job_id)
-            for each in await chosen.read(scheduler, "Trigger")
-            if (job_id := await scheduler.schedules.trigger(each.schedule_id)) is not None
-        ]
-    write_actions(command, "triggered", done)
+        schedules = await chosen.read(scheduler, "Trigger")
+        await _follow(command, "triggered", schedules, scheduler.schedules.trigger)
+
+
+async def _follow(
+    command: Command,
+    result: str,
+    schedules: Sequence[Schedule],
+    act: Callable[[str], Awaitable[bool | str | None]],
+) -> None:
+    """Change one schedule after the other, and write what was done, with the ids of jobs."""
+    done: list[tuple[str, str | None]] = []
+    count = 0
+    try:
+        for each in schedules:
+            if changed := await act(each.schedule_id):  # else it was removed since it was read
+                done.append((each.schedule_id, changed if isinstance(changed, str) else None))
+            count += 1
+    finally:  # also what a command has done that stops halfway
+        write_actions(command, result, done)
+        if count < len(schedules):
+            rest = counted(len(schedules) - count, "schedule")
+            command.output.say(f"stopped at {schedules[count].schedule_id!r}; {rest} not {result}")
 
 
 def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:

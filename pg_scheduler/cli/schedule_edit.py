@@ -89,7 +89,18 @@ async def remove(
     """Delete a schedule. The next start of code that declares it restores it."""
     async with command.scheduler() as scheduler:
         schedule = await scheduler.schedules.get(schedule_id)
-        if schedule is None or not await scheduler.schedules.remove(schedule_id, cancel_jobs=cancel_jobs):
+        if schedule is None:
+            raise ScheduleNotFoundError(schedule_id)
+        is_removed: bool | None = None
+        try:
+            is_removed = await scheduler.schedules.remove(schedule_id, cancel_jobs=cancel_jobs)
+        finally:
+            if cancel_jobs and is_removed is None:
+                command.output.say(
+                    f"schedule {schedule_id!r} may be paused and some of its jobs cancelled; repeat the "
+                    "command to cancel the others and remove it"
+                )
+        if not is_removed:
             raise ScheduleNotFoundError(schedule_id)
     if schedule.owner == "code":
         command.output.say(

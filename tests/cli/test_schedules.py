@@ -118,6 +118,52 @@ def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ra
         assert on("schedules", "pause", *arguments).code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize("command", ["pause", "resume", "trigger"])
+def test_command_that_stops_halfway_reports_what_it_changed(
+    command: str, on: Callable[..., Ran], dsn: str
+) -> None:
+    if command == "resume":
+        on("schedules", "pause", "--all", "--yes")
+
+    async def refuse(connection: Connection) -> None:
+        table = "scheduled_jobs" if command == "trigger" else "scheduler_schedules"
+        await connection.execute(f"""
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE 'no rights' USING ERRCODE = 'insufficient_privilege'; END $$;
+            CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW
+                WHEN (to_jsonb(NEW)::text ~ '"report"') EXECUTE FUNCTION refuse()
+        """)
+
+    run_on(dsn, refuse)
+    ran = on("schedules", command, "daily", "report")
+    assert ran.code == ExitCode.REFUSED, ran.err
+    assert [row["subject"] for row in ran.checked("action")] == ["daily"]
+    assert "stopped at 'report'; 1 schedule not " in ran.err
+
+
+def test_removal_that_stops_halfway_is_repeated(on: Callable[..., Ran], dsn: str) -> None:
+    on("schedules", "trigger", "report")
+    trigger = """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE 'no rights' USING ERRCODE = 'insufficient_privilege'; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+    """
+
+    def execute(statement: str) -> None:
+        async def run(connection: Connection) -> None:
+            await connection.execute(statement)
+
+        run_on(dsn, run)
+
+    execute(trigger)
+    ran = on("schedules", "remove", "report", "--cancel-jobs")
+    assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+    assert "schedule 'report' may be paused and some of its jobs cancelled; repeat the command" in ran.err
+    execute("DROP TRIGGER refuse ON scheduled_jobs")
+    assert on("schedules", "remove", "report", "--cancel-jobs").code == 0
+    assert on("jobs", "list", "status:pending", "-o", "ids").out == ""
+
+
 def test_preview_prints_the_next_fire_times(on: Callable[..., Ran]) -> None:
     ran = on("schedules", "preview", "daily", "-n", "2")
     assert [line["fire_time"] for line in ran.checked("fire_time")] == [

@@ -1082,6 +1082,29 @@ async def test_remove_cancels_pending_jobs_on_request(bench: Bench) -> None:
     assert len(bench.seen.of(ScheduleRemoved)) == 2
 
 
+async def test_remove_that_fails_while_it_cancels_jobs_can_be_repeated(
+    bench: Bench, pool: asyncpg.Pool
+) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.ALLOW)
+    for _ in range(3):
+        await bench.schedules.trigger(KEY)
+    await pool.execute("CREATE SEQUENCE cancelled_jobs")
+    await pool.execute("""
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF nextval('cancelled_jobs') > 1 THEN RAISE 'no more'; END IF; RETURN NEW; END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+    """)
+    with pytest.raises(asyncpg.RaiseError, match="no more"):
+        await bench.schedules.remove(KEY, cancel_jobs=True)
+    schedule = await bench.get()
+    assert schedule.note == "is being removed"
+    assert {job.status for job in await bench.jobs()} == {JobStatus.PENDING, JobStatus.CANCELLED}
+    await pool.execute("DROP TRIGGER refuse ON scheduled_jobs")
+    assert await bench.schedules.remove(KEY, cancel_jobs=True)
+    assert {job.status for job in await bench.jobs()} == {JobStatus.CANCELLED}
+    assert await bench.schedules.get(KEY) is None
+
+
 async def test_trigger_enqueues_a_job_also_when_paused_or_finished(bench: Bench) -> None:
     assert await bench.schedules.trigger(KEY) is None
     await bench.add(Every(MINUTE), max_runs=1)
