@@ -33,6 +33,10 @@ class TableReads:
             raise JobNotFoundError(job_id)
         return found[job_id]
 
+    async def migrated_at(self) -> list[datetime]:
+        """Return when the first 500 migrations of the schema were applied, by their versions."""
+        return await self._reads.inspections.migrations(MAX_ROWS)
+
     async def get_schedule(self, schedule_id: str) -> Schedule | None:
         """Return the schedule, or None if it does not exist."""
         row = await self._reads.schedules.get(check_text("schedule_id", schedule_id))

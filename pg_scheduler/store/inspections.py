@@ -157,6 +157,10 @@ class InspectionRepository:
         rows = await self._statements.fetch("inspect_locks", job_id, MIN_LOCK_S)
         return [LockRow(*row) for row in rows]
 
+    async def migrations(self, limit: int) -> list[datetime]:
+        """Return when the migrations of the schema were applied, in the order of their versions."""
+        return [row[0] for row in await self._statements.fetch("inspect_migrations", limit)]
+
     async def workers(self) -> list[InspectedWorker]:
         """Return the 500 workers that have run longest."""
         rows = await self._statements.fetch("inspect_workers", self._statements.now, MAX_WORKERS)

@@ -305,6 +305,7 @@ STORE_CALLS: dict[str, Call] = {
     "next_instants": lambda it, _: it.workers.next_instants("w1"),
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
+    "migrations": lambda it, _: it.inspections.migrations(9),
     "read, of the audit": lambda it, _: it.audit.read(None, 1, 1, AuditFilters()),
     "read, of a subject": lambda it, _: it.audit.read(None, 1, 1, AuditFilters(), "a"),
     "trigger_changes": lambda it, _: it.audit.trigger_changes(["a"], 1),

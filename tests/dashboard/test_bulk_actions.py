@@ -484,6 +484,10 @@ async def test_run_belongs_to_its_names_and_right(create: Callable[..., App], po
         create("bob", names=("bulk.*",)),
         create("bob", "viewer", can={"retry"}),
     )
+    shown = (await request(same, f"/run?id={run}", headers=JSON)).data
+    assert (shown["done"], shown["searched"], shown["share"]) == (9, None, 1.0)
+    assert shown["sentence"] == "Complete: 9 jobs changed.", "without the number of hidden jobs"
+    assert (await request(viewer, f"/run?id={run}", headers=JSON)).data["searched"] == 10
     for app, status in ((stranger, 404), (same, 200), (viewer, 200)):
         assert (await request(app, f"/run?id={run}")).status == status
         assert len((await request(app, "/runs", headers=JSON)).data["items"]) == (status == 200)

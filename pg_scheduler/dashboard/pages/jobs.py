@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, term
+from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
@@ -118,7 +119,7 @@ async def build(request: PageRequest) -> JobsPage:
         page = await request.inspector.search_jobs(
             q,
             limit=PAGE_LENGTH,
-            after=request.parameters.get("after") or None,
+            after=await read_after(request),
             tz=UTC,
             names=request.access.visible_names,
         )
@@ -131,7 +132,7 @@ async def build(request: PageRequest) -> JobsPage:
         sorted(items, key=SORTS[sort]) if sort else items,
         summary_of(page, request),
         page.is_complete,
-        page.next,
+        await write_next(request, page.next),
         await _suggestions(request),
         request.parameters.get("after") or None,
         sort,

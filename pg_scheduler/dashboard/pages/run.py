@@ -50,7 +50,8 @@ class RunPage:
     share: float | None
     """The share of the jobs that were examined; None if it is unknown."""
     done: int
-    searched: int
+    searched: int | None
+    """The jobs that were examined; None if the request does not see all of them."""
     rate: float | None
     to: str | None
     actor: str
@@ -81,16 +82,16 @@ async def build_one(request: PageRequest) -> RunPage:
     """Read a run."""
     run_id = request.required("id")
     state = await visible_state(request, run_id)
-    may = request.may(state.jobs.verb)
+    may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
     return RunPage(
         run_id=run_id,
         action=state.jobs.verb,
         which=_which(state.jobs, request),
         phase=state.phase,
-        sentence=_sentence(state),
-        share=_share(state),
+        sentence=_sentence(state, sees_all=sees_all),
+        share=_share(state) if sees_all or state.phase == "complete" else None,
         done=state.done,
-        searched=state.searched,
+        searched=state.searched if sees_all else None,
         rate=state.jobs.rate,
         to=state.jobs.to,
         actor=state.actor,
@@ -144,15 +145,16 @@ def _share(state: BulkState) -> float | None:
     return min(state.searched / state.total_estimate, 1.0)
 
 
-def _sentence(state: BulkState) -> str:
+def _sentence(state: BulkState, *, sees_all: bool) -> str:
+    changed = f"{state.done:,} jobs changed"
     about = (
         "an unknown number of" if state.total_estimate is None else f"about {rounded(state.total_estimate)}"
     )
-    searched = f"{state.done:,} jobs changed, searched {state.searched:,}"
     if state.phase == "complete":
-        return f"Complete: {searched} jobs."
+        return f"Complete: {changed}{f', searched {state.searched:,} jobs' if sees_all else ''}."
     where = (
         "" if state.is_here or state.phase == "stopped" else " in another process, or its process has ended"
     )
     phase = {"running": "Runs", "stopping": "Stops after the batch in progress"}.get(state.phase, "Stopped")
-    return f"{phase}{where}: {searched} of {about} jobs."
+    searched = f", searched {state.searched:,} of {about} jobs" if sees_all else ""
+    return f"{phase}{where}: {changed}{searched}."

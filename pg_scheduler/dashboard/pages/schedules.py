@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.schedule_history import ScheduleChange, changes_of
+from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.texts import json_text
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.schedule_history import (
@@ -58,10 +59,10 @@ class SchedulesPage:
 
     items: Sequence[ScheduleRow]
     next: str | None
-    """The id after which the following page starts; None for the last page."""
+    """The position of the following page; None for the last page."""
     summary: str
     after: str | None = None
-    """The id after which this page starts; None for the first page."""
+    """The position of this page; None for the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +113,19 @@ class SchedulePage:
 
 async def build(request: PageRequest) -> SchedulesPage:
     """Read a page of schedules."""
-    after = request.parameters.get("after") or None
     is_open = request.access.visible_names is None
     limit = PAGE_LENGTH if is_open else MAX_READ
     try:
-        found = await request.inspector.schedules(limit=limit, after=after)
-    except ValueError as error:  # no id that a row can have
+        found = await request.inspector.schedules(limit=limit, after=await read_after(request))
+    except ValueError as error:  # no id that a row can have, or no position
         raise NotFoundError(str(error)) from error
     visible = [each for each in found if request.access.sees_name(each.task)]
     results = await newest_results(request.inspector, visible, request.access.sees_name)
     items = [_row(each, results.get(each.schedule_id, ())) for each in visible]
     following = found[-1].schedule_id if len(found) == limit else None
     summary = f"{len(items)} schedules" + ("; others follow" if following else "")
-    return SchedulesPage(items, following, summary, after)
+    after = request.parameters.get("after") or None
+    return SchedulesPage(items, await write_next(request, following), summary, after)
 
 
 async def build_one(request: PageRequest) -> SchedulePage:

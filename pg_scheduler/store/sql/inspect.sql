@@ -32,6 +32,11 @@ WHERE job.job_id = $1 AND job.lock_key IS NOT NULL
 ORDER BY 1, 2
 LIMIT 10;
 
+-- name: inspect_migrations
+-- route: pool
+-- Return when the migrations of the schema were applied, in the order of their versions, up to $1.
+SELECT applied_at FROM {schema}scheduler_migrations ORDER BY version LIMIT $1;
+
 -- name: inspect_workers
 -- route: pool
 -- Return $2 workers, what they claim and report, and when their jobs are reclaimed at the latest.

@@ -1,0 +1,88 @@
+"""Positions of lists in the addresses of requests that see some names only.
+
+A position contains the key of the last row that was examined, and how many were, also of rows that such a
+request does not see. Its address therefore has the position encrypted: XORed with a stream of HMACs that
+starts at the authentication tag, which is an HMAC of the position itself, a synthetic initialization vector.
+
+Every process of the dashboard derives the same key from when the migrations of the database were applied, to
+the microsecond, so a list continues in any of them, and nothing has to be configured. The key keeps positions
+from those who read the dashboard, not from those who read the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from typing import Final
+
+from pg_scheduler.dashboard.context import PageRequest
+
+__all__ = ["read_after", "write_next"]
+
+KEY_AGE_S: Final = 3600.0
+ITERATIONS: Final = 600_000
+"""Of the derivation of the key, so that the times cannot be found by trying."""
+
+TAG_BYTES: Final = 16
+BLOCK_BYTES: Final = 32
+PADDED_BYTES: Final = 256
+"""Positions are filled up to a multiple of this, because an id can be recognized by its length."""
+
+
+async def read_after(request: PageRequest) -> str | None:
+    """Return the position at which the list of a request continues; None for its start.
+
+    Raises:
+        ValueError: It is no position that such a request was given.
+    """
+    text = request.parameters.get("after") or None
+    if text is None or request.access.visible_names is None:
+        return text
+    return _opened(await _key(request), text)
+
+
+async def write_next(request: PageRequest, position: str | None) -> str | None:
+    """Return the position of the following page as the request may see it; None if there is none."""
+    if position is None or request.access.visible_names is None:
+        return position
+    return _sealed(await _key(request), position)
+
+
+async def _key(request: PageRequest) -> bytes:
+    async def derive() -> bytes:
+        times = await request.inspector.migrated_at()
+        secret = " ".join(each.isoformat() for each in times).encode()
+        return await asyncio.to_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
+
+    return await request.cache.get("key of positions", KEY_AGE_S, derive)
+
+
+def _sealed(key: bytes, text: str) -> str:
+    data = text.encode()
+    data += bytes(-len(data) % PADDED_BYTES)  # no position contains a NUL character
+    tag = _hmac(key, b"tag", data)[:TAG_BYTES]
+    return base64.urlsafe_b64encode(tag + _crypted(key, tag, data)).rstrip(b"=").decode()
+
+
+def _opened(key: bytes, text: str) -> str:
+    try:
+        sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
+    except ValueError:
+        sealed = b""
+    tag, data = sealed[:TAG_BYTES], _crypted(key, sealed[:TAG_BYTES], sealed[TAG_BYTES:])
+    if not hmac.compare_digest(tag, _hmac(key, b"tag", data)[:TAG_BYTES]):
+        raise ValueError(f"after= is no position of this list: {text[:100]!r}; start at its first page")
+    return data.rstrip(b"\0").decode()
+
+
+def _crypted(key: bytes, tag: bytes, data: bytes) -> bytes:
+    """Encrypt data, or decrypt it."""
+    blocks = range(-(-len(data) // BLOCK_BYTES))
+    stream = b"".join(_hmac(key, b"stream", tag + block.to_bytes(4, "big")) for block in blocks)
+    return bytes(a ^ b for a, b in zip(data, stream, strict=False))
+
+
+def _hmac(key: bytes, purpose: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, purpose + b"\0" + data, "sha256")
