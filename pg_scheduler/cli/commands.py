@@ -25,6 +25,7 @@ from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.store.connections.standalone import open_connection, open_pool
 from pg_scheduler.store.faults import translated
 
+from .defaults import set_options
 from .dsn import mask_dsn, remove_secrets
 from .errors import CommandError, ExitCode, exit_code_of
 from .output import FORMATS, FULL, Output, discard_stdout, read_format, read_zone
@@ -238,7 +239,9 @@ def with_common_options(
         for name in NAMES:
             if (value := values.pop(name.replace("-", "_"))) is not None:
                 settings[name] = value
-        return None if context.invoked_subcommand else _execute(function, settings, values)
+        if context.invoked_subcommand:
+            return None
+        return _execute(function, settings, values, context.find_root().command)
 
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
@@ -262,8 +265,11 @@ def _execute(
     function: Callable[..., Result | Coroutine[Any, Any, Result]],
     options: Mapping[str, str],
     values: Mapping[str, Any],
+    program: object,
 ) -> Result:
-    settings = resolve(options, os.environ, find_project(Path.cwd()))
+    project = find_project(Path.cwd())
+    settings = resolve(options, os.environ, project)
+    settings = Settings((*settings.all, *set_options(program, os.environ, project)))
     output = Output(
         read_format(settings["output"], is_terminal=sys.stdout.isatty()), read_zone(settings["tz"] or "local")
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -32,11 +35,14 @@ from . import (
     workers,
 )
 from .commands import Command, with_common_options
+from .defaults import name_variables, read_defaults
 from .errors import CommandError, ExitCode
 from .output import discard_stdout, escape
+from .settings import find_project
 from .worker import command as worker
+from .worker.reports import REPORT_FD
 
-__all__ = ["app", "run"]
+__all__ = ["app", "program", "run"]
 
 PROGRAM: Final = "pg-scheduler"
 
@@ -90,10 +96,27 @@ shipped.add_to(app)
 demo.add_to(app)
 
 
+def program() -> Any:
+    """Return the program, with a variable for each option."""
+    command = typer.main.get_command(app)
+    name_variables(command)
+    return command
+
+
+def _default_map(command: Any) -> dict[str, Any]:
+    if REPORT_FD in os.environ:  # its supervisor passes all options as arguments
+        return {}
+    with suppress(CommandError):  # raised by the command, so that --help and --version need no valid file
+        return read_defaults(command, find_project(Path.cwd()))
+    return {}
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     try:
-        code = app(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        command = program()
+        defaults = _default_map(command)
+        code = command(list(arguments), prog_name=PROGRAM, standalone_mode=False, default_map=defaults)
         sys.stdout.flush()
     except CommandError as error:
         sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")

@@ -2,11 +2,11 @@
 
 An option takes precedence over its environment variable, that one over ``[tool.pg-scheduler]`` in the nearest
 ``pyproject.toml``, and that one over the default. Without any DSN, asyncpg reads libpq's variables and files.
+`pg_scheduler.cli.defaults` does the same for the options of single commands.
 """
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any, Final
 from .dsn import mask_dsn, normalise_dsn, passwords_in
 from .errors import CommandError, ExitCode
 
-__all__ = ["NAMES", "VARIABLES", "Setting", "Settings", "find_project", "resolve"]
+__all__ = ["NAMES", "VARIABLES", "Setting", "Settings", "find_project", "read_project", "resolve"]
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "dsn": ("PG_SCHEDULER_DSN", "DATABASE_URL"),
@@ -85,7 +85,7 @@ class Settings:
 def resolve(
     options: Mapping[str, str | None], environment: Mapping[str, str], project: Path | None
 ) -> Settings:
-    """Return the settings.
+    """Return the settings that every command has.
 
     Args:
         options: The options that were given, by the names of the settings.
@@ -93,9 +93,9 @@ def resolve(
         project: A ``pyproject.toml``; None for none.
 
     Raises:
-        CommandError: A DSN is invalid, or the file has an unknown key or another type.
+        CommandError: A DSN is invalid, the file cannot be read, or a value of it is no text.
     """
-    table = {} if project is None else _read(project)
+    table = read_project(project)
     return Settings(tuple(_resolve(name, options, environment, table, project) for name in NAMES))
 
 
@@ -105,11 +105,29 @@ def find_project(folder: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
+def read_project(project: Path | None) -> Mapping[str, Any]:
+    """Return the table ``[tool.pg-scheduler]`` of a file; an empty one for None.
+
+    Raises:
+        CommandError: The file cannot be read.
+    """
+    if project is None:
+        return {}
+    try:
+        document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(ExitCode.USAGE, f"{project} cannot be read: {error}") from error
+    table = document.get("tool", {}).get("pg-scheduler", {})
+    if not isinstance(table, dict):
+        raise CommandError(ExitCode.USAGE, f"tool.pg-scheduler in {project} must be a table, not {table!r}")
+    return table
+
+
 def _resolve(
     name: str,
     options: Mapping[str, str | None],
     environment: Mapping[str, str],
-    table: Mapping[str, str],
+    table: Mapping[str, Any],
     project: Path | None,
 ) -> Setting:
     found = Setting(name, _DEFAULTS.get(name), _DEFAULT_ORIGINS.get(name, "default"))
@@ -118,27 +136,12 @@ def _resolve(
     elif variable := next((each for each in VARIABLES[name] if environment.get(each)), None):
         found = Setting(name, environment[variable], variable)
     elif name in table:
+        if not isinstance(table[name], str):
+            raise CommandError(
+                ExitCode.USAGE,
+                f"{name} in [tool.pg-scheduler] of {project} must be a text, not {table[name]!r}",
+            )
         found = Setting(name, table[name], str(project))
     if found.value is not None and "dsn" in name:
         return Setting(name, normalise_dsn(found.value, f"the DSN from {found.origin}"), found.origin)
     return found
-
-
-def _read(project: Path) -> Mapping[str, str]:
-    try:
-        document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CommandError(ExitCode.USAGE, f"{project} cannot be read: {error}") from error
-    table = document.get("tool", {}).get("pg-scheduler", {})
-    for key, value in table.items():
-        if key not in VARIABLES:
-            near = difflib.get_close_matches(key, NAMES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(NAMES)}"
-            raise CommandError(
-                ExitCode.USAGE, f"[tool.pg-scheduler] in {project} has the unknown key {key!r}; {hint}"
-            )
-        if not isinstance(value, str):
-            raise CommandError(
-                ExitCode.USAGE, f"{key} in [tool.pg-scheduler] of {project} must be a text, not {value!r}"
-            )
-    return dict(table)

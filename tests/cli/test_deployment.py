@@ -205,6 +205,7 @@ def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> No
             pod = each["spec"]["template"]["spec"]
             assert pod["securityContext"]["runAsNonRoot"]
             assert not pod["automountServiceAccountToken"]
+            assert not pod["enableServiceLinks"]  # a Service sets variables that look like those of options
             for container in pod["containers"]:
                 assert container["securityContext"]["readOnlyRootFilesystem"]
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}

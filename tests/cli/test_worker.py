@@ -133,6 +133,21 @@ async def test_drain_runs_what_is_due_and_ends(start: Start, scheduler: Schedule
     assert all(each["level"] == "INFO" and each["time"].endswith("+00:00") for each in own)
 
 
+async def test_defaults_of_a_project_are_those_of_the_supervisor_alone(start: Start, tmp_path: Path) -> None:
+    """Its processes take its options from their arguments: they cannot listen on the same port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        f"[tool.pg-scheduler.worker]\ndrain = true\nprocesses = 2\nhealth-port = {port}\n"
+    )
+    with start(JOBS, cwd=project) as program:
+        assert await program.end() == ExitCode.DONE, program.text
+    assert f"probes at http://127.0.0.1:{port}/readyz" in program.text
+    assert "cannot be used" not in program.text
+
+
 async def test_first_signal_lets_running_jobs_finish(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:

@@ -43,50 +43,36 @@ async def worker(  # noqa: PLR0917 - Typer passes every option by name
         list[str],
         typer.Argument(metavar="TARGET", help="A Scheduler as package.module:attribute, or modules of jobs."),
     ],
-    slots: Annotated[
-        int | None, typer.Option(envvar=f"{PREFIX}SLOTS", help="Jobs that run at the same time.")
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(envvar=f"{PREFIX}BATCH", help="Jobs claimed by one statement, at most.")
-    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Jobs that run at the same time.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Jobs claimed by one statement, at most.")] = None,
     names: Annotated[
         str | None,
-        typer.Option(envvar=f"{PREFIX}NAMES", metavar="A,B", help="Claim only these names; * is allowed."),
+        typer.Option(metavar="A,B", help="Claim only these names; * is allowed."),
     ] = None,
     processes: Annotated[
         int,
-        typer.Option(
-            envvar=f"{PREFIX}PROCESSES", min=1, max=1000, help="Processes, each a worker of its own."
-        ),
+        typer.Option(min=1, max=1000, help="Processes, each a worker of its own."),
     ] = 1,
     drain: Annotated[bool, typer.Option("--drain", help="End once no job is due.")] = False,
-    max_jobs: Annotated[
-        int | None, typer.Option(envvar=f"{PREFIX}MAX_JOBS", min=1, help="End after so many attempts.")
-    ] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="End after so many attempts.")] = None,
     max_rss: Annotated[
         int | None,
-        typer.Option(envvar=f"{PREFIX}MAX_RSS", min=1, metavar="MB", help="End at so much memory."),
+        typer.Option(min=1, metavar="MB", help="End at so much memory."),
     ] = None,
     max_age: Annotated[
         str | None,
-        typer.Option(envvar=f"{PREFIX}MAX_AGE", metavar="TIME", help="End after 90s, 15m, 12h or 2d."),
+        typer.Option(metavar="TIME", help="End after 90s, 15m, 12h or 2d."),
     ] = None,
     health_port: Annotated[
         int | None,
-        typer.Option(
-            envvar=f"{PREFIX}HEALTH_PORT", min=0, max=65535, help="Answer /livez, /readyz, /startupz."
-        ),
+        typer.Option(min=0, max=65535, help="Answer /livez, /readyz, /startupz."),
     ] = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(envvar=f"{PREFIX}METRICS_PORT", min=0, max=65535, help="Serve metrics to Prometheus."),
+        typer.Option(min=0, max=65535, help="Serve metrics to Prometheus."),
     ] = None,
-    health_host: Annotated[
-        str, typer.Option(envvar=f"{PREFIX}HEALTH_HOST", help="The address of both ports.")
-    ] = "127.0.0.1",
-    log_format: Annotated[
-        str | None, typer.Option(envvar=f"{PREFIX}LOG_FORMAT", metavar="FORMAT", help="text or json.")
-    ] = None,
+    health_host: Annotated[str, typer.Option(help="The address of both ports.")] = "127.0.0.1",
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="text or json.")] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a source file changes, for development.")
     ] = False,

@@ -1,0 +1,149 @@
+"""Variables and defaults of the options of each command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pg_scheduler.cli import dashboard
+from pg_scheduler.cli.complete import LIMIT_VARIABLE
+from pg_scheduler.cli.defaults import WITHOUT_DEFAULT
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import program
+from pg_scheduler.cli.settings import VARIABLES
+from tests.cli.conftest import Run
+from tests.docs.snippets import ROOT
+
+PREVIEW = ("schedules", "preview", "--cron", "0 8 * * *", "-o", "jsonl")
+
+
+def options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Return the path, the name and the parameter of each option of a program."""
+    for parameter in command.params:
+        for name in [each[2:] for each in parameter.opts if each.startswith("--")][:1]:
+            yield path, name, parameter
+    for word, each in getattr(command, "commands", {}).items():
+        yield from options(each, (*path, word))
+
+
+OPTIONS = [each for each in options(program()) if each[1] not in {*WITHOUT_DEFAULT, *VARIABLES}]
+
+
+def test_every_option_has_the_variable_of_its_command_and_name() -> None:
+    assert len(OPTIONS) > 150
+    for path, name, parameter in OPTIONS:
+        assert parameter.envvar == "_".join(("PG_SCHEDULER", *path, name)).upper().replace("-", "_")
+    used = [parameter.envvar for _, _, parameter in OPTIONS]
+    used += [
+        LIMIT_VARIABLE,
+        dashboard.USER,
+        dashboard.PASSWORD,
+        *(name for each in VARIABLES.values() for name in each),
+    ]
+    assert len(set(used)) == len(used)
+
+
+def test_options_of_every_command_keep_their_variables() -> None:
+    for _, name, parameter in options(program()):
+        if name in VARIABLES:
+            assert parameter.envvar is None  # read with its origin
+            assert VARIABLES[name][0] in parameter.help
+
+
+def test_option_wins_over_variable_over_file_over_default(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(*more: str) -> int:
+        return len(call(*PREVIEW, *more).lines)
+
+    assert count() == 20
+    (tmp_path / "pyproject.toml").write_text("[tool.pg-scheduler.schedules.preview]\ncount = 3\n")
+    assert count() == 3
+    monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT", "4")
+    assert count() == 4
+    assert count("--count", "5") == 5
+    monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT", "")
+    assert count() == 3
+
+
+def test_repeated_option_and_flag_take_defaults(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_AT", "2099-01-01T08:00Z 2099-01-02T08:00Z")
+    assert len(call("schedules", "preview", "-o", "jsonl").lines) == 2
+    monkeypatch.delenv("PG_SCHEDULER_SCHEDULES_PREVIEW_AT")
+    file = tmp_path / "pyproject.toml"
+    file.write_text('[tool.pg-scheduler.schedules.preview]\nat = ["2099-01-01T08:00Z"]\n')
+    assert len(call("schedules", "preview", "-o", "jsonl").lines) == 1
+    file.write_text("[tool.pg-scheduler]\nmigrate.check = true\n")
+    ran = call("config")
+    assert [line for line in ran.checked("setting") if line["name"] == "migrate.check"] == [
+        {"v": 1, "name": "migrate.check", "value": "true", "origin": str(file)}
+    ]
+
+
+def test_config_shows_the_options_that_are_set_and_their_origins(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(
+        '[tool.pg-scheduler]\nschema = "jobs"\n[tool.pg-scheduler.worker]\nslots = 50\nnames = "mail.*"\n'
+    )
+    monkeypatch.setenv("PG_SCHEDULER_WORKER_SLOTS", "60")
+    monkeypatch.setenv("PG_SCHEDULER_DASHBOARD_READ_ONLY", "1")
+    found = {line["name"]: (line["value"], line["origin"]) for line in call("config").checked("setting")}
+    assert found["schema"] == ("jobs", str(file))
+    assert list(found.items())[5:] == [
+        ("worker.slots", ("60", "PG_SCHEDULER_WORKER_SLOTS")),
+        ("worker.names", ("mail.*", str(file))),
+        ("dashboard.read-only", ("1", "PG_SCHEDULER_DASHBOARD_READ_ONLY")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "workr.slots = 3",
+            "[tool.pg-scheduler] in {file} has the unknown key 'workr'; did you mean worker?",
+        ),
+        (
+            "worker.slot = 3",
+            "[tool.pg-scheduler.worker] in {file} has the unknown key 'slot'; did you mean slots?",
+        ),
+        (
+            "jobs.lst.limit = 3",
+            "[tool.pg-scheduler.jobs] in {file} has the unknown key 'lst'; did you mean list?",
+        ),
+        ("jobs.delete.yes = true", "[tool.pg-scheduler.jobs.delete] in {file} has the unknown key 'yes'"),
+        ("worker = 3", "worker in [tool.pg-scheduler] in {file} must be a table, not 3"),
+        ("worker.slots = [3]", "must be a text, a number, true or false, not [3]"),
+        ("jobs.add.tag = 2030-01-01", "tag in [tool.pg-scheduler.jobs.add] in {file} must be a list of"),
+        ("jobs.list.worker.slots = 3", "has the unknown key 'worker'"),
+    ],
+)
+def test_invalid_default_is_a_usage_error_with_the_nearest_name(
+    call: Run, tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(f"[tool.pg-scheduler]\n{text}\n")
+    ran = call("config")
+    assert ran.code == ExitCode.USAGE
+    assert message.format(file=file) in ran.err
+    assert call("--version").code == call("worker", "--help").code == 0
+
+
+def test_invalid_value_of_a_variable_is_a_usage_error(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PG_SCHEDULER_SCHEDULES_PREVIEW_COUNT", "many")
+    ran = call(*PREVIEW)
+    assert ran.code == ExitCode.USAGE
+    assert "--count" in ran.err
+
+
+def test_page_names_the_options_without_a_default() -> None:
+    page = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
+    assert "`--yes`, `--version` and `--help` have neither" in page
+    assert {"yes", "version", "help"} == WITHOUT_DEFAULT
