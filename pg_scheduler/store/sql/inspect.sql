@@ -117,7 +117,12 @@ SELECT key FROM found WHERE key IS NOT NULL;
 -- Return $2 jobs that a job ($1) waits for, and their statuses; NULL for one that does not exist.
 SELECT edge.parent_id, job.status
 FROM {schema}scheduler_after AS edge
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.parent_id
+LEFT JOIN LATERAL (
+    SELECT status, finished_at
+    FROM {schema}scheduled_jobs
+    WHERE job_id = edge.parent_id
+    OFFSET 0  -- not joined in another way, which reads all jobs
+) AS job ON true
 WHERE edge.child_id = $1 AND job.finished_at IS NULL
 ORDER BY edge.parent_id
 LIMIT $2;
