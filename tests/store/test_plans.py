@@ -288,29 +288,27 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", TYPES)
-async def test_query_plan_uses_indexes_when_it_was_made_on_an_empty_table(
-    session: Connection, store: Store, name: str
-) -> None:
+async def scans_of(connection: Connection, names: Iterable[str]) -> dict[str, set[tuple[str, str | None]]]:
+    """Execute each statement, and return the scans of the jobs table by its name."""
+    return {name: on_jobs(await explain(connection, name)) for name in names}
+
+
+async def test_query_plans_use_indexes_when_made_on_empty_tables(session: Connection, store: Store) -> None:
     await fill(session, store)
-    assert on_jobs(await explain(session, name)) == EXPECTED[name]
+    assert await scans_of(session, TYPES) == EXPECTED
 
 
-@pytest.mark.parametrize("name", HELD_THERE)
-async def test_query_plan_on_a_held_connection_uses_indexes_when_it_was_made_on_an_empty_table(
-    dedicated: Connection, store: Store, name: str
+async def test_query_plans_on_a_held_connection_use_indexes_when_made_on_empty_tables(
+    dedicated: Connection, store: Store
 ) -> None:
     await fill(dedicated, store)
-    assert on_jobs(await explain(dedicated, name)) == EXPECTED[name]
+    assert await scans_of(dedicated, HELD_THERE) == {name: EXPECTED[name] for name in HELD_THERE}
 
 
-@pytest.mark.parametrize("name", TYPES)
-async def test_query_plan_uses_indexes_when_it_was_made_with_statistics(
-    session: Connection, store: Store, name: str
-) -> None:
+async def test_query_plans_use_indexes_when_made_with_statistics(session: Connection, store: Store) -> None:
     await fill(session, store)
     await session.execute("ANALYZE scheduled_jobs")
-    assert on_jobs(await explain(session, name)) == EXPECTED[name]
+    assert await scans_of(session, TYPES) == EXPECTED
 
 
 def read_by(found: list[dict[str, Any]]) -> float:
