@@ -29,12 +29,12 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
 
   demo     run the demo: a server and two worker processes on one screen, about 20 seconds;
            --dashboard then serves the dashboard on its data until Ctrl-C
-  test     run all checks (lint, types, layers, language, docs, package), then pytest with coverage;
+  test     run all checks (lint, types, layers, language, docs, site, package), then pytest with coverage;
            arguments go to pytest:  dev.py test tests/store        dev.py test -- -k bulk
   lint     run ruff check and ruff format --check; --fix applies the fixes
   types    run mypy --strict
   docs     write the reference pages from the docstrings, then build the documentation
-           into docs/_build/html; warnings are errors
+           into docs/_build/html; warnings are errors, and so is a file of another site
   build    build wheel and sdist into dist/; --tag v1.2.3 also checks version and changelog
   package  build, then test the wheel in an empty environment and the tests of the sdist
   bench    run the benchmarks
@@ -76,6 +76,7 @@ def checks(python: str) -> dict[str, list[str]]:
         "layers": [f"{tools}/lint-imports", "--no-logo"],
         "language": [python, "-m", "tools.language"],
         "docs": sphinx(python),
+        "site": site(python),
     }
 
 
@@ -84,9 +85,15 @@ def sphinx(python: str) -> list[str]:
     return [python, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", "docs/_build/html"]
 
 
+def site(python: str) -> list[str]:
+    """Return the command that checks that the documentation loads nothing from other sites."""
+    return [python, "-m", "tools.site", "docs/_build/html"]
+
+
 def docs(python: str, arguments: list[str]) -> int:
-    """Write the reference pages, then build the documentation."""
-    return call([python, "-m", "tools.reference"]) or call([*sphinx(python), *arguments])
+    """Write the reference pages, then build the documentation and check what it loads."""
+    build = [*sphinx(python), *arguments]
+    return call([python, "-m", "tools.reference"]) or call(build) or call(site(python))
 
 
 def package(python: str, action: str, arguments: list[str]) -> list[str]:
