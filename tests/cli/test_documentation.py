@@ -12,10 +12,12 @@ import typer
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import app
+from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.migrate import shipped_migrations
 from tests.docs.snippets import ROOT
 
 PAGE = (ROOT / "docs" / "operations" / "cli.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
 EXAMPLES = [
     part
     for line in re.findall(r"^(?:\$ )?(pg-scheduler .*)$", PAGE, re.MULTILINE)
@@ -68,6 +70,24 @@ def test_command_has_a_row_in_the_table(command: str) -> None:
     rows = re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
     words = {word for row in rows for word in re.findall(r"`([a-z0-9]+(?: [a-z]+)?)[^`]*`", row)}
     assert command in words or {group, name} <= words or f"{group} install" in words
+
+
+@pytest.mark.parametrize("path", sorted(leaves(PROGRAM)))
+def test_reference_lists_every_option_of_a_command(path: str) -> None:
+    command = PROGRAM
+    for word in path.split():
+        command = command.commands[word]
+    section = re.split(r"^#+ ", REFERENCE.partition(f"# `{path}`\n")[2], flags=re.MULTILINE)[0]
+    assert f"`pg-scheduler {path} [OPTIONS]" in section
+    rows = "\n".join(re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE))
+    for each in command.params:
+        if each.name.replace("_", "-") not in VARIABLES:
+            assert (each.opts[0] if each.opts[0].startswith("-") else each.metavar) in rows
+
+
+def test_reference_lists_the_options_of_every_command_once() -> None:
+    for name in VARIABLES:
+        assert len(re.findall(rf"^\| `(?:-o, )?--{name} ", REFERENCE, re.MULTILINE)) == 1
 
 
 def test_every_exit_code_has_a_row() -> None:

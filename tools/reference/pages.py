@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tools.reference.commands import with_commands
 from tools.reference.docstrings import Docstring, parse_docstring
 from tools.reference.source import Definition, Function, find, module_docstring
 
@@ -76,7 +77,7 @@ def rendered(pages: Mapping[Path, str]) -> dict[Path, str]:
     """
     without_links = {page: Renderer(page, {}).render(text) for page, text in pages.items()}
     targets = {key: target for page, text in without_links.items() for key, target in _targets(page, text)}
-    return {page: Renderer(page, targets).render(text) for page, text in pages.items()}
+    return {page: with_commands(Renderer(page, targets).render(text)) for page, text in pages.items()}
 
 
 def _targets(page: Path, text: str) -> Iterator[tuple[str, Target]]:

@@ -1,0 +1,66 @@
+"""The reference of the command line, from the commands as Typer runs them.
+
+A page has it between two comments::
+
+    <!-- commands -->
+    ...
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+__all__ = ["with_commands"]
+
+PROGRAM: Final = "pg-scheduler"
+LINE_LENGTH: Final = 120
+
+_PART: Final = re.compile(r"^<!-- commands -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+
+
+def with_commands(page: str) -> str:
+    """Return a page with its reference of the command line renewed, if it has one."""
+    return _PART.sub(lambda _: f"<!-- commands -->\n\n{_commands()}\n\n<!-- end -->", page)
+
+
+def _commands() -> str:
+    import typer  # noqa: PLC0415 - only the page of the commands needs the extra
+
+    from pg_scheduler.cli.main import app  # noqa: PLC0415
+    from pg_scheduler.cli.settings import NAMES  # noqa: PLC0415
+
+    settings = {name.replace("-", "_") for name in NAMES}
+
+    def sections(command: Any, name: str, parent: Any = None) -> Iterator[str]:
+        context = typer.Context(command, info_name=name, parent=parent)
+        path = context.command_path
+        yield f"{'##' if parent is None or parent.parent is None else '###'} `{_shown(path)}`"
+        yield "\n\n".join(textwrap.fill(_plain(each), LINE_LENGTH) for each in command.help.split("\n\n"))
+        yield f"`{' '.join([path, *command.collect_usage_pieces(context)])}`"
+        own = [each for each in command.params if parent is None or each.name not in settings]
+        records = [each.get_help_record(context) for each in own]
+        if rows := [
+            f"| `{_cell(what)}` | {_cell(_plain(effect))} |" for what, effect in filter(None, records)
+        ]:
+            yield "\n".join(["| Argument or option | Effect |", "|---|---|", *rows])
+        for word, each in getattr(command, "commands", {}).items():
+            yield from sections(each, word, context)
+
+    return "\n\n".join(sections(typer.main.get_command(app), PROGRAM))
+
+
+def _shown(path: str) -> str:
+    return path.removeprefix(f"{PROGRAM} ")
+
+
+def _plain(text: str) -> str:
+    """Return text of a terminal in one line of Markdown."""
+    return re.sub(r"([*<])", r"\\\1", " ".join(text.split()))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
