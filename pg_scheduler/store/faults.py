@@ -25,6 +25,7 @@ from pg_scheduler.errors import (
 )
 
 __all__ = [
+    "LOST_STATEMENTS",
     "REFUSALS",
     "ROW_ERRORS",
     "connecting",
@@ -39,6 +40,9 @@ REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 
 ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
 """Errors that a row may cause by being read: in the server, or when its values are decoded here."""
+
+LOST_STATEMENTS: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+"""Errors of a prepared statement whose session is not the one that prepared it."""
 
 PAYLOAD_CONSTRAINT: Final = "scheduled_jobs_payload"
 """The constraint that limits the size of a job's arguments."""
@@ -147,7 +151,7 @@ def translated() -> Iterator[None]:
             f"this database role lacks a privilege on the scheduler's tables ({error}); grant it as their "
             "owner (the documentation lists, under Roles, the privileges of each role)"
         ) from error
-    except asyncpg.InvalidSQLStatementNameError as error:
+    except LOST_STATEMENTS as error:
         raise ConfigurationError(
             f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "
             "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "

@@ -137,6 +137,9 @@ class ServerRepository:
         """Return whether the pool leads to a pooler in transaction mode; None if it has a single connection.
 
         While a second connection is in a transaction, the first one gets another session from such a pooler.
+
+        Raises:
+            ConfigurationError: Its prepared statement does not exist in that session.
         """
         connections = self._statements.connections
         if connections.pool_use()[2] < 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
@@ -12,6 +13,7 @@ from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.texts import counted, listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.doctor import SettingRow
+from pg_scheduler.store.faults import LOST_STATEMENTS
 from pg_scheduler.store.server import ConnectionRow
 from pg_scheduler.store.store import Store
 
@@ -24,6 +26,9 @@ OUTSIDE: Final = 1
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
 SETTINGS: Final = ("max_connections", *RESERVED)
+POOLER_REMEDY: Final = (
+    "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements; and direct_dsn="
+)
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
 
@@ -49,7 +54,20 @@ async def _check_notifications(store: Store, thresholds: Thresholds) -> Found:
 
 
 async def _check_pooler(store: Store, _: Thresholds) -> Found:
-    changes = await store.server.changes_session()
+    try:
+        changes = await store.server.changes_session()
+    except ConfigurationError as error:
+        if not isinstance(error.__cause__, LOST_STATEMENTS):
+            raise
+        return [
+            Finding(
+                FindingCode.POOLER,
+                Severity.ERROR,
+                "pool",
+                "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
+                POOLER_REMEDY,
+            )
+        ]
     if changes is None:
         return [UnmadeCheck(FindingCode.POOLER, SINGLE)]
     if not changes:
@@ -61,7 +79,7 @@ async def _check_pooler(store: Store, _: Thresholds) -> Found:
             "pool",
             "a connection of the pool gets another session of the server for each transaction: it leads to a "
             "pooler in transaction mode",
-            "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements; and direct_dsn=",
+            POOLER_REMEDY,
         )
     ]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler.errors import DatabaseUnavailableError, SchemaError, SchemaMissingError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, SchemaError, SchemaMissingError
 from pg_scheduler.inspect.doctor import (
     connections,
     database,
@@ -25,6 +25,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
+from pg_scheduler.store.faults import LOST_STATEMENTS
 from pg_scheduler.store.store import Store
 
 __all__ = ["CHECKS", "examine", "read_codes"]
@@ -57,6 +58,10 @@ async def examine(store: Store, only: Iterable[str], thresholds: Thresholds) -> 
             reason = await _describe_missing(store, error)
             not_made += [UnmadeCheck(code, reason) for code in check.codes]
         except SchemaError as error:
+            not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
+        except ConfigurationError as error:
+            if not isinstance(error.__cause__, LOST_STATEMENTS):
+                raise
             not_made += [UnmadeCheck(code, str(error)) for code in check.codes]
         except DatabaseUnavailableError as error:
             if not isinstance(error.__cause__, asyncpg.QueryCanceledError):

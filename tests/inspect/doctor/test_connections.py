@@ -56,6 +56,24 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
         assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
 
 
+async def test_prepared_statements_that_a_pooler_loses_are_an_error_until_the_pool_keeps_none(
+    dsn: str,
+) -> None:
+    program = find_program("bookworm")
+    if program is None:
+        pytest.skip("PgBouncer is missing; dev.py test fetches it if apt can read Debian's archive")
+    with bouncer(program, dsn) as through:
+        async with asyncpg.create_pool(through, min_size=1, max_size=3) as preparing:
+            diagnosis = await examine(preparing)
+            (finding,) = [each for each in diagnosis.findings if each.code is FindingCode.POOLER]
+            assert finding.severity is Severity.ERROR
+            assert finding.evidence.startswith("prepared statements fail: ")
+            assert (finding.remedy or "").startswith("statement_cache_size=0, or PgBouncer 1.21")
+            assert all("prepared statement" in each.reason for each in diagnosis.not_made)
+        async with asyncpg.create_pool(through, min_size=1, max_size=3, statement_cache_size=0) as plain:
+            assert (await find(plain, FindingCode.POOLER)).severity is Severity.INFO
+
+
 async def test_pool_of_one_connection_cannot_be_probed(dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as single:
         diagnosis = await examine(single, *PROBES)
