@@ -74,8 +74,8 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
     ),
     FindingCode.WORKER_DRAINING: Advice(
-        "a worker was requested to drain, has no job left and claims none",
-        "stop its process, or let it claim again",
+        "a worker was requested to drain an hour ago, and claims no job since",
+        "pg-scheduler workers drain --wait, then stop its process; or pg-scheduler workers resume",
     ),
     FindingCode.LOOP_BLOCKED: Advice(
         "synchronous code in a coroutine blocked the event loop, so the worker claimed and renewed nothing",

@@ -39,7 +39,7 @@ class FindingCode(StrEnum):
     WORKER_NO_LOCK = "WORKER-NO-LOCK"
     """A worker holds no liveness lock, so its jobs wait for its lease if it dies."""
     WORKER_DRAINING = "WORKER-DRAINING"
-    """A worker drains and has no job left."""
+    """A worker has drained for an hour."""
     LOOP_BLOCKED = "LOOP-BLOCKED"
     """The event loop of a worker was blocked."""
     LATE = "LATE"

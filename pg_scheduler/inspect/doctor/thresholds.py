@@ -25,6 +25,8 @@ class Thresholds:
     """Dead rows of a table that are more than half of its rows: BLOAT."""
     freeze_age: int | None = None
     """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
+    draining_s: float = 3600.0
+    """Seconds since a worker was requested to drain: WORKER-DRAINING."""
     loop_lag_s: float = 1.0
     """Seconds for which the event loop of a worker was blocked at its last heartbeat: LOOP-BLOCKED."""
     late_s: float = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,15 +13,26 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
-from pg_scheduler.inspect.texts import instant, length, listed, short
+from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DRAIN
 
-__all__ = ["CHECKS", "judge_connections", "judge_lives", "judge_loops", "judge_mixture", "judge_zones"]
+__all__ = [
+    "CHECKS",
+    "judge_connections",
+    "judge_drains",
+    "judge_lives",
+    "judge_loops",
+    "judge_mixture",
+    "judge_zones",
+]
 
 MAX_VALUE_LENGTH: Final = 60
+MAX_DRAINING: Final = 100
+MAX_RECORDS: Final = 100
 
 ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
@@ -31,8 +42,11 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     workers = await store.workers.list_workers()
     now = await store.schedules.now()
     alive = [each for each in workers if each.is_alive and not each.is_stopping]
+    draining = [each for each in workers if _drains(each)][:MAX_DRAINING]
+    requested = await _read_requests(store, draining)
     return [
         *judge_lives(workers, now),
+        *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
         *judge_zones(alive),
         *judge_connections(alive),
@@ -40,8 +54,19 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     ]
 
 
+async def _read_requests(store: Store, draining: Sequence[Worker]) -> dict[str, datetime]:
+    """Return when each worker was requested to drain, where the records have it."""
+    filters = AuditFilters(action=f"{DRAIN}_worker")
+    rows = [
+        row
+        for worker in draining
+        for row in await store.audit.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
+    ]
+    return {row.subject: row.at for row in rows if row.matches and row.subject}
+
+
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
-    """Yield whether workers are missing, dead, or draining with no job left."""
+    """Yield whether workers are missing or dead."""
     claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
     if not claiming:
         idle = [each for each in workers if each.is_alive and not each.is_stopping]
@@ -68,14 +93,34 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
                 f"{length(now - worker.lease_until)} ago, with {worker.running_jobs} running jobs",
                 remedy,
             )
-        elif _is_drained(worker):
-            yield Finding(
-                FindingCode.WORKER_DRAINING,
-                Severity.WARNING,
-                worker.worker_id,
-                f"{_name(worker)} was requested to drain, runs no job and claims none",
-                f"stop its process, or {command('workers', 'resume', worker.worker_id)}",
-            )
+
+
+def judge_drains(
+    workers: Sequence[Worker], requested: Mapping[str, datetime], now: datetime, most_s: float
+) -> Iterator[Finding]:
+    """Yield workers that have drained for long.
+
+    Args:
+        workers: The workers that drain.
+        requested: When this was requested of each; without its record, only a worker without jobs is found.
+        now: The time of the database.
+        most_s: Seconds from which on it is long.
+    """
+    for worker in workers:
+        at = requested.get(worker.worker_id)
+        if worker.running_jobs if at is None else (now - at).total_seconds() < most_s:
+            continue
+        ago = "" if at is None else f" {length(now - at)} ago"
+        jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
+        wait = f"{command('workers', 'drain', worker.worker_id, '--wait')}, then "
+        yield Finding(
+            FindingCode.WORKER_DRAINING,
+            Severity.WARNING,
+            worker.worker_id,
+            f"{_name(worker)} was requested to drain{ago}, runs {jobs} and claims none",
+            f"{wait if worker.running_jobs else ''}stop its process, or "
+            f"{command('workers', 'resume', worker.worker_id)}",
+        )
 
 
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
@@ -164,9 +209,9 @@ def _runs_jobs(worker: Worker) -> bool:
     return worker.role in {"both", "worker"}
 
 
-def _is_drained(worker: Worker) -> bool:
+def _drains(worker: Worker) -> bool:
     is_requested = worker.wanted == DRAIN and worker.state == "draining"
-    return is_requested and not worker.is_stopping and not worker.running_jobs and _runs_jobs(worker)
+    return is_requested and worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
 
 
 def _roles(workers: Sequence[Worker]) -> str:

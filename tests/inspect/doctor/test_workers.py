@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from dataclasses import replace
 
 import asyncpg
 
-from pg_scheduler.inspect import FindingCode, Severity
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import run
+from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.workers import judge_connections
-from pg_scheduler.store.types import DRAIN
 from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE, Gate
 
 KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
 
@@ -107,17 +111,31 @@ async def test_worker_with_a_small_pool_neither_listens_nor_holds_a_lock(
     await until(pool, FindingCode.WORKER_NO_LOCK, [])
 
 
-async def test_drained_worker_is_found_until_it_resumes(pool: asyncpg.Pool, make: Make) -> None:
-    scheduler = await make()
-    await scheduler._store.workers.request_state([scheduler.worker_id], DRAIN)
-    await until(pool, FindingCode.WORKER_DRAINING, [scheduler.worker_id])
+async def test_worker_that_drains_for_an_hour_is_found_until_it_resumes(
+    pool: asyncpg.Pool, dsn: str, make: Make
+) -> None:
+    scheduler, gate = await make(), Gate()
+    scheduler.register(gate.job, name="doctor.drained")
+    await scheduler.enqueue("doctor.drained")
+    await gate.wait_begun()
+    await Inspector(pool).drain_workers([scheduler.worker_id])
+    await until(pool, FindingCode.WORKER_DRAINING, [scheduler.worker_id], draining_s=0)
+    assert await subjects(pool, FindingCode.WORKER_DRAINING) == []
+    await pool.execute("UPDATE scheduler_audit SET at = at - interval '2 hours'")
     finding = await find(pool, FindingCode.WORKER_DRAINING)
-    assert finding.remedy == f"stop its process, or pg-scheduler workers resume {scheduler.worker_id}"
-    await scheduler._store.workers.request_state([scheduler.worker_id], None)
+    assert " was requested to drain 2 h ago, runs 1 job and claims none" in finding.evidence
+    resume = f"stop its process, or pg-scheduler workers resume {scheduler.worker_id}"
+    assert finding.remedy == f"pg-scheduler workers drain {scheduler.worker_id} --wait, then {resume}"
+    gate.open.set()
+    async with asyncio.timeout(PATIENCE):
+        while (await find(pool, FindingCode.WORKER_DRAINING)).remedy != resume:
+            await beat(scheduler)
+    words = shlex.split(resume.partition("or pg-scheduler ")[2])
+    assert await asyncio.to_thread(run, [*words, "--dsn", dsn]) == ExitCode.DONE
     await until(pool, FindingCode.WORKER_DRAINING, [])
 
 
-async def test_worker_that_drains_with_running_jobs_is_no_finding(pool: asyncpg.Pool) -> None:
+async def test_worker_without_a_record_of_its_drain_is_found_once_it_runs_no_job(pool: asyncpg.Pool) -> None:
     await add_worker(pool, wanted="drain", state="draining", running_jobs=1)
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == []
     await pool.execute("UPDATE scheduler_workers SET running_jobs = 0")
