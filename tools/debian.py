@@ -21,6 +21,8 @@ COMPONENTS = {
             "liblzma5 libpam0g libssl3 libsystemd0 libzstd1 pgbouncer"
         ),
         "libfaketime": "libfaketime",
+        "zsh": "libc6 libcap2 libtinfo6 zsh zsh-common",
+        "fish": "fish fish-common libc6 libgcc-s1 libpcre2-32-0 libstdc++6 libtinfo6",
         "etcd": "etcd-server etcd-client",
         # With promtool. Of its libraries it needs the C library only; the others are of its web pages.
         "prometheus": "libc6 prometheus",

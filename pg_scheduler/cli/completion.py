@@ -41,6 +41,24 @@ _pg_scheduler_completion() {
 complete -o default -F _pg_scheduler_completion pg-scheduler
 """
 
+ZSH: Final = """\
+#compdef pg-scheduler
+
+_pg_scheduler_completion() {
+    eval "$( env _TYPER_COMPLETE_ARGS="${(j: :)words[1,CURRENT]}" \\
+                 _PG_SCHEDULER_COMPLETE=complete_zsh "$words[1]" 2>/dev/null )"
+}
+
+if [[ "$funcstack[1]" == _pg-scheduler ]]; then  # zsh loads this file when it is first needed, as a function
+    _pg_scheduler_completion
+else
+    compdef _pg_scheduler_completion pg-scheduler
+fi
+"""
+
+OWN: Final = {"bash": BASH, "zsh": ZSH}
+"""Scripts that replace those of Typer, which split ids at colons and complete nothing at the first use."""
+
 Shell = Annotated[
     Literal["bash", "zsh", "fish"] | None,
     typer.Argument(metavar="[SHELL]", help="bash, zsh or fish [$SHELL]."),
@@ -71,8 +89,8 @@ def install_script(command: Command, shell: Shell = None) -> None:
 
 
 def _script(shell: str) -> str:
-    if shell == "bash":
-        return BASH
+    if shell in OWN:
+        return OWN[shell]
     return f"{get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell)}\n"
 
 

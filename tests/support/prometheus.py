@@ -15,31 +15,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.debian import component
+from tests.support.debian import program, required
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def program(name: str) -> list[str]:
-    """Return the command of a program of Debian's package prometheus, with its own C library."""
-    root = component("prometheus")
-    if root is None:
-        pytest.skip("Debian's package prometheus could not be downloaded")
-    libraries = next(root.rglob("libc.so.6")).parent
-    return [
-        str(next(libraries.glob("ld-linux*"))),
-        "--library-path",
-        str(libraries),
-        str(root / "usr/bin" / name),
-    ]
-
-
 def promtool(*arguments: str, text: str = "", cwd: Path | None = None) -> None:
     """Run promtool, and fail if it finds anything."""
-    command = [*program("promtool"), *arguments]
+    command = [*program(required("prometheus"), "usr/bin/promtool"), *arguments]
     ran = subprocess.run(command, input=text, cwd=cwd, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout + ran.stderr
 
@@ -58,7 +43,8 @@ def prometheus(folder: Path, targets: Mapping[str, int]) -> Iterator[str]:
         "storage.tsdb.path": folder / "data",
         "web.listen-address": "127.0.0.1:0",
     }
-    command = [*program("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
+    server = program(required("prometheus"), "usr/bin/prometheus")
+    command = [*server, *(f"--{name}={value}" for name, value in options.items())]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
