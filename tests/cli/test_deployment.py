@@ -13,9 +13,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from typer.main import get_command
 
 from pg_scheduler.cli.deployment import FILES
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import app
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 
@@ -225,14 +227,16 @@ def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> No
     assert scaled["scaleTargetRef"]["name"] == "pg-scheduler-worker"
 
 
-def test_commands_of_the_files_have_known_options(call: Run) -> None:
+def test_commands_of_the_files_are_accepted_by_the_parser() -> None:
     (compose,) = documents("compose", "compose.yaml")
-    found = commands(compose) + commands(manifests())
-    assert len(found) >= 6
-    for _, name, *options in found:
-        shown = call(name, "--help").out
-        for option in options:
-            assert not option.startswith("--") or f"{option} " in shown, (name, option)
+    image = [json.loads(each) for each in re.findall(r"CMD (\[.*\])", text("compose", "Dockerfile"))]
+    unit = re.findall(r"ExecStart=\S+/(pg-scheduler .*)", text("systemd", "pg-scheduler-worker.service"))
+    found = [*commands(compose), *commands(manifests()), *image, *map(str.split, unit)]
+    assert len(found) >= 9
+    for program, *words in found:
+        assert program == "pg-scheduler"
+        group: Any = get_command(app)
+        group.commands[words[0]].make_context(words[0], words[1:])  # raises an error of usage
 
 
 def test_variables_of_the_files_are_read_by_the_worker(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
