@@ -45,6 +45,8 @@ COMPONENTS = {
             "libaudit1 libc6 libcap-ng0 libcap2 libcares2 libevent-2.1-7t64 libpam0g libssl3t64 libsystemd0 "
             "libzstd1 pgbouncer zlib1g"
         ),
+        # Its second version, which validates files without an engine. It needs the machine's C library only.
+        "docker-compose": "docker-compose",
         # Pure Python only: the compiled dependencies (psycopg2, psutil, yaml) are in the lock file.
         "patroni": (
             "patroni python3-click python3-dateutil python3-dnspython python3-etcd python3-prettytable "

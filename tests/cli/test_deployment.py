@@ -20,6 +20,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import app
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
+from tests.support.debian import required
 
 yaml = pytest.importorskip("yaml")
 
@@ -237,6 +238,30 @@ def test_commands_of_the_files_are_accepted_by_the_parser() -> None:
         assert program == "pg-scheduler"
         group: Any = get_command(app)
         group.commands[words[0]].make_context(words[0], words[1:])  # raises an error of usage
+
+
+@pytest.mark.parametrize("file", [None, "docker-compose.yml"], ids=str)
+def test_docker_compose_accepts_the_file(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
+    binary = required("docker-compose") / "usr/libexec/docker/cli-plugins/docker-compose"
+
+    def checked(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(binary), "--file", str(path), "config", *options]
+        return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
+
+    if file is None:
+        assert call("compose", "--into", str(tmp_path)).code == 0
+        path = tmp_path / "compose.yaml"
+        assert "set a password" in checked().stderr
+        monkeypatch.setenv("POSTGRES_PASSWORD", "one")
+        monkeypatch.setenv("DASHBOARD_PASSWORD", "two")
+    else:
+        path = ROOT / file
+    ran = checked("--format", "json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    services = json.loads(ran.stdout)["services"]
+    assert set(services) == set(yaml.safe_load(path.read_text(encoding="utf-8"))["services"])
 
 
 def test_variables_of_the_files_are_read_by_the_worker(call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
