@@ -13,7 +13,7 @@ from typing import Final
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
-from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.rendering import render_region
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import SchedulerError
@@ -48,8 +48,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         access.visible_names,
         access.sees_arguments,
         access.rights,
-        parameters.get("range"),
-        parameters.get("id"),
+        *(parameters.get(name) for name in LIVE_PARAMETERS),
     )
 
     async def read() -> tuple[str, str]:

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest, term
 from pg_scheduler.dashboard.messages import message_of
-from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.texts import RUNBOOK, ago, json_text, plain, short, utc, visible
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.texts import length
@@ -86,7 +86,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "is_page": path in PAGES,
         "is_live": path in PAGES and PAGES[path].is_live,
         "live_url": request.url(
-            "/live", page=path, **{name: request.parameters.get(name) for name in ("range", "id")}
+            "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "version": __version__,

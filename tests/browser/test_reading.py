@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import asyncpg
 import pytest
 from playwright.async_api import Page, expect
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Abort, Scheduler, current_job
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE
-from tests.browser.shop import Shop
+from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site, until
 from tests.inspect.workers import add_worker
 
@@ -96,6 +97,57 @@ async def test_page_is_updated_without_a_reload(
     await add_worker(pool, "zz-third")
     await page.get_by_role("button", name="Resume updates").click()
     await expect(page.get_by_role("link", name="zz-third")).to_be_visible()
+    assert await page.evaluate("window.isSamePage")
+
+
+async def test_progress_and_retry_of_a_job_are_seen_without_a_reload(
+    open_page: Open, scheduler: Scheduler
+) -> None:
+    steps = [asyncio.Event() for _ in range(3)]
+    attempts = 0
+
+    async def watched_import() -> str:
+        nonlocal attempts
+        attempts += 1
+        current_job().progress(attempts, 4, f"row {attempts} of 4")
+        await steps[attempts - 1].wait()
+        if attempts == 1:
+            raise Abort("the file has no header")
+        return "imported"
+
+    scheduler.register(watched_import, name="browser.watched_import")
+    await scheduler.start()
+    job_id = await scheduler.enqueue("browser.watched_import", job_id="watched", keep_result=HOUR)
+    page = await open_page(f"/job?id={job_id}")
+    await page.evaluate("window.isSamePage = true")
+    await expect(page.get_by_text("row 1 of 4")).to_be_visible()
+    steps[0].set()
+    await expect(page.locator(".timeline")).to_contain_text("the file has no header")
+    assert await page.evaluate("window.isSamePage")
+    await page.get_by_role("button", name="Retry").click()
+    await page.evaluate("window.isSamePage = true")
+    await expect(page.get_by_text("row 2 of 4")).to_be_visible()
+    steps[1].set()
+    await expect(page.locator(".status").first).to_have_text("completed")
+    await expect(page.locator("pre", has_text="imported").first).to_be_visible()
+    assert await page.evaluate("window.isSamePage")
+
+
+async def test_list_of_jobs_is_updated_except_while_rows_are_selected(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.mail&sort=job")
+    await page.evaluate("window.isSamePage = true")
+    box = page.get_by_label(f"Select {shop.waiting}")
+    await box.check()
+    await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="zz-mail")
+    await expect(page.locator("#announcement")).to_contain_text("wait")
+    await expect(box).to_be_checked()
+    await expect(page.get_by_role("link", name="zz-mail")).to_have_count(0)
+    await box.uncheck()
+    await page.get_by_role("heading", level=1).click()
+    await expect(page.get_by_role("link", name="zz-mail")).to_be_visible()
+    assert "sort=job" in page.url
     assert await page.evaluate("window.isSamePage")
 
 

@@ -16,7 +16,13 @@ from tests.dashboard.test_security import check_headers
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
 
-LIVE = [path for path, page in PAGES.items() if page.is_live and path != "/run"]
+LIVE = [path for path, page in PAGES.items() if page.is_live and path not in {"/run", "/job"}]
+
+
+JOBS = (
+    "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+    " VALUES ('1', 'billing.x', now()), ('2', 'payroll.x', now())"
+)
 
 
 def html_of(event: str) -> str:
@@ -45,34 +51,94 @@ async def test_region_of_the_stream_is_that_of_the_page(path: str, app: App, poo
     url = region["data-live"] or ""
     async with asyncio.timeout(PATIENCE), stream(app, url) as read:
         await read()
-        assert "1 of 2" in html_of(await read()) or path in {"/tasks", "/limits"}
+        html = html_of(await read())
+        assert "1 of 2" in html or path in {"/tasks", "/limits", "/jobs", "/errors"}
 
 
+@pytest.mark.parametrize("url", ["/workers", "/job&id=1"])
 async def test_viewers_share_reads(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    url: str, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built, page = 0, PAGES["/workers"]
+    await pool.execute(JOBS)
+    path = url.partition("&")[0]
+    built, page = 0, PAGES[path]
 
     async def count(page_request: object) -> object:
         nonlocal built
         built += 1
         return await page.build(page_request)  # type: ignore[arg-type]
 
-    monkeypatch.setitem(PAGES, "/workers", page._replace(build=count))
+    monkeypatch.setitem(PAGES, path, page._replace(build=count))
     app = build(refresh=60.0)
     async with asyncio.timeout(PATIENCE):
         for _ in range(5):
-            async with stream(app, "/live?page=/workers") as read:
+            async with stream(app, f"/live?page={url}") as read:
                 await read()
                 html_of(await read())
     assert built == 1
 
 
-async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+async def test_stream_of_a_job_follows_its_progress_to_the_end(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await pool.execute(JOBS)
+    app = build(refresh=0.5)
+    page = Page((await request(app, "/job?id=1")).text)
+    (region,) = [each for each in page.all("div") if each.get("id") == "region"]
+    async with asyncio.timeout(PATIENCE), stream(app, region["data-live"] or "") as read:
+        await read()
+        assert "billing.x" in html_of(await read())
+        progress = json.dumps({"done": 1, "total": 4, "note": "quarter"})
+        await pool.execute("UPDATE scheduled_jobs SET progress = $1 WHERE job_id = '1'", progress)
+        assert "quarter" in html_of(await read())
+        await pool.execute(
+            "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE job_id = '1'"
+        )
+        assert "It completed" in html_of(await read())
+        await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = '1'")
+        assert "there is no job" in await read()
+
+
+async def test_stream_of_a_job_has_what_its_viewer_may_see(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await pool.execute(JOBS)
+    await pool.execute("""UPDATE scheduled_jobs SET task_data = '{"kwargs": {"token": "hunter2"}}'""")
+    access = [
+        Access("ada", "admin"),
+        Access("bob", sees_arguments=False),
+        Access("eve", names=("payroll.*",)),
+    ]
+    app = build(authorize=lambda _: access[0], refresh=60.0)
+    found = []
+    for _ in range(len(access)):
+        async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=1") as read:
+            await read()
+            event = await read()
+            found.append(("hunter2" in event, "Cancel" in event, "billing.x" in event))
+        access.append(access.pop(0))
+    assert found == [(True, True, True), (False, False, True), (False, False, False)]
+
+
+async def test_stream_keeps_the_search_and_its_page(build: Callable[..., App], pool: asyncpg.Pool) -> None:
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('1', 'billing.x', now()), ('2', 'payroll.x', now())"
+        " SELECT 'job-' || n, 'billing.x', now() FROM generate_series(100, 199) AS n"
     )
+    app = build()
+    first = Page((await request(app, "/jobs?q=name:billing.x&sort=job")).text)
+    (following,) = [each["href"] or "" for each in first.all("a") if each.get("rel") == "next"]
+    answer = await request(app, following)
+    (region,) = [each for each in Page(answer.text).all("div") if each.get("id") == "region"]
+    async with asyncio.timeout(PATIENCE), stream(app, region["data-live"] or "") as read:
+        await read()
+        html = html_of(await read())
+    assert "job-149" in html
+    assert "job-150" not in html
+
+
+async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await pool.execute(JOBS)
     access = [Access("ada"), Access("bob", names=("billing.*",)), Access("eve", names=())]
     app = build(authorize=lambda _: access[0], refresh=60.0)
     for expected in ({"billing.x", "payroll.x"}, {"billing.x"}, set[str]()):
@@ -109,7 +175,7 @@ async def test_outage_is_reported_and_the_stream_continues(
             pass
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/job", "/nothing", "", "/live"])
+@pytest.mark.parametrize("path", ["/schedules", "/audit", "/nothing", "", "/live"])
 async def test_other_pages_have_no_stream(path: str, app: App) -> None:
     answer = await request(app, f"/live?page={path}")
     assert answer.status == 404

@@ -23,7 +23,10 @@ from pg_scheduler.dashboard.pages import (
     workers,
 )
 
-__all__ = ["PAGES", "Page"]
+__all__ = ["LIVE_PARAMETERS", "PAGES", "Page"]
+
+LIVE_PARAMETERS: Final = ("range", "id", "q", "after", "sort", "since")
+"""The parameters of pages that are updated."""
 
 
 class Page(NamedTuple):
@@ -44,9 +47,9 @@ class Page(NamedTuple):
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
-    "/jobs": Page(jobs.build, "jobs", "Jobs"),
-    "/job": Page(job.build, "job"),
-    "/errors": Page(errors.build, "errors", "Errors"),
+    "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
+    "/job": Page(job.build, "job", is_live=True),
+    "/errors": Page(errors.build, "errors", "Errors", is_live=True),
     "/runs": Page(run.build, "runs"),
     "/run": Page(run.build_one, "run", is_live=True),
     "/schedules": Page(schedules.build, "schedules", "Schedules"),

@@ -14,7 +14,7 @@
 
   const announce = (text) => {
     const now = Date.now();
-    if (now - announcedAt < ANNOUNCE_MS) return;
+    if (now - announcedAt < ANNOUNCE_MS || announcement.textContent === text) return;
     announcedAt = now;
     announcement.textContent = text;
   };
@@ -23,8 +23,22 @@
 
   const places = (selector) => [...region.querySelectorAll(selector)];
 
+  // People select text or rows, fill in a form, or press a button: the region waits for them.
+  const isInUse = () => !window.getSelection().isCollapsed || region.querySelector(":active") !== null
+    || places("input").some((each) => each === document.activeElement || each.checked !== each.defaultChecked
+      || each.value !== each.defaultValue);
+  let waiting = null;
+
   const replace = (nodes) => {
-    if (isPaused || !window.getSelection().isCollapsed) return;
+    waiting = isPaused ? null : nodes;
+    apply();
+    if (waiting !== null) announce("Updates wait until nothing is selected or filled in.");
+  };
+
+  const apply = () => {
+    if (waiting === null || isInUse()) return;
+    const nodes = waiting;
+    waiting = null;
     const focused = places("a, summary, button").indexOf(document.activeElement);
     const open = places("details").map((each) => each.open);
     const scrolled = places(".wide").map((each) => each.scrollLeft);
@@ -32,9 +46,13 @@
     places("details").forEach((each, place) => { each.open = open[place] ?? each.open; });
     places(".wide").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
     showTimes();
+    showCopying();
     if (focused >= 0) places("a, summary, button")[focused]?.focus({ preventScroll: true });
     announce("");
   };
+
+  for (const each of ["change", "focusout", "pointerup"]) region?.addEventListener(each, () => setTimeout(apply));
+  if (region !== null) document.addEventListener("selectionchange", apply);
 
   const parse = (html) => new DOMParser().parseFromString(html, "text/html");
 
@@ -143,13 +161,18 @@
 
   // -- copying
 
-  for (const each of document.querySelectorAll("button[data-copy]")) {
-    each.hidden = navigator.clipboard === undefined; // the page came over HTTP
-    each.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(document.getElementById(each.dataset.copy).textContent);
-      announce("Copied.");
-    });
-  }
+  const showCopying = () => {
+    for (const each of document.querySelectorAll("button[data-copy]")) {
+      each.hidden = navigator.clipboard === undefined; // the page came over HTTP
+    }
+  };
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (button === null) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    announce("Copied.");
+  });
+  showCopying();
 
   // -- keys: "/" to the search, "p" pauses, "t" changes the theme, "j" and "k" go to the next and previous row, "g" and
   //    the first letter of a page goes there, "?" to the list of keys. People can turn all of them off.
