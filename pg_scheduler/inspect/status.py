@@ -8,15 +8,25 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
-from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
+from pg_scheduler.inspect.doctor.codes import Severity
+from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed
 from pg_scheduler.telemetry.figures import OUTCOMES
 
-__all__ = ["Status", "StatusArea", "describe_status", "read_status"]
+__all__ = [
+    "Status",
+    "StatusArea",
+    "all_is_well",
+    "describe_status",
+    "diagnose",
+    "problems_of",
+    "read_status",
+]
 
 PERIOD: Final = timedelta(minutes=15)
 """The period of throughput and failures."""
@@ -75,11 +85,25 @@ async def read_status(inspector: Inspector) -> Status:
         status = await read_status(inspector)
         print(status.severity, status.sentences)
     """
-    codes = {code for area in AREAS.values() for code in area}
     figures = await read_cluster(inspector._reads)  # noqa: SLF001 - its own tables
     statistics = await inspector.statistics(PERIOD)
-    diagnosis = await inspector.doctor(only=[each for each in FindingCode if each.value in codes])
-    return describe_status(figures, statistics, diagnosis)
+    return describe_status(figures, statistics, await diagnose(inspector))
+
+
+async def diagnose(inspector: Inspector) -> Diagnosis:
+    """Make the checks of the doctor that decide whether all is well, for every front end."""
+    codes = [code for area in AREAS.values() for code in area]
+    return await examine(inspector._reads, codes, Thresholds())  # noqa: SLF001 - its own tables
+
+
+def problems_of(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings because of which not all is well."""
+    return [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
+
+
+def all_is_well(workers: int, busy: int, slots: int) -> str:
+    """Return the sentence if there are none."""
+    return f"All is well: {counted(workers, 'worker')}, {busy:,} of {slots:,} slots busy, nothing late."
 
 
 def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: Diagnosis) -> Status:
@@ -109,11 +133,10 @@ def _worst(findings: Iterable[Finding]) -> Severity:
 
 
 def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:
-    shown = [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
+    shown = problems_of(findings)
     if not shown:
         slots, busy = _slots(figures)
-        workers = counted(_alive(figures), "worker")
-        yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, nothing late."
+        yield all_is_well(_alive(figures), busy, slots)
     for finding in shown[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         yield f"{finding.code.value}: {finding.evidence}{remedy}"

@@ -16,6 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache
 from pg_scheduler.dashboard.charts import Chart, Series
 from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.inspect import Inspector, Severity, read_status
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import Histogram, JobFigures
@@ -36,7 +37,9 @@ async def add_figures(pool: asyncpg.Pool, names: list[str]) -> None:
 async def test_overview_of_an_empty_database_states_that_no_worker_runs_jobs(app: App) -> None:
     answer = await request(app, "/")
     assert answer.status == 200
-    assert "No live worker runs jobs." in Page(answer.text).text
+    page = Page(answer.text)
+    assert "WORKER-NONE: no live worker runs jobs; start a worker." in page.text
+    assert any(link.endswith("runbook.html#worker-none") for link in page.links())
     data = (await request(app, "/", headers=JSON)).data
     assert (data["workers"], data["due"], data["errors"]) == (0, 0, [])
 
@@ -46,7 +49,7 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
     answer = await request(app, "/")
     page = Page(answer.text)
-    assert "All is well: 1 workers, 1 of 2 slots busy, nothing late." in page.text
+    assert "All is well: 1 worker, 1 of 2 slots busy, nothing late." in page.text
     assert "hourly" in page.text
     charts = (await request(app, "/", headers=JSON)).data["charts"]
     assert [chart["title"] for chart in charts] == [
@@ -164,11 +167,12 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
         " now() - interval '10 min' FROM unnest(ARRAY ['board.mail', 'board.gone']) AS name"
     )
     data = (await request(app, "/", headers=JSON)).data
-    assert data["sentence"].startswith("1 jobs of 'board.gone' are due, the oldest for 10 min")
-    assert [problem["remedy"] for problem in data["problems"]] == [
-        "start a worker that imports its function",
-        "open the oldest job for the reason, or add workers",
-    ]
+    assert data["sentence"].startswith(
+        "NAME-UNKNOWN: 1 due job of 'board.gone' not started, the oldest since"
+    )
+    assert data["sentence"].endswith("There is 1 other problem.")
+    assert [problem["code"] for problem in data["problems"]] == ["NAME-UNKNOWN", "LATE"]
+    assert all(problem["remedy"] for problem in data["problems"])
     oldest = data["charts"][1]["series"][-1]
     assert oldest["label"] == "oldest waiting job"
     ages = [value for value in oldest["values"] if value is not None]
@@ -178,18 +182,34 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
     assert 'class="series3 open"' in (await request(app, "/")).text
 
 
-async def test_overview_names_the_pause_of_a_late_task(
-    scheduler: Scheduler, pool: asyncpg.Pool, app: App
-) -> None:
+async def test_overview_names_paused_tasks(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
     await add_figures(pool, ["board.mail"])
     await scheduler.tasks.pause("board.mail", note="maintenance")
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
         " VALUES ('1', 'board.mail', now() - interval '10 min')"
     )
-    (problem,) = (await request(app, "/", headers=JSON)).data["problems"]
-    assert problem["text"].endswith("the task is paused: maintenance")
-    assert problem["remedy"] == "resume the task"
+    data = (await request(app, "/", headers=JSON)).data
+    assert data["paused"] == {"board.mail": "maintenance"}
+    assert data["problems"] == []
+
+
+@pytest.mark.parametrize("seconds", [35, 7200])
+async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, app: App) -> None:
+    await add_figures(pool, ["board.mail"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " VALUES ('1', 'board.mail', now() - $1::integer * interval '1 s')",
+        seconds,
+    )
+    status = await read_status(Inspector(pool))
+    data = (await request(app, "/", headers=JSON)).data
+    assert (data["problems"] == []) is (status.severity is Severity.OK) is (seconds == 35)
+    if seconds == 35:
+        assert [data["sentence"]] == list(status.sentences)
+    else:
+        assert [data["sentence"]] == [f"{each}." for each in status.sentences]
+        assert data["sentence"].startswith("LATE: 1 due job of 'board.mail' not started, the oldest for 2 h;")
 
 
 async def test_restricted_overview_counts_visible_names_only(
@@ -217,6 +237,7 @@ async def test_restricted_overview_counts_visible_names_only(
         assert "billing.invoice" in answer.text
     data = (await request(app, "/", headers=JSON)).data
     assert (data["due"], data["blocked"], data["totals"]) == (1, None, None)
+    assert [(each["code"], each["subject"]) for each in data["problems"]] == [("LATE", None)]
     assert sum(data["charts"][0]["series"][0]["values"]) == 4
     assert sum((await request(both, "/", headers=JSON)).data["charts"][0]["series"][0]["values"]) == 12
 

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.texts import RUNBOOK
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
 
-__all__ = ["DoctorPage", "FindingRow", "build"]
+__all__ = ["DoctorPage", "FindingRow", "build", "row_of"]
 
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
@@ -60,7 +60,7 @@ async def build(request: PageRequest) -> DoctorPage:
     for each in diagnosis.not_made:
         reason = each.reason if is_open else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(each.code.value)
-    rows = [_row(each, request) for each in diagnosis.findings]
+    rows = [row_of(each, request) for each in diagnosis.findings]
     return DoctorPage(
         examined_at=examined_at,
         summary=diagnosis.summary if is_open else f"{len(diagnosis.made)} checks made",
@@ -72,7 +72,7 @@ async def build(request: PageRequest) -> DoctorPage:
     )
 
 
-def _row(finding: Finding, request: PageRequest) -> FindingRow:
+def row_of(finding: Finding, request: PageRequest) -> FindingRow:
     """Return the finding, or only what its code means if its texts could mention what is hidden."""
     is_open = request.access.visible_names is None and (
         request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement

@@ -11,14 +11,16 @@ from typing import Final, NamedTuple
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.heatmap import Heatmap
+from pg_scheduler.dashboard.pages.doctor import FindingRow, row_of
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
-from pg_scheduler.inspect import ErrorGroup, NameBacklog, Totals
+from pg_scheduler.inspect import ErrorGroup, Finding, FindingCode, Totals
 from pg_scheduler.inspect.statistics import Statistics
-from pg_scheduler.inspect.texts import length
-from pg_scheduler.jobs.model import JobStatus, Worker
+from pg_scheduler.inspect.status import all_is_well, diagnose, problems_of
+from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.schedules.schedule import Schedule
 
-__all__ = ["RANGES", "NextFire", "OverviewPage", "Problem", "build"]
+__all__ = ["RANGES", "NextFire", "OverviewPage", "build"]
 
 RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "1h": (timedelta(hours=1), timedelta(minutes=1)),
@@ -31,22 +33,16 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
 HISTORY_AGE_S: Final = 10.0
 """Seconds for which statistics are kept: workers add to them as often."""
 
-LATE: Final = timedelta(seconds=30)
-"""How long a job is due before it is called late."""
+ABOUT_NAMES: Final = frozenset(
+    {FindingCode.LATE, FindingCode.NAME_UNKNOWN, FindingCode.FAILING, FindingCode.QUARANTINE}
+)
+"""Findings whose subject is a job name."""
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5
 SHOWN_FIRES: Final = 10
 MAX_SCHEDULES: Final = 500
 MAX_PROBLEMS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong, and what to do."""
-
-    text: str
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,10 @@ class OverviewPage:
     """The state of the jobs that the request may see."""
 
     sentence: str
-    problems: Sequence[Problem]
+    problems: Sequence[FindingRow]
+    """The findings of the doctor for which `pg-scheduler status` does not say that all is well either."""
+    paused: Mapping[str, str | None]
+    """The notes of paused tasks by name."""
     workers: int
     dead_workers: int
     slots_busy: int
@@ -123,11 +122,13 @@ async def build(request: PageRequest) -> OverviewPage:
     # Adding histograms takes time if there are many names, so other requests continue meanwhile.
     charts, heatmap = await asyncio.to_thread(charts_of, visible, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
-    problems = _problems(names, history.pauses, workers, request.now)
+    diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: diagnose(request.inspector))
+    problems = _problems(diagnosis.findings, request)
     busy, slots = sum(each.running_jobs for each in alive), sum(each.max_concurrent_jobs for each in alive)
     return OverviewPage(
         sentence=_sentence(problems, len(alive), busy, slots),
         problems=problems[:MAX_PROBLEMS],
+        paused={name: note for name, note in history.pauses.items() if sees(name)},
         workers=len(alive),
         dead_workers=len(workers) - len(alive),
         slots_busy=busy,
@@ -163,38 +164,20 @@ async def _read(request: PageRequest, since: timedelta) -> _History:
     return _History(statistics, active, groups, await read_releases(inspector, now - since), pauses)
 
 
-def _problems(
-    names: Sequence[NameBacklog], pauses: Mapping[str, str | None], workers: Sequence[Worker], now: datetime
-) -> list[Problem]:
-    """Return what needs attention, the worst first."""
-    found = []
-    claiming = [each for each in workers if each.is_alive and each.role in {"both", "worker"}]
-    if not claiming:
-        due = sum(each.due for each in names)
-        text = "no live worker runs jobs" + (f"; {due:,} jobs are due" if due else "")
-        return [Problem(text, "start a worker")]
-    for each in names:
-        late = now - each.oldest_due_at if each.oldest_due_at else timedelta(0)
-        if late <= LATE:
-            continue
-        text = f"{each.due:,} jobs of {each.name!r} are due, the oldest for {length(late)}"
-        if each.name in pauses:
-            note = f": {pauses[each.name]}" if pauses[each.name] else ""
-            found.append(Problem(f"{text}: the task is paused{note}", "resume the task"))
-        elif each.workers == 0:
-            found.append(
-                Problem(f"{text}: no live worker claims the name", "start a worker that imports its function")
-            )
-        else:
-            found.append(Problem(text, "open the oldest job for the reason, or add workers"))
-    dead = [each for each in workers if not each.is_alive]
-    if dead:
-        found.append(Problem(f"{len(dead)} workers are dead", "their jobs are reclaimed; look at their logs"))
-    return found
+def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
+    """Return what needs attention, the worst first, without findings about names that are hidden."""
+    shown = [
+        row_of(each, request)
+        for each in problems_of(findings)
+        if each.code not in ABOUT_NAMES or request.access.sees_name(each.subject)
+    ]
+    return list(dict.fromkeys(shown))
 
 
-def _sentence(problems: Sequence[Problem], workers: int, busy: int, slots: int) -> str:
+def _sentence(problems: Sequence[FindingRow], workers: int, busy: int, slots: int) -> str:
     if not problems:
-        return f"All is well: {workers} workers, {busy} of {slots} slots busy, nothing late."
-    more = f", and {len(problems) - 1} other problems" if len(problems) > 1 else ""
-    return f"{problems[0].text[:1].upper()}{problems[0].text[1:]}{more}."
+        return all_is_well(workers, busy, slots)
+    worst, others = problems[0], len(problems) - 1
+    remedy = f"; {worst.remedy}" if worst.remedy else ""
+    more = f". There {'is' if others == 1 else 'are'} {counted(others, 'other problem')}" if others else ""
+    return f"{worst.code}: {worst.evidence or worst.meaning}{remedy}{more}."
