@@ -1,27 +1,31 @@
-"""``schedules pause``, ``resume`` and ``trigger``: schedules by ids, those of a task, or all."""
+"""``schedules pause``, ``resume``, ``trigger``: schedules by ids, those of a search or a task, or all."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Annotated, Final, Literal
 
 import typer
 
 from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
+from pg_scheduler.inspect.search.schedules import parse_schedule_search
 from pg_scheduler.inspect.texts import counted
 
 from .commands import Command, confirm
 from .complete import complete_schedules
 from .errors import CommandError, ExitCode
-from .schedule_rows import write_actions
+from .output import Output
+from .schedule_rows import SCHEDULE, schedule_row, write_actions
 from .times import read_since
 
 __all__ = ["pause", "resume", "trigger"]
 
 PAGE_LENGTH: Final = 1000
+MAX_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +37,21 @@ class Chosen:
         typer.Argument(metavar="[ID]...", help="The ids of schedules.", autocompletion=complete_schedules),
     ] = None
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Every schedule of a task instead.")] = None
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="SEARCH", help="Every schedule of a search instead, such as task:reports.*."),
+    ] = None
     every: Annotated[bool, typer.Option("--all", help="Every schedule instead.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print them and change nothing.")] = False
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
 
-    async def read(self, scheduler: Scheduler, action: str, *, paused: bool | None = None) -> list[Schedule]:
-        """Return the schedules, after a question unless ids name them.
+    async def read(
+        self, command: Command, scheduler: Scheduler, action: str, *, paused: bool | None = None
+    ) -> list[Schedule]:
+        """Return the schedules, after a question that shows the first ones unless ids name them.
 
         Args:
+            command: Writes the question.
             scheduler: Where they are.
             action: What is done to them, for the question.
             paused: Leave out those that are not paused, or those that are; an id of one is kept.
@@ -48,8 +60,11 @@ class Chosen:
             CommandError: They are named in several ways or not at all, or the answer is no.
             ScheduleNotFoundError: An id is unknown.
         """
-        if sum(map(bool, (self.schedule_ids, self.task, self.every))) != 1:
-            raise CommandError(ExitCode.USAGE, "pass the ids of schedules, --task or --all")
+        if sum((bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)) != 1:
+            raise CommandError(ExitCode.USAGE, "pass the ids of schedules, --where, --task or --all")
+        matches = None
+        if self.where is not None:
+            matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
         found: list[Schedule] = []
         if self.schedule_ids:
             for schedule_id in dict.fromkeys(self.schedule_ids):
@@ -63,11 +78,14 @@ class Chosen:
             page = await scheduler.schedules.list(
                 task=self.task, paused=paused, after=after, limit=PAGE_LENGTH
             )
-            found += page
+            found += filter(matches, page)
             if (after := page.next) is None:
                 break
-        if found:
-            confirm(f"{action} {counted(len(found), 'schedule')}?", yes=self.yes)
+        if found and not self.yes and not self.dry_run:
+            table = Output("table", command.output.zone, out=sys.stderr)
+            table.write_list(SCHEDULE, [schedule_row(each) for each in found[:MAX_SHOWN]])
+            shown = f", {MAX_SHOWN} of them above" if len(found) > MAX_SHOWN else ""
+            confirm(f"{action} {counted(len(found), 'schedule')}{shown}?", yes=False)
         return found
 
 
@@ -78,8 +96,8 @@ async def pause(
 ) -> None:
     """Pause schedules: no fire time becomes a job until they are resumed."""
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(scheduler, "Pause", paused=False)
-        await _follow(command, "paused", schedules, partial(scheduler.schedules.pause, note=note))
+        schedules = await chosen.read(command, scheduler, "Pause", paused=False)
+        await _follow(command, chosen, "paused", schedules, partial(scheduler.schedules.pause, note=note))
 
 
 async def resume(
@@ -95,27 +113,32 @@ async def resume(
     """Resume paused schedules."""
     since = _read_start(start, command.output.zone)
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(scheduler, "Resume", paused=True)
+        schedules = await chosen.read(command, scheduler, "Resume", paused=True)
         for schedule in schedules:
             if schedule.paused_at is None:
                 raise CommandError(ExitCode.REFUSED, f"schedule {schedule.schedule_id!r} is not paused")
-        await _follow(command, "resumed", schedules, partial(scheduler.schedules.resume, resume_from=since))
+        act = partial(scheduler.schedules.resume, resume_from=since)
+        await _follow(command, chosen, "resumed", schedules, act)
 
 
 async def trigger(command: Command, chosen: Chosen) -> None:
     """Enqueue one job of each schedule now. Their fire times do not change."""
     async with command.scheduler() as scheduler:
-        schedules = await chosen.read(scheduler, "Trigger")
-        await _follow(command, "triggered", schedules, scheduler.schedules.trigger)
+        schedules = await chosen.read(command, scheduler, "Trigger")
+        await _follow(command, chosen, "triggered", schedules, scheduler.schedules.trigger)
 
 
 async def _follow(
     command: Command,
+    chosen: Chosen,
     result: str,
     schedules: Sequence[Schedule],
     act: Callable[[str], Awaitable[bool | str | None]],
 ) -> None:
     """Change one schedule after the other, and write what was done, with the ids of jobs."""
+    if chosen.dry_run:
+        write_actions(command, f"would be {result}", [(each.schedule_id, None) for each in schedules])
+        return
     done: list[tuple[str, str | None]] = []
     count = 0
     try:

@@ -118,6 +118,33 @@ def test_several_schedules_are_paused_resumed_and_triggered(on: Callable[..., Ra
         assert on("schedules", "pause", *arguments).code == ExitCode.USAGE
 
 
+def test_schedules_of_a_search_are_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
+    for number in range(11):
+        options = ("--id", f"mail:{number:02}", "--start", "2099-01-01")
+        on("schedules", "add", "mail.send", "--every", "1h", *options)
+    where = ("--where", "task:mail.* -id:mail:03")
+    asked = on("schedules", "pause", *where[:1], "task:mail.*")
+    assert (asked.code, asked.out) == (ExitCode.REFUSED, "")
+    assert "Pause 11 schedules, 10 of them above?" in asked.err
+    assert ("mail:09" in asked.err, "mail:10" in asked.err) == (True, False)
+    dry = on("schedules", "pause", *where, "--dry-run").checked("action")
+    assert [(row["subject"], row["result"]) for row in dry] == [
+        (f"mail:{number:02}", "would be paused") for number in range(11) if number != 3
+    ]
+    assert on("schedules", "resume", "--where", "paused:yes", "--yes").out == ""
+    assert len(on("schedules", "pause", *where, "--yes").checked("action")) == 10
+    resumed = on("schedules", "resume", "--where", "id:mail:0*,report", "--yes").checked("action")
+    assert len(resumed) == 9
+    triggered = on("schedules", "trigger", "--where", "paused:yes", "--yes").checked("action")
+    assert [row["subject"] for row in triggered] == ["mail:10"]
+    assert on("schedules", "trigger", "report", "--dry-run").checked("action")[0]["job_id"] is None
+    assert len(on("jobs", "list", "-o", "ids").out.split()) == 1
+    for wrong, message in (("", "is empty"), ("tasks:a", "did you mean 'task:'?")):
+        ran = on("schedules", "pause", "--where", wrong, "--yes")
+        assert (ran.code, message in ran.err) == (ExitCode.USAGE, True), ran.err
+    assert on("schedules", "pause", "daily", "--where", "paused:no").code == ExitCode.USAGE
+
+
 @pytest.mark.parametrize("command", ["pause", "resume", "trigger"])
 def test_command_that_stops_halfway_reports_what_it_changed(
     command: str, on: Callable[..., Ran], dsn: str

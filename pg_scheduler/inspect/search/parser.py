@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, tzinfo
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.search.errors import SearchError
 from pg_scheduler.inspect.search.terms import (
@@ -37,17 +37,18 @@ from pg_scheduler.inspect.search.terms import (
     escape_like,
 )
 from pg_scheduler.inspect.search.times import read_time
-from pg_scheduler.inspect.search.words import Word, split_words
+from pg_scheduler.inspect.search.values import (
+    Part,
+    read_choice,
+    read_patterns,
+    read_values,
+    split_search,
+    unknown_field,
+)
+from pg_scheduler.inspect.search.words import Word
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.jobs.naming import most_similar
 
 __all__ = ["FIELDS", "names_term", "parse_search"]
-
-MAX_TERMS: Final = 50
-"""Terms of a search; each costs time for every row that is examined."""
-
-MAX_VALUES: Final = 500
-"""Alternatives of a term."""
 
 MAX_NUMBER: Final = 2**31 - 1
 """The largest value of an integer column."""
@@ -79,8 +80,6 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
-T = TypeVar("T")
-
 
 class _Context(NamedTuple):
     """What the values of a term refer to."""
@@ -107,10 +106,7 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
         >>> [term.is_negated for term in search.terms]
         [False, True]
     """
-    words = split_words(text)
-    if len(words) > MAX_TERMS:
-        raise SearchError(f"the search has more than {MAX_TERMS} terms; remove some", words[MAX_TERMS].start)
-    return Search(tuple(_term(word, _Context(now, tz)) for word in words), now)
+    return Search(tuple(_term(part, _Context(now, tz)) for part in split_search(text)), now)
 
 
 def names_term(names: Iterable[str]) -> TextTerm:
@@ -119,41 +115,18 @@ def names_term(names: Iterable[str]) -> TextTerm:
     return TextTerm(TextField.NAME, tuple(Pattern(like, None) for like in likes))
 
 
-def _term(word: Word, context: _Context) -> Term:
-    negated = word.starts_with("-")
-    if negated:
-        word = word.after(1)
-    if not word.chars:
-        raise SearchError("a term is missing; write status:failed, -name:mail.* or a word", word.start)
-    colon = word.find(":")
-    if colon is None:
-        return TextTerm(TextField.WORDS, _patterns(word, is_part=True), negated)
-    field, value = word.before(colon), word.after(colon + 1)
-    path = [part.text for part in field.split(".")]
+def _term(part: Part, context: _Context) -> Term:
+    _, field, value, negated = part
+    if field is None:
+        return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), negated)
+    path = [each.text for each in field.split(".")]
     name = path[0].lower()
     if len(path) > 1 and name in JSON_ROOTS:
-        return JsonTerm(_json_path(name, field), _patterns(value), negated)
+        return JsonTerm(_json_path(name, field), read_patterns(value), negated)
     read = _READERS.get(name) if len(path) == 1 else None
     if read is None:
-        raise _unknown_field(field, word)
+        raise unknown_field(part, _READERS, JSON_ROOTS)
     return read(name, value, negated, context)
-
-
-def _unknown_field(field: Word, word: Word) -> SearchError:
-    name = field.text.lower()
-    if not name:
-        return SearchError("the name of the field is missing before ':'", field.start)
-    if name in JSON_ROOTS:
-        return SearchError(f"write {name}.<name>:<value>", field.start)
-    suggestion = most_similar(name, [*_READERS, *(f"{root}." for root in JSON_ROOTS)])
-    quoted = word.text if len(word.text) <= 40 else f"{word.text[:40]}..."
-    return SearchError(
-        f'unknown field {name[:40] + ":"!r}; to search for the text itself, write it in quotes: "{quoted}"',
-        field.start,
-        None
-        if suggestion is None
-        else f"{suggestion.removesuffix('.')}{':' if suggestion[-1] != '.' else '.'}",
-    )
 
 
 def _json_path(root: str, field: Word) -> tuple[str, ...]:
@@ -170,63 +143,25 @@ def _json_path(root: str, field: Word) -> tuple[str, ...]:
 # -- values --------------------------------------------------------------------------------------------
 
 
-def _values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
-    """Return the alternatives of a term."""
-    parts = value.split(",")
-    if len(parts) > MAX_VALUES:
-        raise SearchError(f"the term has more than {MAX_VALUES} values; remove some", parts[MAX_VALUES].start)
-    for part in parts:
-        if not part.chars:
-            raise SearchError("a value is missing; write it after ':' or ','", part.start)
-    return tuple(map(read, parts))
-
-
-def _patterns(value: Word, *, is_part: bool = False) -> tuple[Pattern, ...]:
-    if value.starts_with("~"):
-        is_part, value = True, value.after(1)
-    return _values(value, lambda part: _pattern(part, is_part=is_part))
-
-
-def _pattern(word: Word, *, is_part: bool) -> Pattern:
-    if word.starts_with("~"):
-        is_part, word = True, word.after(1)
-        if not word.chars:
-            raise SearchError("a text is missing after '~'", word.start)
-    parts = [
-        "%" if char.text == "*" and not char.is_quoted else escape_like(char.text) for char in word.chars
-    ]
-    literal = None if word.find("*") is not None else word.text
-    like = "".join(parts)
-    return Pattern(f"%{like}%" if is_part else like, literal, is_part)
-
-
 def _read_text(name: str, value: Word, negated: bool, _context: _Context) -> Term:
-    return TextTerm(TextField(name), _patterns(value), negated)
+    return TextTerm(TextField(name), read_patterns(value), negated)
 
 
 def _read_status(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
     known = {status.value: status for status in SearchStatus}
-    return StatusTerm(frozenset(_values(value, lambda part: _choice("status", part, known))), negated)
+    return StatusTerm(frozenset(read_values(value, lambda part: read_choice("status", part, known))), negated)
 
 
 def _read_priority(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
     known = {priority.value: priority for priority in JobPriority}
-    return PriorityTerm(frozenset(_values(value, lambda part: _choice("priority", part, known))), negated)
-
-
-def _choice(what: str, word: Word, known: Mapping[str, T]) -> T:
-    text = word.text.lower()
-    if text in known:
-        return known[text]
-    suggestion = most_similar(text, list(known))
-    raise SearchError(
-        f"unknown {what} {text[:40]!r}; write one of {', '.join(known)}", word.start, suggestion
+    return PriorityTerm(
+        frozenset(read_values(value, lambda part: read_choice("priority", part, known))), negated
     )
 
 
 def _read_number(name: str, value: Word, negated: bool, _context: _Context) -> Term:
     field = NumberField(name)
-    return NumberTerm(field, _values(value, lambda part: _number_span(field, part)), negated)
+    return NumberTerm(field, read_values(value, lambda part: _number_span(field, part)), negated)
 
 
 def _number_span(field: NumberField, word: Word) -> NumberSpan:
@@ -260,7 +195,7 @@ def _number(field: NumberField, word: Word) -> int:
 
 
 def _read_time(name: str, value: Word, negated: bool, context: _Context) -> Term:
-    spans = _values(value, lambda part: read_time(part, context.now, context.tz))
+    spans = read_values(value, lambda part: read_time(part, context.now, context.tz))
     return TimeTerm(TimeField(name), spans, negated)
 
 

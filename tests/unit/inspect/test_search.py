@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pg_scheduler import JobPriority, JobStatus, SchedulerError
 from pg_scheduler.inspect import Search, SearchError, parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
-from pg_scheduler.inspect.search.parser import FIELDS, MAX_TERMS, MAX_VALUES
+from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.search.terms import (
     JsonTerm,
     NumberField,
@@ -31,6 +31,7 @@ from pg_scheduler.inspect.search.terms import (
     TimeSpan,
     TimeTerm,
 )
+from pg_scheduler.inspect.search.values import MAX_TERMS, MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
 from pg_scheduler.store.queries import load_search
 

@@ -1,0 +1,137 @@
+"""Read the parts of a term that every search has: its field, its alternatives, texts and choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from pg_scheduler.inspect.search.errors import SearchError
+from pg_scheduler.inspect.search.terms import Pattern, escape_like
+from pg_scheduler.inspect.search.words import Word, split_words
+from pg_scheduler.jobs.naming import most_similar
+
+__all__ = [
+    "MAX_TERMS",
+    "MAX_VALUES",
+    "Part",
+    "read_choice",
+    "read_patterns",
+    "read_values",
+    "split_search",
+    "unknown_field",
+]
+
+MAX_TERMS: Final = 50
+"""Terms of a search; each costs time for every row that is examined."""
+
+MAX_VALUES: Final = 500
+"""Alternatives of a term."""
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """A term that is not read yet.
+
+    Attributes:
+        word: The term without its sign.
+        field: What precedes the colon; None if there is none.
+        value: What follows it, or the whole word.
+        is_negated: Whether it began with ``-``.
+    """
+
+    word: Word
+    field: Word | None
+    value: Word
+    is_negated: bool
+
+
+def split_search(text: str) -> Iterator[Part]:
+    """Return the terms of a search text, one after the other.
+
+    Raises:
+        SearchError: There are too many, one is empty, or the text is invalid.
+    """
+    words = split_words(text)
+    if len(words) > MAX_TERMS:
+        raise SearchError(f"the search has more than {MAX_TERMS} terms; remove some", words[MAX_TERMS].start)
+    return map(_part, words)
+
+
+def _part(word: Word) -> Part:
+    is_negated = word.starts_with("-")
+    if is_negated:
+        word = word.after(1)
+    if not word.chars:
+        raise SearchError("a term is missing; write status:failed, -name:mail.* or a word", word.start)
+    colon = word.find(":")
+    if colon is None:
+        return Part(word, None, word, is_negated)
+    return Part(word, word.before(colon), word.after(colon + 1), is_negated)
+
+
+def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) -> SearchError:
+    """Return the error about the field of a term.
+
+    Args:
+        part: The term.
+        known: The fields of the search.
+        roots: Those that a path follows.
+    """
+    field = part.value if part.field is None else part.field
+    name = field.text.lower()
+    if not name:
+        return SearchError("the name of the field is missing before ':'", field.start)
+    if name in roots:
+        return SearchError(f"write {name}.<name>:<value>", field.start)
+    suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
+    quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
+    return SearchError(
+        f'unknown field {name[:40] + ":"!r}; to search for the text itself, write it in quotes: "{quoted}"',
+        field.start,
+        None
+        if suggestion is None
+        else f"{suggestion.removesuffix('.')}{':' if suggestion[-1] != '.' else '.'}",
+    )
+
+
+def read_values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
+    """Return the alternatives of a term."""
+    parts = value.split(",")
+    if len(parts) > MAX_VALUES:
+        raise SearchError(f"the term has more than {MAX_VALUES} values; remove some", parts[MAX_VALUES].start)
+    for part in parts:
+        if not part.chars:
+            raise SearchError("a value is missing; write it after ':' or ','", part.start)
+    return tuple(map(read, parts))
+
+
+def read_patterns(value: Word, *, is_part: bool = False) -> tuple[Pattern, ...]:
+    """Return the texts of a term, in which ``*`` stands for any text."""
+    if value.starts_with("~"):
+        is_part, value = True, value.after(1)
+    return read_values(value, lambda part: _pattern(part, is_part=is_part))
+
+
+def _pattern(word: Word, *, is_part: bool) -> Pattern:
+    if word.starts_with("~"):
+        is_part, word = True, word.after(1)
+        if not word.chars:
+            raise SearchError("a text is missing after '~'", word.start)
+    parts = [
+        "%" if char.text == "*" and not char.is_quoted else escape_like(char.text) for char in word.chars
+    ]
+    literal = None if word.find("*") is not None else word.text
+    like = "".join(parts)
+    return Pattern(f"%{like}%" if is_part else like, literal, is_part)
+
+
+def read_choice(what: str, word: Word, known: Mapping[str, T]) -> T:
+    """Return the value of one of some words."""
+    text = word.text.lower()
+    if text in known:
+        return known[text]
+    suggestion = most_similar(text, list(known))
+    raise SearchError(
+        f"unknown {what} {text[:40]!r}; write one of {', '.join(known)}", word.start, suggestion
+    )
