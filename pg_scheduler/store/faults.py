@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -122,6 +123,11 @@ def _describe_rejection(error: Exception) -> str:
         return (
             f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); check the role, its "
             "password and CONNECT privilege, the database and pg_hba.conf"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the server is not trusted ({_summarize(error)}); check it, and sslmode and "
+            "sslrootcert of the DSN, or ssl= of asyncpg.create_pool()"
         )
     return (  # not its text: it may quote a password
         f"a callable of the pool raised {type(error).__name__}; check the password=, connect=, init=, setup= "

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -140,20 +144,50 @@ def test_server_that_does_not_answer_is_unavailable(call: Run, monkeypatch: pyte
     assert (ran.code, "TimeoutError" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_server_whose_certificate_is_not_trusted_is_refused(call: Run, tmp_path: Path) -> None:
+    for name in ("own", "root"):
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"]
+        files = ["-keyout", str(tmp_path / f"{name}.key"), "-out", str(tmp_path / f"{name}.crt")]
+        subprocess.run([*command, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(b"S")  # as PostgreSQL answers a request for TLS
+        with suppress(OSError):  # the client ends the connection
+            context.wrap_socket(connection, server_side=True).close()
+
+    with answering(greet) as port:
+        mode = f"sslmode=verify-ca&sslrootcert={tmp_path / 'root.crt'}"
+        ran = call("jobs", "list", "--dsn", f"postgresql://app@127.0.0.1:{port}/app?{mode}")
+    assert (ran.code, "the certificate of the server is not trusted" in ran.err) == (ExitCode.REFUSED, True)
+
+
 def test_server_without_the_tls_that_the_dsn_demands_is_unavailable(call: Run) -> None:
     """The driver reports it by the class of a lost connection."""
-    with socket.create_server(("127.0.0.1", 0)) as plain:
 
-        def deny() -> None:
-            connection, _ = plain.accept()
+    def deny(connection: socket.socket) -> None:
+        connection.sendall(b"N")  # as PostgreSQL answers a request for TLS without ssl = on
+        connection.recv(1)
+
+    with answering(deny) as port:
+        ran = call("jobs", "list", "--dsn", f"postgresql://app@127.0.0.1:{port}/app?sslmode=require")
+    assert (ran.code, "rejected SSL upgrade" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Serve one connection, once it has requested TLS; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
             with connection:
                 connection.recv(8)
-                connection.sendall(b"N")  # as PostgreSQL answers a request for TLS without ssl = on
-                connection.recv(1)
+                answer(connection)
 
-        thread = threading.Thread(target=deny, daemon=True)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        dsn = f"postgresql://app@127.0.0.1:{plain.getsockname()[1]}/app?sslmode=require"
-        ran = call("jobs", "list", "--dsn", dsn)
+        yield server.getsockname()[1]
     thread.join(PATIENCE)
-    assert (ran.code, "rejected SSL upgrade" in ran.err) == (ExitCode.UNAVAILABLE, True), ran.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -88,4 +89,6 @@ def _opening() -> Iterator[None]:
         try:
             yield
         except (asyncpg.ClientConfigurationError, ValueError) as error:
+            if isinstance(error, ssl.SSLCertVerificationError):  # which is a ValueError too
+                raise
             raise ConfigurationError(f"the DSN is invalid: {error}") from error
