@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -13,20 +13,10 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pg_scheduler.telemetry.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.telemetry.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.telemetry.process_metrics import Labels, items_of
 
-__all__ = ["DURATIONS", "LATENESS", "Families", "Labels"]
-
-DURATIONS: Final = (
-    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
-    *(10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
-)
-LATENESS: Final = (
-    *(0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
-    *(10.0, 30.0, 60.0, 300.0, 3600.0),
-)
-"""The upper bounds of exported buckets, in seconds; each is among ``BOUNDS``."""
+__all__ = ["Families", "Labels"]
 
 Key = TypeVar("Key", bound=Labels)
 

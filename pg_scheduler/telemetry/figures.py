@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["BOUNDS", "OUTCOMES", "Histogram", "JobFigures", "Snapshot"]
+__all__ = ["BOUNDS", "DURATIONS", "LATENESS", "OUTCOMES", "Histogram", "JobFigures", "Snapshot"]
 
 OUTCOMES: Final = (
     "completed",
@@ -37,6 +37,16 @@ BOUNDS: Final = (
 
 Tables contain histograms with these buckets: a change needs a migration.
 """
+
+DURATIONS: Final = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
+)
+LATENESS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 300.0, 3600.0),
+)
+"""The upper bounds of exported buckets, in seconds; each is among ``BOUNDS``."""
 
 
 class Histogram(NamedTuple):

@@ -15,7 +15,8 @@ from opentelemetry.trace import TracerProvider, get_tracer
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.observed import observe
-from pg_scheduler.telemetry.tracing import MessagingMetrics, Propagation, Tracing
+from pg_scheduler.telemetry.recorded import JobHistograms, MessagingMetrics
+from pg_scheduler.telemetry.tracing import Propagation, Tracing
 from pg_scheduler.version import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     propagation: Literal["auto", "link", "parent"] = "auto",
     semconv: bool = False,
+    *,
+    histograms: bool = False,
 ) -> None:
     """Trace the calls that schedule jobs and the attempts of jobs, and export the metrics of the process.
 
@@ -46,6 +49,9 @@ def instrument(
             begins a trace, ``"parent"`` never does. The jobs of schedules always begin one.
         semconv: Whether the messaging metrics of the semantic conventions are recorded too, which costs a
             few microseconds per job.
+        histograms: Whether durations and lateness of attempts are recorded too, as the histograms
+            ``pg_scheduler.job_duration_seconds`` and ``pg_scheduler.job_lateness_seconds``. It costs
+            about 60 % of the processor time of the span of an attempt.
 
     Raises:
         TypeError: ``scheduler`` is something else.
@@ -67,10 +73,11 @@ def instrument(
     tracer = get_tracer(SCOPE, __version__, tracer_provider)
     meter = get_meter(SCOPE, __version__, meter_provider)
     metrics = MessagingMetrics(meter) if semconv else None
+    recorded = JobHistograms(meter) if histograms else None
 
     def attach(target: Scheduler) -> None:
         _check(target)
-        tracing = Tracing(target, tracer, propagation, metrics)
+        tracing = Tracing(target, tracer, propagation, metrics, recorded)
         target._use_middleware([tracing, *target._middleware])  # noqa: SLF001 - a front end of the Scheduler
 
     if isinstance(scheduler, Scheduler):

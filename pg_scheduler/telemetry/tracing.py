@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
-from opentelemetry.metrics import Meter
 from opentelemetry.propagate import get_global_textmap
 from opentelemetry.trace import (
     INVALID_SPAN,
@@ -34,13 +33,12 @@ from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.telemetry.recorded import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.worker.runners.call import CrashedError, JobCall
 
-__all__ = ["MessagingMetrics", "Propagation", "Tracing"]
+__all__ = ["Propagation", "Tracing"]
 
 Propagation: TypeAlias = Literal["auto", "link", "parent"]
-
-Attributes: TypeAlias = dict[str, str | int | float]
 
 SYSTEM: Final = "pg_scheduler"
 
@@ -53,45 +51,7 @@ PROMPT: Final = timedelta(seconds=60)
 MAX_SPANS_OF_BULK: Final = 100
 """Jobs of a bulk call up to which each has a span of its own."""
 
-DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The upper bounds of the buckets that the conventions name, in seconds."""
-
 _has_span_per_job: Final[ContextVar[bool]] = ContextVar("pg_scheduler_span_per_job", default=False)
-
-
-class MessagingMetrics:
-    """The metrics of the semantic conventions for messaging."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._sent = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Jobs that this process tried to schedule."
-        )
-        self._consumed = meter.create_counter(
-            "messaging.client.consumed.messages", "{message}", "Attempts that this process started."
-        )
-        self._operation = meter.create_histogram(
-            "messaging.client.operation.duration",
-            "s",
-            "Durations of calls that schedule jobs.",
-            explicit_bucket_boundaries_advisory=DURATIONS,
-        )
-        self._process = meter.create_histogram(
-            "messaging.process.duration",
-            "s",
-            "Durations of attempts.",
-            explicit_bucket_boundaries_advisory=DURATIONS,
-        )
-
-    def record_sent(self, attributes: Attributes, count: int, seconds: float | None = None) -> None:
-        """Record a call that scheduled jobs, with its duration."""
-        self._sent.add(count, attributes)
-        if seconds is not None:
-            self._operation.record(seconds, attributes)
-
-    def record_processed(self, attributes: Attributes, seconds: float) -> None:
-        """Record an attempt."""
-        self._consumed.add(1, attributes)
-        self._process.record(seconds, attributes)
 
 
 class Tracing(SendingMiddleware):
@@ -102,15 +62,22 @@ class Tracing(SendingMiddleware):
         tracer: Makes the spans.
         propagation: How attempts belong to the span that scheduled the job.
         metrics: Records the metrics of the conventions; None to leave them out.
+        histograms: Records durations and lateness of attempts; None to leave them out.
     """
 
     def __init__(
-        self, scheduler: Scheduler, tracer: Tracer, propagation: Propagation, metrics: MessagingMetrics | None
+        self,
+        scheduler: Scheduler,
+        tracer: Tracer,
+        propagation: Propagation,
+        metrics: MessagingMetrics | None,
+        histograms: JobHistograms | None,
     ) -> None:
         self._scheduler: Final = scheduler
         self._tracer: Final = tracer
         self._propagation: Final = propagation
         self._metrics: Final = metrics
+        self._histograms: Final = histograms
         self._server: str | None = None
 
     # -- jobs that are scheduled -----------------------------------------------------------------------
@@ -178,12 +145,13 @@ class Tracing(SendingMiddleware):
         is_child, links = await self._relation(job, created, headers)
         parent = created if is_child else set_span_in_context(INVALID_SPAN, created)  # with its baggage
         attributes = self._attributes("process", job.job_name)
+        lateness_s = (self._now() - job.execution_time).total_seconds()
         own: Attributes = {
             **attributes,
             "messaging.message.id": job.job_id,
             "pg_scheduler.attempt": job.attempt,
             "pg_scheduler.worker_id": self._scheduler.worker_id,
-            "pg_scheduler.lateness": (self._now() - job.execution_time).total_seconds(),
+            "pg_scheduler.lateness": lateness_s,
         }
         if job.schedule_id is not None:
             own["pg_scheduler.schedule"] = job.schedule_id
@@ -205,8 +173,11 @@ class Tracing(SendingMiddleware):
                 return value
         finally:
             contexts.detach(token)
+            duration_s = time.monotonic() - began
             if self._metrics is not None:
-                self._metrics.record_processed(attributes, time.monotonic() - began)
+                self._metrics.record_processed(attributes, duration_s)
+            if self._histograms is not None:
+                self._histograms.record(job.job_name, duration_s, lateness_s)
 
     async def _relation(
         self, job: CurrentJob, created: Context, headers: Mapping[str, str]

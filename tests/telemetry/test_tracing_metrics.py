@@ -15,9 +15,15 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from pg_scheduler import JobSpec, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed
+from pg_scheduler.telemetry.figures import DURATIONS, LATENESS
+from pg_scheduler.telemetry.meter import MAX_NAMES, OTHER
 from pg_scheduler.telemetry.opentelemetry import instrument
+from pg_scheduler.telemetry.recorded import JobHistograms
 from tests.support.otlp import receiving
 from tests.support.worker import PATIENCE, Recorder, now
+
+OF_CONVENTIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+ATTEMPTS = {"job_duration_seconds": DURATIONS, "job_lateness_seconds": LATENESS}
 
 PROGRAM = Path(__file__).with_name("traced.py")
 
@@ -88,13 +94,15 @@ class Metrics:
         return self.values(name)[frozenset(attributes.items())]
 
 
-@pytest.mark.parametrize("semconv", [False, True])
-async def test_meter_exports_what_the_process_counts(pool: asyncpg.Pool, semconv: bool) -> None:
+@pytest.mark.parametrize(("semconv", "histograms"), [(False, True), (True, False)])
+async def test_meter_exports_what_the_process_counts(
+    pool: asyncpg.Pool, semconv: bool, histograms: bool
+) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     tracers = TracerProvider(shutdown_on_exit=False)
     scheduler = Scheduler(pool, shutdown_timeout=0.05)
-    instrument(scheduler, tracers, provider, semconv=semconv)
+    instrument(scheduler, tracers, provider, semconv=semconv, histograms=histograms)
 
     async def job(fails: bool = False) -> None:
         if fails:
@@ -137,11 +145,37 @@ async def test_meter_exports_what_the_process_counts(pool: asyncpg.Pool, semconv
             if ("error.type", "ValueError") in each
         ]
         assert len(failed) == 1
-        durations: Any = after.found["messaging.process.duration"].data.data_points
-        assert sum(each.count for each in durations) == 5
-        assert tuple(durations[0].explicit_bounds)[:3] == (0.005, 0.01, 0.025)
+        for name, number in {
+            "messaging.process.duration": 5,
+            "messaging.client.operation.duration": 3,
+        }.items():
+            assert after.found[name].unit == "s"
+            durations: Any = after.found[name].data.data_points
+            assert sum(each.count for each in durations) == number
+            assert tuple(durations[0].explicit_bounds) == OF_CONVENTIONS
+    recorded: dict[str, Any] = {name: after.found.get(f"pg_scheduler.{name}") for name in ATTEMPTS}
+    assert all((metric is not None) == histograms for metric in recorded.values())
+    for name, metric in recorded.items() if histograms else ():
+        assert metric.unit == "s"
+        (point,) = metric.data.data_points
+        assert (point.count, point.attributes) == (5, {"job_name": "tracing.counted"})
+        assert tuple(point.explicit_bounds) == ATTEMPTS[name]
+        assert point.sum >= 0
     provider.shutdown()
     tracers.shutdown()
+
+
+def test_histograms_have_a_bounded_number_of_names() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    histograms = JobHistograms(provider.get_meter("test"))
+    for number in range(MAX_NAMES + 5):
+        histograms.record(f"job.{number}", 0.1, 0.0)
+        histograms.record(f"job.{number}", 0.1, 0.0)
+    points: Any = Metrics(reader).found["pg_scheduler.job_duration_seconds"].data.data_points
+    counts = {point.attributes["job_name"]: point.count for point in points}
+    assert counts == {**{f"job.{number}": 2 for number in range(MAX_NAMES)}, OTHER: 10}
+    provider.shutdown()
 
 
 async def test_scheduler_without_statistics_exports_gauges_only(pool: asyncpg.Pool) -> None:
