@@ -11,14 +11,17 @@ import pytest
 from pg_scheduler import DatabaseUnavailableError, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import EventBus
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.figures import OUTCOMES
 from pg_scheduler.telemetry.meter import Meter
 from pg_scheduler.worker.maintenance.statistics_writer import StatisticsWriter
-from tests.cluster.fleet import Fleet
+from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import TERMINATE_WAITING
 from tests.support.worker import LEASE, new_worker
+from tests.telemetry.test_cluster_metrics import scrape
 
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
 
@@ -57,6 +60,39 @@ async def test_statistics_of_a_killed_node_lack_its_last_seconds_and_those_of_ot
         "all of the first five or none"
     )
     assert found == {"cluster.hold": {"completed": 3}, "cluster.stumble": {"retried": 20, "completed": 20}}
+
+
+async def test_counters_equal_the_rows_but_for_the_last_seconds_of_killed_nodes(
+    fleet: Fleet, client: Scheduler, pool: asyncpg.Pool
+) -> None:
+    names = {"cluster.note": 40, "cluster.stumble": 20}
+    survivor, killed = await fleet.start("--lease", "2"), []
+    for _ in range(3):
+        victim = await fleet.start("--lease", "2")
+        for name, number in names.items():
+            for _ in range(number):
+                await client.schedule_job(name, datetime.now(UTC), NO_ARGUMENTS, max_retries=1)
+        await fleet.wait_for("JobStarted", node=victim)
+        await victim.kill()  # while jobs run
+        killed.append(victim.worker_id)
+    async with asyncio.timeout(TIMEOUT_S):
+        while await pool.fetchval(  # noqa: ASYNC110
+            "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL"
+        ):
+            await asyncio.sleep(0.05)  # a killed node reports nothing
+    await survivor.stop()
+    rows = await pool.fetch(
+        "SELECT job_name, count(*) AS ended, count(*) FILTER (WHERE worker_id = ANY ($1)) AS by_killed"
+        " FROM scheduled_jobs WHERE status = 'completed' GROUP BY job_name",
+        killed,
+    )
+    assert {row["job_name"]: row["ended"] for row in rows} == {name: 3 * n for name, n in names.items()}
+    totals = {name: outcomes["completed"] for name, outcomes in (await ended(pool)).items()}
+    for row in rows:
+        lost = row["ended"] - totals[row["job_name"]]
+        assert 0 <= lost <= row["by_killed"], row["job_name"]
+    scraped = await scrape(ClusterCollector(Inspector(pool)))
+    assert scraped.by("pg_scheduler_cluster_jobs_ended_total", "job_name", outcome="completed") == totals
 
 
 async def test_batch_whose_response_was_lost_counts_once(
