@@ -42,6 +42,14 @@ class TestCommandLine:
         assert shown.returncode == 1
         assert "unknown command 'tset'; commands: bench, build, chaos, compat, demo" in shown.stderr
 
+    def test_demo_is_that_of_the_command_line_with_its_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        started: list[list[str]] = []
+        monkeypatch.setattr(Environment, "ensure", lambda _: None)
+        monkeypatch.setattr(dev, "replace_process", started.append)
+        dev.main(["demo", "--dashboard", "--port", "0"])
+        python = str(Environment().python)
+        assert started == [[python, "-m", "pg_scheduler", "demo", "--dashboard", "--port", "0"]]
+
     def test_makefile_forwards_every_command(self) -> None:
         makefile = (ROOT / "Makefile").read_text()
         assert set(makefile.splitlines()[0].removeprefix("COMMANDS = ").split()) == COMMANDS

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from packaging.metadata import Metadata
 
 from tools.environment import LOCK, ROOT, DevError, note, run
+from tools.installed_demo import check_demo
 
 CHANGELOG = ROOT / "CHANGELOG.md"
 RELATIVE_LINK = re.compile(r"\]\((?!https://|#)([^)]*)\)")
@@ -113,10 +114,10 @@ def check_sdist(distributions: Distributions, scratch: Path) -> None:
 
 
 def check_wheel(wheel: Path, version: str, scratch: Path) -> None:
-    """Install the wheel into an empty environment and run the smoke test there.
+    """Install the wheel into an empty environment; run the smoke test and the demo there.
 
     Raises:
-        DevError: The installation or the smoke test failed.
+        DevError: The installation, the smoke test or the demo failed.
     """
     python = scratch / "venv" / "bin" / "python"
     run([sys.executable, "-m", "venv", "--without-pip", str(python.parents[1])])
@@ -128,6 +129,9 @@ def check_wheel(wheel: Path, version: str, scratch: Path) -> None:
     run([*pip, "install", *options, f"{wheel}[embedded]"])
     run([str(python), "-I", str(SMOKE_TEST), version], cwd=scratch)
     note("the wheel works in an empty environment")
+    run([*pip, "install", *options, f"{wheel}[demo]"])
+    check_demo(python.with_name("pg-scheduler"), scratch)
+    note("its demo serves the dashboard")
 
 
 def main() -> None:
