@@ -59,10 +59,10 @@ def test_architecture_names_every_module_with_a_duty() -> None:
     assert {path for path in duties if f"`{path}`" not in text} == set()
 
 
-def test_monitoring_lists_the_log_level_of_every_event_once() -> None:
+def test_logging_lists_the_log_level_of_every_event_once() -> None:
     listed = [
         (name, row[0])
-        for row in table("operations/monitoring.md", "| Level | Events |")
+        for row in table("operations/logging.md", "| Level | Events |")
         for name in code(row[1])
     ]
     levels = {kind.__name__: logging.getLevelName(level) for kind, level in LEVELS.items()}
@@ -84,19 +84,19 @@ def test_runbook_and_doctor_have_an_entry_for_every_code_of_the_doctor() -> None
     assert [row[0].strip("`") for row in rows] == list(FindingCode)
 
 
-def test_monitoring_lists_every_log_field() -> None:
-    listed = [name for row in table("operations/monitoring.md", "| Field | Value |") for name in code(row[0])]
+def test_logging_lists_every_log_field() -> None:
+    listed = [name for row in table("operations/logging.md", "| Field | Value |") for name in code(row[0])]
     assert listed == list(record_fields())
 
 
-def test_monitoring_lists_every_field_of_a_job() -> None:
-    rows = table("operations/monitoring.md", "| Field of the job | Value |")
+def test_logging_lists_every_field_of_a_job() -> None:
+    rows = table("operations/logging.md", "| Field of the job | Value |")
     listed = [name for row in rows for name in code(row[0])]
     assert listed == list(FIELDS)
 
 
-def test_monitoring_shows_log_lines_that_the_templates_produce() -> None:
-    page = (ROOT / "docs/operations/monitoring.md").read_text(encoding="utf-8")
+def test_logging_shows_log_lines_that_the_templates_produce() -> None:
+    page = (ROOT / "docs/operations/logging.md").read_text(encoding="utf-8")
     lines = page.partition("`%(levelname)s %(message)s`:\n\n```text\n")[2].partition("\n```")[0].splitlines()
     end_of_an_outage = (logging.WARNING, "database available again after %(seconds)s; all services resumed")
     patterns = [
