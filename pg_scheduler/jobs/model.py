@@ -309,6 +309,8 @@ class Worker:
     """The names of the jobs that it claims while none is paused; None if it does not report them."""
     health: Mapping[str, Any] = field(default_factory=dict)
     """As of the last heartbeat: ``pool`` (``size``, ``idle``, ``max``), ``loop_lag_s``, ``is_listening`` and
-    ``has_liveness_lock``. Empty for a worker of an earlier release."""
+    ``has_liveness_lock``. While the event loop is blocked, the lease keeper adds ``loop_blocked_s``,
+    ``blocking_job_id`` and ``blocking_job_name``; for 15 minutes afterwards there is ``last_blocked``
+    (``seconds``, ``job_id``, ``job_name``). Empty for a worker of an earlier release."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the worker, and the limits of its tasks. Empty for a worker of an earlier release."""

@@ -19,6 +19,7 @@ from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.types import DRAIN, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.signals import Signals
 
@@ -29,6 +30,9 @@ MAX_NAMES_BYTES: Final = 100_000
 
 MAX_LIMITS: Final = 500
 """Limits that a worker reports at most."""
+
+RECENT_S: Final = 900.0
+"""For how long a worker reports what last blocked its event loop."""
 
 MAX_ALIASES: Final = 1000
 """Names among which a worker reports those that are other names of a task."""
@@ -68,6 +72,7 @@ class Reporter:
 
     Args:
         routing: The names that the worker claims.
+        watchdog: Detects what blocks the event loop.
         runs_jobs: Whether the role of the worker claims jobs.
     """
 
@@ -78,13 +83,16 @@ class Reporter:
         signals: Signals,
         routing: Routing | None = None,
         *,
+        watchdog: LoopWatchdog | None = None,
         runs_jobs: bool = True,
     ) -> None:
         self._connections = connections
         self._lease = lease
         self._signals = signals
         self._routing = routing
+        self._watchdog = watchdog
         self._runs_jobs = runs_jobs
+        self._last: WorkerReport | None = None
         self._reported: list[str] | None = None
         self._written: list[str] | None = None
         self._lag_s = 0.0
@@ -112,9 +120,25 @@ class Reporter:
         self._reported = names
         if changed is not None and sum(len(name.encode()) for name in changed) > MAX_NAMES_BYTES:
             changed = None
-        report = WorkerReport(self.state, self._health(), changed)
+        self._last = report = WorkerReport(self.state, self._health(), changed)
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report
+
+    def report_blocked(self) -> WorkerReport | None:
+        """Return the last report with what blocks the event loop now; None if nothing does.
+
+        Callable from any thread.
+        """
+        blockage = self._watchdog.find_blockage() if self._watchdog is not None else None
+        if blockage is None or self._last is None:
+            return None
+        job = blockage.claim
+        blocked = {
+            "loop_blocked_s": round(blockage.seconds, 1),
+            "blocking_job_id": job and job.job_id,
+            "blocking_job_name": job and job.job_name,
+        }
+        return WorkerReport(self._last.state, {**self._last.health, **blocked})
 
     def confirm(self) -> None:
         """Note that the last report was written."""
@@ -136,7 +160,17 @@ class Reporter:
             "loop_lag_s": round(self._lag_s, 4),
             "is_listening": self._signals.notifications_up.is_set,
             "has_liveness_lock": self._lease.liveness_key is not None,
+            **self._last_blocked(),
         }
+
+    def _last_blocked(self) -> dict[str, Any]:
+        if self._watchdog is None or self._watchdog.last_blocked is None:
+            return {}
+        at, event = self._watchdog.last_blocked
+        if time.monotonic() - at > RECENT_S:
+            return {}
+        job = {"job_id": event.job_id, "job_name": event.job_name}
+        return {"last_blocked": {"seconds": round(event.seconds, 1), **job}}
 
     def _measure(self, since: float) -> None:
         """Note how long the event loop took to run this; the next heartbeat reports it."""

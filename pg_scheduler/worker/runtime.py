@@ -154,11 +154,18 @@ class Runtime:
         )
         audience = Audience()
         self.routing = Routing(tasks, executors, config.only, config.skip)
-        self.reporter = Reporter(store.connections, lease, signals, self.routing, runs_jobs=config.runs_jobs)
+        self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
+        self.reporter = Reporter(
+            store.connections,
+            lease,
+            signals,
+            self.routing,
+            watchdog=self.watchdog,
+            runs_jobs=config.runs_jobs,
+        )
         worker = _worker(worker_id, config, tasks)
         self.heartbeat = Heartbeat(store, events, in_flight, worker, lease, signals, audience, self.reporter)
         relay = EventRelay(store, events, cluster_events, worker_id, audience, options=tuning.relay)
-        self.watchdog = LoopWatchdog(events, in_flight, tuning.watchdog)
         keeper = LeaseKeeper(
             LeaseConnection(store.workers, store.connections, worker_id, lease.seconds),
             events,
@@ -166,6 +173,7 @@ class Runtime:
             lease,
             self.watchdog,
             signals,
+            self.reporter,
             limit_s=config.max_loop_block,
             options=tuning.keeper,
         )

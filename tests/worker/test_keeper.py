@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import threading
@@ -32,6 +33,7 @@ from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import KeeperOptions, LeaseKeeper
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog, WatchdogOptions
+from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import BackoffOptions
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, tune, wire_to
@@ -65,13 +67,17 @@ class Kept:
         self.executor = parts.executor()
         self.heartbeat: Heartbeat = parts.heartbeat(lease=LEASE, max_loop_block=MAX_LOOP_BLOCK)
         self.lease = parts.lease
+        watchdog = LoopWatchdog(parts.bus, self.executor.in_flight, WatchdogOptions(blocked_after_s))
+        reporter = Reporter(parts.store.connections, parts.lease, parts.signals, watchdog=watchdog)
+        self.heartbeat._reporter = reporter
         self.keeper = LeaseKeeper(
             self.lease_connection,
             parts.bus,
             self.executor.in_flight,
             self.lease,
-            LoopWatchdog(parts.bus, self.executor.in_flight, WatchdogOptions(blocked_after_s)),
+            watchdog,
             parts.signals,
+            reporter,
             limit_s=limit_s,
             options=options,
         )
@@ -170,6 +176,13 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
         assert 1 < blocked.seconds < 10
         assert "test_keeper_renews_the_lease" in blocked.stack
         assert "test_keeper_renews" not in repr(blocked), "a stack is no word for a log line"
+        health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
+        assert 0.2 < health["loop_blocked_s"] <= blocked.seconds
+        assert (health["blocking_job_id"], "pool" in health) == (None, True)
+        await kept.heartbeat.run_once()
+        health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
+        assert "loop_blocked_s" not in health
+        assert health["last_blocked"]["seconds"] == round(blocked.seconds, 1)
 
 
 async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(

@@ -41,7 +41,7 @@ class FindingCode(StrEnum):
     WORKER_DRAINING = "WORKER-DRAINING"
     """A worker has drained for an hour."""
     LOOP_BLOCKED = "LOOP-BLOCKED"
-    """The event loop of a worker was blocked."""
+    """The event loop of a worker is blocked, or was within the last 15 minutes."""
     LATE = "LATE"
     """Due jobs of a name wait although workers claim it."""
     NAME_UNKNOWN = "NAME-UNKNOWN"

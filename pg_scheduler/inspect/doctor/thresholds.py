@@ -28,7 +28,7 @@ class Thresholds:
     draining_s: float = 3600.0
     """Seconds since a worker was requested to drain: WORKER-DRAINING."""
     loop_lag_s: float = 1.0
-    """Seconds for which the event loop of a worker was blocked at its last heartbeat: LOOP-BLOCKED."""
+    """Seconds for which the event loop of a worker is blocked, or was lately: LOOP-BLOCKED."""
     late_s: float = 60.0
     """Seconds for which the oldest due job of a name waits: LATE."""
     failures: int = 5

@@ -192,17 +192,37 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
-    """Yield workers whose event loop was blocked at their last heartbeat."""
+    """Yield workers whose event loop is blocked, or was lately, and the job that blocked it."""
     for worker in alive:
-        lag = worker.health.get("loop_lag_s")
-        if isinstance(lag, int | float) and lag >= lag_s:
-            yield Finding(
-                FindingCode.LOOP_BLOCKED,
-                Severity.WARNING,
-                worker.worker_id,
-                f"the event loop of {_name(worker)} was blocked for {length(lag)} at its last heartbeat",
-                "its log names the job; declare the blocking function as a plain one, which runs in a thread",
-            )
+        health = worker.health
+        last = health.get("last_blocked")
+        if (seconds := _number(health.get("loop_blocked_s"))) >= lag_s:
+            job = _job(health.get("blocking_job_id"), health.get("blocking_job_name"))
+            block = f"has been blocked for {length(seconds)}"
+        elif isinstance(last, dict) and (seconds := _number(last.get("seconds"))) >= lag_s:
+            job = _job(last.get("job_id"), last.get("job_name"))
+            block = f"was blocked for {length(seconds)} within the last 15 minutes"
+        elif (seconds := _number(health.get("loop_lag_s"))) >= lag_s:
+            job = ""
+            block = f"was blocked for {length(seconds)} at its last heartbeat"
+        else:
+            continue
+        log = "" if job else "its log names the job; "
+        yield Finding(
+            FindingCode.LOOP_BLOCKED,
+            Severity.WARNING,
+            worker.worker_id,
+            f"the event loop of {_name(worker)} {block}{job}",
+            f"{log}declare the blocking function as a plain one, which runs in a thread",
+        )
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _job(job_id: Any, name: Any) -> str:
+    return f" by job {job_id!r} ({name!r})" if isinstance(job_id, str) else ""
 
 
 def _runs_jobs(worker: Worker) -> bool:

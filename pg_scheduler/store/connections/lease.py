@@ -22,7 +22,7 @@ from pg_scheduler.store.connections.asyncpg_private import probe_peer
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, is_direct, is_open, is_own_session
 from pg_scheduler.store.faults import translated
-from pg_scheduler.store.types import RenewResult
+from pg_scheduler.store.types import RenewResult, WorkerReport
 from pg_scheduler.store.workers import WorkerRepository
 
 __all__ = ["LeaseConnection"]
@@ -95,8 +95,9 @@ class LeaseConnection:
         ended: Mapping[str, int],
         lease_s: float,
         extension_s: float | None,
+        report: WorkerReport | None = None,
     ) -> RenewResult:
-        """Renew the lease and record the key; see ``WorkerRepository.renew()``."""
+        """Renew the lease, and record the key and the report; see ``WorkerRepository.renew()``."""
         with translated():
             async with asyncio.timeout(self._options.lease_timeout_s):
                 return await self._workers.renew(
@@ -106,6 +107,7 @@ class LeaseConnection:
                     ended=ended,
                     liveness_key=self.key,
                     extension_s=extension_s,
+                    report=report,
                     on=self._connection,
                 )
 

@@ -37,6 +37,7 @@ from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease
 from pg_scheduler.worker.lease.threads import call_in_loop, log_in_thread
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.signals import Signals
 
 __all__ = ["TOO_SMALL", "KeeperOptions", "LeaseKeeper"]
@@ -79,6 +80,7 @@ class LeaseKeeper:
         lease: Lease,
         watchdog: LoopWatchdog,
         signals: Signals,
+        reporter: Reporter,
         *,
         limit_s: float,
         options: KeeperOptions = KeeperOptions(),
@@ -88,6 +90,7 @@ class LeaseKeeper:
         self._in_flight = in_flight
         self._lease = lease
         self._watchdog = watchdog
+        self._reporter = reporter
         self._limit_s = limit_s
         self._signals = signals
         self._options = options
@@ -215,7 +218,9 @@ class LeaseKeeper:
         held = self._in_flight.held()  # first: what ends between the two is in both, not in neither
         unwritten = self._in_flight.unwritten()
         lease = self._lease
-        if (await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s)).alive:
+        report = self._reporter.report_blocked()
+        answer = await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s, report)
+        if answer.alive:
             self._lease.renewed(requested_at)
 
     async def _release(self) -> None:

@@ -87,6 +87,8 @@ class LoopWatchdog:
         self._ping.is_answered = True  # there was none yet
         self._blocked_s = 0.0
         self._was_blocked = False
+        self.last_blocked: tuple[float, LoopBlocked] | None = None
+        """When the event loop last resumed after it was blocked, by the monotonic clock, and the event."""
 
     def start(self) -> None:
         """Send the first ping; called in the event loop."""
@@ -161,4 +163,6 @@ class LoopWatchdog:
     def _answer(self, ping: _Ping) -> None:
         ping.is_answered = True
         if ping.place is not None:
-            self._events.publish(ping.place.describe(time.monotonic() - ping.sent_at))
+            now = time.monotonic()
+            self.last_blocked = now, ping.place.describe(now - ping.sent_at)
+            self._events.publish(self.last_blocked[1])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from dataclasses import replace
 
 import asyncpg
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
+from pg_scheduler.events import JobCompleted, LoopBlocked
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.workers import judge_connections
 from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker
-from tests.support.worker import PATIENCE, Gate
+from tests.support.worker import PATIENCE, Gate, Recorder
 
 KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
 
@@ -140,6 +142,44 @@ async def test_worker_without_a_record_of_its_drain_is_found_once_it_runs_no_job
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == []
     await pool.execute("UPDATE scheduler_workers SET running_jobs = 0")
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == ["w1"]
+
+
+async def test_job_that_blocked_the_event_loop_is_named_until_it_runs_in_a_thread(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    """Real time: a block of three seconds."""
+
+    async def block() -> None:
+        time.sleep(3)  # noqa: ASYNC251 - the subject of the test
+
+    scheduler = await make()
+    seen = Recorder(scheduler)
+    scheduler.register(block, name="doctor.blocks")
+    await scheduler.enqueue("doctor.blocks", job_id="blocker")
+    await seen.until(LoopBlocked)
+    await beat(scheduler)
+    finding = await find(pool, FindingCode.LOOP_BLOCKED)
+    assert finding.subject == scheduler.worker_id
+    assert finding.evidence.endswith(" within the last 15 minutes by job 'blocker' ('doctor.blocks')")
+    assert finding.remedy == "declare the blocking function as a plain one, which runs in a thread"
+    await scheduler.shutdown()
+
+    def plain() -> None:
+        time.sleep(1.5)
+
+    in_thread = await make()
+    seen = Recorder(in_thread)
+    in_thread.register(plain, name="doctor.plain")
+    await in_thread.enqueue("doctor.plain")
+    await seen.until(JobCompleted)
+    await beat(in_thread)
+    assert await subjects(pool, FindingCode.LOOP_BLOCKED) == []
+
+
+async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncpg.Pool) -> None:
+    await add_worker(pool, health='{"loop_blocked_s": 40, "blocking_job_id": "a", "blocking_job_name": "x"}')
+    finding = await find(pool, FindingCode.LOOP_BLOCKED)
+    assert finding.evidence == "the event loop of w1 on host has been blocked for 40 s by job 'a' ('x')"
 
 
 async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: asyncpg.Pool) -> None:
