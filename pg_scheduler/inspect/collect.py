@@ -66,6 +66,7 @@ async def collect_facts(store: Store, job_id: str, limits: LimitBook) -> Facts |
         row_lock=_holder(locks, "row"),
         advisory_lock=_holder(locks, "advisory"),
         standby_lag_s=found.standby_lag_s,
+        slot_use=await _slot_use(store, job),
     )
 
 
@@ -156,6 +157,12 @@ async def _statistics(store: Store, job: Job, *, is_due: bool) -> TaskStatistics
     rows = (await store.statistics.read(RECENT_S, [job.job_name], MAX_RECENT_ROWS)).rows
     durations = Histogram.added(Histogram(), *(row.figures.durations for row in rows))
     return TaskStatistics(run_p95_s=durations.quantile(0.95))
+
+
+async def _slot_use(store: Store, job: Job) -> list[tuple[str, float]]:
+    if job.status is not JobStatus.EXPIRED or job.expires_at is None:
+        return []
+    return await store.inspections.slot_use(job.execution_time, job.expires_at)
 
 
 def _holder(locks: list[LockRow], kind: str) -> LockHolder | None:

@@ -14,7 +14,7 @@ from pg_scheduler.inspect.facts import Facts, WorkerState
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict
 from pg_scheduler.inspect.remedies import command as shell
 from pg_scheduler.inspect.surroundings import about_schedule, about_standby, loop_blocked
-from pg_scheduler.inspect.texts import instant, later, length, short
+from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.settlement import QUARANTINED
@@ -97,6 +97,9 @@ def _ended(facts: Facts) -> Iterator[Reason]:
     error = short(job.error_message) if job.error_message else None
     if job.status is JobStatus.EXPIRED:
         text = error or f"did not start before {instant(job.expires_at)}"
+        if facts.slot_use:
+            used = [f"{name!r} for {length(seconds)}" for name, seconds in facts.slot_use]
+            text += f"; slots were used meanwhile by {listed(used)}"
         remedy = f"{retry}, or schedule it with a longer misfire_grace_time="
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:

@@ -169,6 +169,7 @@ class Facts:
         row_lock: The session that has locked its row.
         advisory_lock: The session that holds its advisory lock.
         standby_lag_s: How old the facts are if they come from a standby; None if they do not.
+        slot_use: For an expired job, the names whose attempts used slots while it was due, and their seconds.
     """
 
     job: Job
@@ -184,3 +185,4 @@ class Facts:
     row_lock: LockHolder | None = None
     advisory_lock: LockHolder | None = None
     standby_lag_s: float | None = None
+    slot_use: Sequence[tuple[str, float]] = ()

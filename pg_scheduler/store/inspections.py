@@ -29,6 +29,7 @@ MAX_WORKERS: Final = 500
 MAX_QUEUE_ROWS: Final = 20_000
 MAX_STARTS: Final = 10_000
 MAX_PARENTS: Final = 100
+MAX_STATISTICS: Final = 5000
 MAX_LIMIT_KEYS: Final = 1000
 
 MIN_LOCK_S: Final = 1.0
@@ -195,6 +196,11 @@ class InspectionRepository:
     async def blocked(self, rows: int, groups: int) -> list[BlockedRow]:
         """Count the blocked jobs by what they wait for, among the first rows; the largest group first."""
         return [BlockedRow(*row) for row in await self._statements.fetch("inspect_blocked", rows, groups)]
+
+    async def slot_use(self, since: datetime, until: datetime) -> list[tuple[str, float]]:
+        """Return the names whose attempts that ended between two instants took longest, and their seconds."""
+        rows = await self._statements.fetch("inspect_slot_use", since, until, MAX_STATISTICS)
+        return [(row["job_name"], row["seconds"]) for row in rows]
 
     async def estimate_due(self) -> int:
         """Return the number of due jobs that the planner estimates."""

@@ -382,6 +382,7 @@ STORE_CALLS: dict[str, Call] = {
     "queue": lambda it, _: it.inspections.queue(PLACE),
     "limit_use": lambda it, _: it.inspections.limit_use("limit:a:"),
     "limit_keys": lambda it, _: it.inspections.limit_keys("limit:a:"),
+    "slot_use": lambda it, _: it.inspections.slot_use(now(), now()),
     "backlog": lambda it, _: it.inspections.backlog(1, 1),
     "blocked": lambda it, _: it.inspections.blocked(1, 1),
     "estimate_due": lambda it, _: it.inspections.estimate_due(),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
 from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import Inspector, ReasonCode, Verdict
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import Histogram, JobFigures
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 
@@ -178,6 +182,23 @@ async def test_explain_job_reads_its_schedule(
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
     await scheduler.schedules.pause("daily", note="holidays")
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW, ReasonCode.SCHEDULE_PAUSED]
+
+
+async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    now: datetime = await pool.fetchval("SELECT now()")
+    for batch, (name, minutes) in enumerate((("report", 5), ("before", 60), ("report", 6), ("after", -1)), 1):
+        store = Store(Connections(pool), clock=FakeClock(now - timedelta(minutes=minutes)))
+        figures = JobFigures(started=1, durations=Histogram(total=1200.0))
+        assert await store.statistics.add("w1", batch, {name: figures})
+    due = now - timedelta(minutes=10)
+    await scheduler.schedule_job("work", due, {}, job_id="job", misfire_grace_time=540)
+    await update(pool, "status = 'expired', finished_at = now(), error_message = 'not started'")
+    (reason,) = (await inspector.explain_job("job")).reasons
+    assert reason.code is ReasonCode.EXPIRED
+    assert reason.text == "not started; slots were used meanwhile by 'report' for 40 min"
 
 
 async def test_explain_job_of_a_job_that_ended_or_does_not_exist(

@@ -314,6 +314,7 @@ async def use_path(store: Store) -> object:
     assert (await store.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
     assert await store.inspections.blocked(9, 9) == []
     assert await store.inspections.estimate_due() >= 0
+    assert await store.inspections.slot_use(NOW, NOW) == []
     inspected = await store.inspections.job("b")
     assert inspected is not None
     assert (inspected.task, inspected.now) == (NAME, NOW)

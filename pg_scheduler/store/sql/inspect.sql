@@ -127,6 +127,25 @@ WHERE edge.child_id = $1 AND job.finished_at IS NULL
 ORDER BY edge.parent_id
 LIMIT $2;
 
+-- name: inspect_slot_use
+-- route: tuned
+-- Return the 5 names whose attempts that ended between $1 and $2 took longest; read $3 rows of statistics of each span.
+SELECT examined.job_name, sum(examined.seconds) AS seconds
+FROM (VALUES (60), (600), (3600)) AS spans (span)
+CROSS JOIN LATERAL (
+    SELECT job_name, sums[1] AS seconds
+    FROM {schema}scheduler_stats AS stats
+    WHERE stats.span = spans.span
+      AND bucket > ($1::timestamptz - make_interval(secs => spans.span))
+      AND bucket < $2::timestamptz
+    ORDER BY bucket, job_name
+    LIMIT $3::bigint
+) AS examined
+WHERE examined.seconds > 0
+GROUP BY examined.job_name
+ORDER BY 2 DESC, 1
+LIMIT 5;
+
 -- name: inspect_backlog
 -- route: tuned
 -- Count by name the due jobs among the first $1 of the claim index; return $3 names, the oldest job first.

@@ -317,6 +317,12 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
     ),
     (ended(JobStatus.EXPIRED, "not started between"), Verdict.ENDED, [ReasonCode.EXPIRED], "not started"),
     (
+        replace(ended(JobStatus.EXPIRED, "not started"), slot_use=[("report", 2400.0), ("mail", 9.0)]),
+        Verdict.ENDED,
+        [ReasonCode.EXPIRED],
+        "not started; slots were used meanwhile by 'report' for 40 min, 'mail' for 9 s",
+    ),
+    (
         ended(JobStatus.EXPIRED, expires_at=NOW),
         Verdict.ENDED,
         [ReasonCode.EXPIRED],
