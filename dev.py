@@ -7,9 +7,11 @@ only. An older Python can parse this file, so that it can report the version it 
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -110,19 +112,34 @@ def step(name: str, command: list[str]) -> bool:
     return code == 0
 
 
+def captured(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout without printing."""
+    return subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
 def pytest_arguments(arguments: list[str]) -> list[str]:
     """Return the arguments for pytest; the whole suite runs in parallel."""
     return arguments or ["--numprocesses", str(WORKERS)]
 
 
-def test(python: str, arguments: list[str], *, check: bool) -> int:
-    """Run the checks, then pytest, whose summary is the last output."""
-    steps = checks(python) if check else {}
-    coverage: list[str] = []
-    if check and not arguments:
-        steps["package"] = package(python, "package", [])
-        coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={MIN_COVERAGE_PERCENT}"]
-    failed = [name for name, command in steps.items() if not step(name, command)]
+def test(environment: Environment, arguments: list[str], *, check: bool) -> int:
+    """Run the checks during downloads and package step, then pytest, whose summary is the last output."""
+    python = str(environment.python)
+    is_whole = check and not arguments
+    with ThreadPoolExecutor() as threads:
+        downloads = threads.submit(debian.fetch, environment.folder / "debian", note)
+        packaged = threads.submit(captured, package(python, "package", [])) if is_whole else None
+        steps = checks(python) if check else {}
+        failed = [name for name, command in steps.items() if not step(name, command)]
+        downloads.result()
+        if packaged:
+            done = packaged.result()
+            print(done.stdout, end="", flush=True)
+            note(f"package {'FAILED' if done.returncode else 'ok'}")
+            failed += ["package"] if done.returncode else []
+    coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={MIN_COVERAGE_PERCENT}"] if is_whole else []
     pytest = [python, "-m", "pytest", *pytest_arguments(arguments), *coverage]
     if not failed:
         note("pytest ...")
@@ -204,7 +221,7 @@ def main(words: list[str]) -> int:
         "package": lambda: replace_process(package(python, "package", arguments)),
         "shell": lambda: replace_process([*embedded, *arguments, "--", python, "-m", "asyncio"]),
         "lint": lambda: lint(python, arguments),
-        "test": lambda: test(python, arguments, check=not lowest),  # linters expect the locked versions
+        "test": lambda: test(environment, arguments, check=not lowest),  # linters expect the locked versions
     }
     if command not in commands:
         raise DevError(f"unknown command {command!r}; commands: {', '.join(sorted(commands))}")
@@ -215,8 +232,6 @@ def main(words: list[str]) -> int:
     environment.ensure()
     if "--pg" in options:
         os.environ["PG_SCHEDULER_PG_BIN"] = str(environment.postgres(options["--pg"]))
-    if command == "test":
-        debian.fetch(environment.folder / "debian", note)
     return commands[command]()
 
 

@@ -92,6 +92,34 @@ class TestCommandLine:
             dev.main(["lint", "--matrix"])
 
 
+class TestWholeRun:
+    @pytest.fixture(autouse=True)
+    def _without_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(dev, "checks", lambda _: {})
+        monkeypatch.setattr(dev, "call", lambda _: 0)
+        monkeypatch.setattr(dev, "replace_process", lambda _: sys.exit(0))
+        monkeypatch.setattr(debian, "fetch", lambda *_: None)
+
+    def test_run_ends_with_pytest_when_the_package_step_passes(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(dev, "package", lambda *_: [sys.executable, "-c", "print('built')"])
+        with pytest.raises(SystemExit, match="0"):
+            dev.test(Environment(), [], check=True)
+        shown = capfd.readouterr()
+        assert (shown.out, shown.err) == ("built\n", "dev.py: package ok\ndev.py: pytest ...\n")
+
+    def test_run_fails_after_pytest_when_the_package_step_failed(
+        self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        program = "raise SystemExit('no wheel')"
+        monkeypatch.setattr(dev, "package", lambda *_: [sys.executable, "-c", program])
+        assert dev.test(Environment(), [], check=True) == 1
+        shown = capfd.readouterr()
+        assert shown.out == "no wheel\n"
+        assert shown.err.endswith("dev.py: FAILED before pytest: package\n")
+
+
 class TestEnvironment:
     def test_environment_error_names_the_package_to_install_when_venv_is_missing(
         self, tmp_path: Path
