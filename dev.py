@@ -121,7 +121,7 @@ def captured(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def pytest_arguments(arguments: list[str]) -> list[str]:
     """Return the arguments for pytest; the whole suite runs in parallel."""
-    return arguments or ["--numprocesses", str(WORKERS)]
+    return arguments or ["--numprocesses", str(WORKERS), "--dist", "worksteal"]
 
 
 def test(environment: Environment, arguments: list[str], *, check: bool) -> int:

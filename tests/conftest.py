@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 import uuid
@@ -36,6 +37,28 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "256MB"}
 MEMORY = Path("/dev/shm")
 MIN_MEMORY_BYTES = 2 * 2**30
+DEFAULT_TIME_LIMIT_S = 60.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker begin with tests of the longest time limits, and none end with one."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    short = [item for item in items if _time_limit_s(item) <= DEFAULT_TIME_LIMIT_S]
+    long = [item for item in items if _time_limit_s(item) > DEFAULT_TIME_LIMIT_S]
+    long.sort(key=_time_limit_s, reverse=True)
+    arranged: list[pytest.Item] = []
+    for index in range(workers):
+        size = (len(items) - len(arranged)) // (workers - index)  # as --dist worksteal divides them
+        first = long[index::workers]
+        rest = max(0, size - len(first))
+        arranged += [*first, *short[:rest]]
+        del short[:rest]
+    items[:] = [*arranged, *short]
+
+
+def _time_limit_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return mark.args[0] if mark else DEFAULT_TIME_LIMIT_S
 
 
 async def _with_connection(dsn: str, work: Callable[[Connection], Awaitable[None]]) -> None:

@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -118,6 +119,30 @@ class TestWholeRun:
         shown = capfd.readouterr()
         assert shown.out == "no wheel\n"
         assert shown.err.endswith("dev.py: FAILED before pytest: package\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_each_worker_begins_with_tests_of_the_longest_time_limits(
+    workers: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    class Item(NamedTuple):
+        limit: int | None
+
+        def get_closest_marker(self, name: str) -> pytest.Mark | None:
+            return getattr(pytest.mark, name)(self.limit).mark if self.limit else None
+
+    items: list[Any] = [Item(limit) for limit in (None, 90, 5, 300, None, 120, None, 60, None, 90, None)]
+    expected = {
+        1: [[300, 120, 90, 90, None, 5, None, None, 60, None, None]],
+        2: [[300, 90, None, 5, None], [120, 90, None, 60, None, None]],
+        3: [[300, 90, None], [120, 5, None, None], [90, 60, None, None]],
+    }
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", str(workers))
+    for plugin in request.config.pluginmanager.get_plugins():
+        if Path(getattr(plugin, "__file__", None) or "/") == ROOT / "tests" / "conftest.py":
+            plugin.pytest_collection_modifyitems(items)
+    limits = [item.limit for item in items]
+    assert limits == [limit for part in expected[workers] for limit in part]
 
 
 class TestEnvironment:
