@@ -63,7 +63,8 @@ class JobActions(Acting):
             names: Names to which the jobs are restricted, in which ``*`` stands for any text; None for all.
             run_id: The subject of the records in the audit, of batches without a change too. Each then has
                 ``next``, the cursor behind its batch, where the next batch has to begin: so two calls never
-                change a batch of one run twice. None for the id of a job that was changed alone.
+                change a batch of one run twice, and each run needs an id of its own. None for the id of a job
+                that was changed alone.
             details: Further values of these records that JSON can represent; None for none.
 
         Raises:
