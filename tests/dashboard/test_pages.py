@@ -27,11 +27,12 @@ def restricted(_request: object) -> Access:
 
 async def fill(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
     """Add workers, running and failed jobs, schedules and a pause, of two teams."""
-    health = json.dumps({"loop_lag_s": 7.5, "is_listening": False, "blocking_job_id": "payroll-run"})
+    pool_use = {"size": 3, "idle": 1, "max": 10}
+    health = {"pool": pool_use, "loop_lag_s": 7.5, "is_listening": False, "blocking_job_id": "payroll-run"}
     await add_worker(
         pool,
         names=["billing.invoice", "payroll.run"],
-        health=health,
+        health=json.dumps(health),
         settings=json.dumps({"limits": ["payroll.limit"]}),
         identity="payroll-host",
     )
@@ -70,6 +71,8 @@ async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: 
     assert {each["worker_id"]: each["state"] for each in data["items"]} == {"w1": "running", "w2": "dead"}
     text = Page((await request(app, "/workers")).text).text
     assert "its event loop lags by 7.5 s; it receives no notifications" in text
+    assert [(each["lag_s"], each["pool"]) for each in data["items"]] == [(7.5, "2 of 10"), (None, None)]
+    assert "2 of 10" in text
     one = (await request(app, "/worker?id=w1", headers=JSON)).data
     assert one["names"] == ["billing.invoice", "payroll.run"]
     assert {each["job_id"] for each in one["jobs"]} == {"billing.invoice-run", "payroll.run-run"}

@@ -1,21 +1,48 @@
-"""The pages of tasks, and of one task: what waits and runs by name, by whom it is claimed, what is paused."""
+"""The pages of tasks, and of one task: what waits and runs by name, how its attempts end, what is paused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.inspect import TaskState
+from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
-__all__ = ["TaskPage", "TasksPage", "build", "build_one"]
+__all__ = ["TaskPage", "TaskRow", "TasksPage", "build", "build_one"]
+
+PERIOD: Final = timedelta(hours=1)
+FIGURES_AGE_S: Final = 10.0
+"""Seconds for which statistics are kept: workers add to them as often."""
+
+WORKERS_AGE_S: Final = 10.0
+MAX_WORKERS: Final = 20
+"""Workers of a task that are listed."""
+
+FAILURES: Final = ("failed", "retried")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow(TaskState):
+    """A task, with what its attempts of the last hour did."""
+
+    per_minute: float = 0.0
+    """Attempts that started, per minute."""
+    failed: int = 0
+    """Attempts that failed, those that are retried included."""
+    run_p50_s: float | None = None
+    """The duration that half of the attempts did not exceed, in seconds; None without attempts."""
+    run_p95_s: float | None = None
+    """The duration that 95 % of them did not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TasksPage:
     """The names that workers claim, that have due or running jobs, or that are paused."""
 
-    items: Sequence[TaskState]
+    items: Sequence[TaskRow]
     summary: str
     is_capped: bool
     """Whether counting the jobs stopped, so that there may be more."""
@@ -25,7 +52,9 @@ class TasksPage:
 class TaskPage:
     """A task."""
 
-    task: TaskState
+    task: TaskRow
+    workers: Mapping[str, str]
+    """Live workers that report that they claim it: their names by their ids, 20 at most."""
 
 
 async def build_one(request: PageRequest) -> TaskPage:
@@ -34,11 +63,35 @@ async def build_one(request: PageRequest) -> TaskPage:
     task = next((each for each in (await request.inspector.tasks()).items if each.name == name), None)
     if task is None or not request.access.sees_name(name):
         raise NotFoundError(f"there is no task {name[:200]!r}, or you may not see it")
-    return TaskPage(task)
+    found = await request.cache.get("workers", WORKERS_AGE_S, request.inspector.workers)
+    claiming = [each for each in found if each.is_alive and each.names is not None and name in each.names]
+    workers = {each.worker_id: each.identity or each.worker_id for each in claiming[:MAX_WORKERS]}
+    return TaskPage((await _rows([task], request))[0], workers)
 
 
 async def build(request: PageRequest) -> TasksPage:
     """Read the tasks."""
     found = await request.inspector.tasks()
     visible = replace(found, items=[each for each in found.items if request.access.sees_name(each.name)])
-    return TasksPage(visible.items, visible.summary, visible.is_capped)
+    return TasksPage(await _rows(visible.items, request), visible.summary, visible.is_capped)
+
+
+async def _rows(tasks: Sequence[TaskState], request: PageRequest) -> list[TaskRow]:
+    """Return tasks with their figures, which all requests share for some seconds."""
+
+    async def read() -> Mapping[str, JobFigures]:
+        return (await request.inspector.statistics(PERIOD)).by_name()
+
+    figures = await request.cache.get("figures of an hour", FIGURES_AGE_S, read)
+    return [_row(task, figures.get(task.name, JobFigures())) for task in tasks]
+
+
+def _row(task: TaskState, figures: JobFigures) -> TaskRow:
+    ended = dict(zip(OUTCOMES, figures.ended, strict=True))
+    return TaskRow(
+        **asdict(task),
+        per_minute=figures.started / (PERIOD / timedelta(minutes=1)),
+        failed=sum(ended[outcome] for outcome in FAILURES),
+        run_p50_s=figures.durations.quantile(0.5),
+        run_p95_s=figures.durations.quantile(0.95),
+    )

@@ -34,6 +34,10 @@ class WorkerRow:
     started_at: datetime
     last_beat: datetime
     lease_until: datetime
+    lag_s: float | None
+    """For how long its event loop kept a callback waiting at the last heartbeat; None if it is unknown."""
+    pool: str | None
+    """The connections of its pool that are in use, and their number at most."""
     problems: Sequence[str]
 
 
@@ -117,8 +121,21 @@ def _row(worker: Worker) -> WorkerRow:
         started_at=worker.started_at,
         last_beat=worker.last_beat,
         lease_until=worker.lease_until,
+        lag_s=_number(worker.health.get("loop_lag_s")),
+        pool=_pool(worker.health.get("pool")),
         problems=list(_problems(worker)),
     )
+
+
+def _number(value: object) -> float | None:
+    """Return the value if it is a number; a row may have been written by hand."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _pool(value: object) -> str | None:
+    found = value if isinstance(value, Mapping) else {}
+    size, idle, most = (_number(found.get(name)) for name in ("size", "idle", "max"))
+    return None if size is None or idle is None or most is None else f"{size - idle:g} of {most:g}"
 
 
 def _state(worker: Worker) -> str:
