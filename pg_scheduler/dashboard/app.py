@@ -99,7 +99,8 @@ def dashboard(
             ``Request`` and returns an `Access`, None for status 403, or a ``Response`` such as a redirect to
             the login. `basic_auth()`, `bearer()` and `trusted_header()` return one; `allow_anyone` is one.
         title: The heading of every page.
-        environment: The name of the environment, such as ``"production"``; None for none.
+        environment: The name of the environment, such as ``"production"``; None for none. It is red if
+            it starts with ``prod``.
         redact: Keys, in any case, whose values are hidden in arguments, results and metadata; or a function
             of a key that returns whether its value is hidden. The key of a positional argument is its
             number as a text. Searches for hidden values are rejected.

@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest, term
 from pg_scheduler.dashboard.messages import message_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
-from pg_scheduler.dashboard.texts import RUNBOOK, ago, json_text, plain, short, utc, visible
+from pg_scheduler.dashboard.texts import DOCUMENTATION, RUNBOOK, ago, json_text, plain, short, utc, visible
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.version import __version__
@@ -78,6 +78,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "settings": request.settings,
         "url": request.url,
         "runbook": RUNBOOK,
+        "documentation": DOCUMENTATION,
         "search_url": request.search_url,
         "source_url": request.source_url,
         "term": term,

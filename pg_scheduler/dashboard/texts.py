@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from pg_scheduler.inspect.texts import length
 
-__all__ = ["RUNBOOK", "ago", "json_text", "plain", "short", "utc", "visible"]
+__all__ = ["DOCUMENTATION", "RUNBOOK", "ago", "json_text", "plain", "short", "utc", "visible"]
 
-RUNBOOK: Final = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
+DOCUMENTATION: Final = "https://pg-scheduler.github.io/pg-scheduler/"
+
+RUNBOOK: Final = f"{DOCUMENTATION}operations/runbook.html#"
 """The address of the runbook, before the anchor of a code."""
 
 MAX_DEPTH: Final = 50

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from pg_scheduler.inspect.audit import AuditRecord
-from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.inspector import MAX_IDS, Inspector
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.schedules.advance import fire_time_job_id
@@ -27,10 +27,9 @@ __all__ = ["RECORDS", "PastFire", "differences", "newest_results", "past_fire_ti
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""
 
-NEWEST: Final = 5
 MAX_SCHEDULES: Final = 100
 MAX_SEARCH_S: Final = 0.5
-"""Fire times of each schedule in a list, schedules in it, and seconds for their search."""
+"""Schedules of a list whose fire times are computed, and seconds for that."""
 
 RECORDS: Final = 50
 """Records of the audit that are read."""
@@ -104,21 +103,23 @@ def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedu
 async def newest_results(
     inspector: Inspector, schedules: Sequence[Schedule], sees_name: Callable[[str], bool]
 ) -> dict[str, list[PastFire]]:
-    """Return the newest five fire times of up to 100 schedules with the status of their jobs, by schedule.
+    """Return the newest fire times of up to 100 schedules with the status of their jobs, by schedule.
 
-    Schedules whose fire times are not computed within half a second, or not at all, are left out. So are fire
-    times without a job from before the last change of the trigger, which another trigger may not have had.
+    Each has 20 while 500 jobs suffice for that, else fewer: five of each of 100 schedules. Schedules whose
+    fire times are not computed within half a second, or not at all, are left out. So are fire times without a
+    job from before the last change of the trigger, which another trigger may not have had.
     """
     shown = schedules[:MAX_SCHEDULES]
     edited = [each.schedule_id for each in shown if each.version > 1]
     changes = await inspector._reads.audit.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
-    fires = await asyncio.to_thread(_newest_fire_times, shown, changes)
+    limit = min(RESULTS, MAX_IDS // max(len(shown), 1))
+    fires = await asyncio.to_thread(_newest_fire_times, shown, changes, limit)
     jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
     return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
 
 
 def _newest_fire_times(
-    schedules: Sequence[Schedule], changes: Mapping[str, datetime]
+    schedules: Sequence[Schedule], changes: Mapping[str, datetime], limit: int
 ) -> dict[str, list[PastFire]]:
     found = {}
     ends_at = monotonic() + MAX_SEARCH_S
@@ -128,8 +129,7 @@ def _newest_fire_times(
         with suppress(Exception):  # a kind of trigger of the user; the page of the schedule has its error
             changed_at = changes.get(schedule.schedule_id, schedule.created_at)
             found[schedule.schedule_id] = [
-                replace(fire, is_sure=fire.at >= changed_at)
-                for fire in past_fire_times(schedule, ())[:NEWEST]
+                replace(fire, is_sure=fire.at >= changed_at) for fire in past_fire_times(schedule, ())[:limit]
             ]
     return found
 

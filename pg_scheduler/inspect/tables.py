@@ -10,6 +10,7 @@ from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.meter import OTHER
 
 __all__ = ["TableReads"]
 
@@ -21,6 +22,10 @@ class TableReads:
     """The methods of an Inspector that read one small table each."""
 
     _reads: Store
+
+    async def job_names(self) -> list[str]:
+        """Return the names of jobs whose attempts were counted, sorted, at most 500."""
+        return [name for name, _ in await self._reads.cluster.totals(MAX_ROWS) if name != OTHER]
 
     async def get_result(self, job_id: str) -> JobResult | None:
         """Return how a job ended, and its value if it was kept; None if it has not ended.

@@ -70,7 +70,7 @@ async def test_selected_jobs_are_changed_and_others_are_not(admin: App, pool: as
         await insert(pool, job_id)
     await pool.execute(FAIL, "b")
     page = Page((await request(admin, "/jobs?q=board")).text)
-    boxes = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    boxes = [each["value"] for each in page.all("input") if each.get("name") == "row"]
     assert sorted(map(str, boxes)) == ["a", "b", "c"]
     (cancel,) = [each for each in page.all("button") if each.get("id") == "cancel"]
     answer = await send(admin, str(cancel["formaction"]), {"row": ["a", "b", "missing"]})
@@ -127,7 +127,7 @@ async def test_hostile_ids_are_changed_by_the_forms_of_the_pages(
     await insert(pool, job_id)
     app = build(authorize=lambda _: Access(text[:100], "admin"))
     page = Page((await request(app, "/jobs")).text)
-    (box,) = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    (box,) = [each["value"] for each in page.all("input") if each.get("name") == "row"]
     answer = await send(app, "/actions/jobs/cancel", {"row": box})
     assert answer.headers["location"] == "/jobs?did=cancel.1.0.0"
     page = Page((await request(app, f"/job?id={quote(job_id)}")).text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -58,20 +59,52 @@ async def test_fire_times_state_what_clock_changes_do_to_them(
     assert "02:30 does not exist on 2027-03-28" in Page((await request(app, URL)).text).text
 
 
-async def test_list_shows_the_last_five_results_of_each_schedule(
+async def test_list_shows_the_last_20_results_of_each_schedule(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     await insert_job(pool, fire_time_job_id("nightly", fires[-1]), "failed")
     await insert_job(pool, fire_time_job_id("nightly", fires[-3]), "completed", "strip.hidden")
     (schedule,) = (await request(app, "/schedules", headers=JSON)).data["items"]
-    assert [each["status"] for each in schedule["results"]] == ["failed", None, "completed", None, None]
+    statuses = [each["status"] for each in schedule["results"]]
+    assert statuses == ["failed", None, "completed", *[None] * 17]
     page = (await request(app, "/schedules")).text
     assert 'aria-label="Last results of nightly"' in page
     assert page.count('class="status failed"') == 1
     limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
     (schedule,) = (await request(limited, "/schedules", headers=JSON)).data["items"]
-    assert [each["status"] for each in schedule["results"]] == ["failed", None, None, None]
+    assert [each["status"] for each in schedule["results"]] == ["failed", *[None] * 18]
+
+
+async def test_list_of_many_schedules_reads_500_jobs_at_most(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    for count, each in ((25, 20), (30, 16), (100, 5)):
+        await pool.execute(
+            "INSERT INTO scheduler_schedules SELECT (jsonb_populate_record(one,"
+            " jsonb_build_object('schedule_id', 'copy-' || n))).* FROM scheduler_schedules AS one,"
+            " generate_series(2, $1) AS n WHERE schedule_id = 'nightly' ON CONFLICT DO NOTHING",
+            count,
+        )
+        items = (await request(app, "/schedules", headers=JSON)).data["items"]
+        assert [len(schedule["results"]) for schedule in items] == [each] * count
+
+
+async def test_page_of_a_job_shows_the_results_of_its_schedule(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    for fire in fires[-2:]:
+        await insert_job(pool, fire_time_job_id("nightly", fire), "completed")
+    await pool.execute("""UPDATE scheduled_jobs SET options = '{"schedule_id": "nightly"}'""")
+    url = f"/job?id={quote(fire_time_job_id('nightly', fires[-1]))}"
+    data = (await request(app, url, headers=JSON)).data
+    assert [each["status"] for each in data["schedule_results"]] == ["completed"] * 2 + [None] * 18
+    assert 'aria-label="Last results of the schedule, the newest first"' in (await request(app, url)).text
+    await pool.execute("UPDATE scheduler_schedules SET task = 'strip.hidden'")
+    limited = build(authorize=lambda _: Access("ada", names=("strip.mail",)))
+    assert (await request(limited, url, headers=JSON)).data["schedule_results"] == []
 
 
 async def test_list_shows_no_missing_jobs_before_the_last_change_of_a_trigger(
@@ -107,7 +140,7 @@ async def test_trigger_that_raises_leaves_only_its_results_out(
     found = {
         each["schedule_id"]: each for each in (await request(app, "/schedules", headers=JSON)).data["items"]
     }
-    assert (len(found["nightly"]["results"]), found["other"]["results"]) == (5, [])
+    assert (len(found["nightly"]["results"]), found["other"]["results"]) == (20, [])
 
 
 async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(

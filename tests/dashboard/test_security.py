@@ -38,7 +38,7 @@ MISSING = ["/static/", "/static/../app.py", "/static/%2e%2e/app.py", "/static//e
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]
 REQUIRED = {"/job", "/schedule", "/worker", "/limit", "/task", "/run"}
 """Pages that need a parameter."""
-RUNBOOK = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
+DOCUMENTATION = "https://pg-scheduler.github.io/pg-scheduler/"
 
 
 def check_headers(answer: Answer, *, is_data: bool = True) -> None:
@@ -61,7 +61,7 @@ def check_policy(html: str) -> None:
             assert "/static/dashboard.js" in (attrs["src"] or "")
         for name in ("src", "href", "action"):
             address = attrs.get(name) or ""
-            assert "://" not in address or (tag == "a" and address.startswith(RUNBOOK)), attrs
+            assert "://" not in address or (tag == "a" and address.startswith(DOCUMENTATION)), attrs
         if tag == "form":
             assert attrs["method"] in {"get", "post"}
     assert all(attrs.get("rel") != "next" or attrs["href"] for attrs in page.all("a"))
@@ -329,7 +329,7 @@ async def test_links_lead_to_pages_wherever_it_is_mounted(
             page = Page(answer.text)
             targets = [*page.links(), *(each["src"] or "" for each in page.all("script"))]
             targets += [each["href"] or "" for each in page.all("link")]
-            local = {each for each in targets if each and not each.startswith(("#", "data:", RUNBOOK))}
+            local = {each for each in targets if each and not each.startswith(("#", "data:", DOCUMENTATION))}
             assert all(each.startswith(f"{base}/") for each in local), local
             queue += [each for each in local if not re.search(r"(worker|schedule|calendar)\?", each)]
     assert {f"{base}{each}" for each in PAGES if each not in REQUIRED | {"/", "/schedule-form"}} <= {

@@ -213,7 +213,7 @@ async def test_selected_schedules_are_paused_resumed_and_triggered(
     for schedule_id in [*rows, "third"]:
         await add(scheduler, schedule_id)
     page = Page((await request(admin, "/schedules")).text)
-    boxes = [each["value"] for each in page.all("input") if each.get("type") == "checkbox"]
+    boxes = [each["value"] for each in page.all("input") if each.get("name") == "row"]
     assert boxes == ["a%2F1%20%26b", "second", "third"], "percent-encoded, as the form sends them"
 
     async def act(action: str, **fields: object) -> str:

@@ -11,12 +11,14 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
 from pg_scheduler.dashboard.pages.limits import declared_limits
+from pg_scheduler.dashboard.pages.schedule_history import results_of
 from pg_scheduler.dashboard.texts import json_text, plain, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.remedies import command as shell_command
+from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
@@ -78,6 +80,8 @@ class JobPage:
     unique_key: str | None
     schedule: str | None
     fire_time: datetime | None
+    schedule_results: Sequence[PastFire]
+    """The last 20 fire times of its schedule, the newest first; empty without a schedule."""
     error: str | None
     sees_arguments: bool
     args: Sequence[Any] | None
@@ -119,7 +123,12 @@ async def build(request: PageRequest) -> JobPage:
         raise missing from error
     page = _page(job, _visible(explanation, request), await _result(job, request), request)
     changes = await _changes(job_id, request)
-    return replace(page, limits=await declared_limits(job.job_name, request), changes=changes)
+    return replace(
+        page,
+        limits=await declared_limits(job.job_name, request),
+        changes=changes,
+        schedule_results=await results_of(job.schedule_id, request),
+    )
 
 
 async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
@@ -180,6 +189,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         unique_key=job.unique_key,
         schedule=job.schedule_id,
         fire_time=job.fire_time,
+        schedule_results=(),
         error=job.error_message,
         sees_arguments=sees,
         args=list(shown.args) if sees else None,

@@ -66,7 +66,7 @@ class JobsPage:
     next: str | None = None
     """The position of the following page; None if the search is complete."""
     suggestions: Sequence[str] = ()
-    """Searches for the names that live workers claim."""
+    """Searches for the names that live workers claim, or have run jobs of."""
     after: str | None = None
     """The position of this page; None for the first one."""
     sort: str = ""
@@ -141,8 +141,10 @@ async def build(request: PageRequest) -> JobsPage:
 
 async def _suggestions(request: PageRequest) -> list[str]:
     """Return searches for visible names, without a query about jobs."""
-    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, request.inspector.workers)
+    inspector = request.inspector
+    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, inspector.workers)
     names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
+    names |= set(await request.cache.get("job names", SUGGESTIONS_AGE_S, inspector.job_names))
     visible = sorted(filter(request.access.sees_name, names))[:MAX_SUGGESTIONS]
     return [*CHIPS[1:], *(term("name", name) for name in visible)]
 

@@ -1,4 +1,4 @@
-"""How a schedule was changed, with what a request may see of the values."""
+"""What a schedule did, and how it was changed, as far as a request may see it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
-from pg_scheduler.inspect.schedule_history import differences
+from pg_scheduler.inspect.schedule_history import PastFire, differences, newest_results
 
-__all__ = ["Change", "ScheduleChange", "changes_of"]
+__all__ = ["Change", "ScheduleChange", "changes_of", "results_of"]
 
 MAX_VALUE_LENGTH: Final = 2_000
 
@@ -40,6 +40,15 @@ class ScheduleChange:
     action: str
     details: Mapping[str, Any]
     changes: Sequence[Change]
+
+
+async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[PastFire]:
+    """Return the last 20 fire times of the schedule of a job, the newest first."""
+    schedule = None if schedule_id is None else await request.inspector.get_schedule(schedule_id)
+    if schedule is None or not request.access.sees_name(schedule.task):
+        return ()
+    results = await newest_results(request.inspector, [schedule], request.access.sees_name)
+    return results.get(schedule.schedule_id, ())
 
 
 def changes_of(records: Sequence[AuditRecord], request: PageRequest) -> list[ScheduleChange]:

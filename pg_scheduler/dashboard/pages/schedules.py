@@ -50,7 +50,7 @@ class ScheduleRow:
     skipped: int
     missed: int
     results: Sequence[PastFire] = ()
-    """In a list: the last five fire times, the newest first."""
+    """In a list: the last 20 fire times, the newest first; fewer if more than 25 schedules share the page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 (() => {
   const POLL_MS = 10000;
   const ANNOUNCE_MS = 5000;
+  const FOCUSABLE = "a, summary, button, [tabindex]";
   const region = document.getElementById("region");
   const announcement = document.getElementById("announcement");
   const pause = document.getElementById("pause");
@@ -39,7 +40,7 @@
     if (waiting === null || isInUse()) return;
     const nodes = waiting;
     waiting = null;
-    const focused = places("a, summary, button").indexOf(document.activeElement);
+    const focused = places(FOCUSABLE).indexOf(document.activeElement);
     const open = places("details").map((each) => each.open);
     const scrolled = places(".wide").map((each) => each.scrollLeft);
     region.replaceChildren(...nodes);
@@ -47,7 +48,8 @@
     places(".wide").forEach((each, place) => { each.scrollLeft = scrolled[place] ?? 0; });
     showTimes();
     showCopying();
-    if (focused >= 0) places("a, summary, button")[focused]?.focus({ preventScroll: true });
+    showAllRows();
+    if (focused >= 0) places(FOCUSABLE)[focused]?.focus({ preventScroll: true });
     announce("");
   };
 
@@ -159,6 +161,21 @@
   }
   showTimes();
 
+  // -- the time left until fire times, by the clock of the server
+
+  const readAt = document.querySelector("footer time");
+  const skewMs = readAt === null ? 0 : Date.parse(readAt.dateTime) - Date.now();
+  const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+  const countDown = () => {
+    for (const each of document.querySelectorAll("[data-until]")) {
+      const left = (Date.parse(each.dataset.until) - Date.now() - skewMs) / 1000;
+      const [unit, size] = UNITS.find(([, seconds]) => left >= 2 * seconds) ?? UNITS.at(-1);
+      each.textContent = left > 0 ? `in ${Math.round(left / size)} ${unit}` : "now";
+    }
+  };
+  setInterval(countDown, 1000);
+
   // -- copying
 
   const showCopying = () => {
@@ -174,8 +191,18 @@
   });
   showCopying();
 
-  // -- keys: "/" to the search, "p" pauses, "t" changes the theme, "j" and "k" go to the next and previous row, "g" and
-  //    the first letter of a page goes there, "?" to the list of keys. People can turn all of them off.
+  // -- rows: all of a page are selected at once
+
+  const showAllRows = () => document.getElementById("all-rows")?.removeAttribute("hidden");
+  document.addEventListener("change", ({ target }) => {
+    if (target.id !== "all-rows") return;
+    for (const each of document.getElementsByName("row")) each.checked = target.checked;
+  });
+  showAllRows();
+
+  // -- keys: "/" to the search, "p" pauses, "t" changes the theme, "j" and "k" go to the next and previous row, "x"
+  //    selects it, "e" goes to the explanation of its job, "g" and the first letter of a page goes there, "?" to the list
+  //    of keys. People can turn all of them off.
 
   const keys = document.getElementById("keys");
   if (keys !== null) {
@@ -184,7 +211,7 @@
     keys.addEventListener("change", () => stored("keys", keys.checked ? "on" : "off"));
   }
 
-  const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
+  const isTyping = (target) => target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") !== null;
   let isGoing = false;
 
   const moveRow = (step) => {
@@ -211,6 +238,12 @@
       theme.click();
     } else if (event.key === "j" || event.key === "k") {
       moveRow(event.key === "j" ? 1 : -1);
+    } else if (event.key === "x") {
+      document.activeElement?.closest("tr")?.querySelector("input[type=checkbox]")?.click();
+    } else if (event.key === "e") {
+      const link = document.activeElement?.closest("tr")?.querySelector("a[data-job]");
+      if (link) window.location.assign(`${link.href}#explanation`);
+      else document.getElementById("explanation")?.focus();
     } else if (event.key === "g") {
       isGoing = true;
       setTimeout(() => { isGoing = false; }, 1500);
