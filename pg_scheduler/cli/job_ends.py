@@ -14,6 +14,7 @@ from pg_scheduler.inspect.texts import counted
 
 from .commands import Command
 from .errors import CommandError, ExitCode
+from .job_rows import progress_text
 from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .times import read_duration
@@ -105,10 +106,8 @@ def _show(job: Job, reporter: Reporter) -> None:
     text, progress = f"{job.job_id} {job.status.value}", job.progress
     if progress is None:
         reporter.show(text, 0, None)
-        return
-    total = "" if progress.total is None else f" of {progress.total:g}"
-    note = "" if progress.note is None else f": {progress.note}"
-    reporter.show(f"{text}, {progress.done:g}{total}{note}", progress.done, progress.total)
+    else:
+        reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
 
 
 def _unfinished(job: Job) -> JobResult:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
-from pg_scheduler import Job
+from pg_scheduler import Job, JobProgress
+from pg_scheduler.jobs.metadata import tags_of
 
+from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["ARGUMENTS", "JOB", "job_row"]
+__all__ = ["ARGUMENTS", "JOB", "column_row", "job_row", "progress_text", "read_columns"]
 
 JOB: Final = Shape(
     "job",
@@ -29,13 +33,47 @@ JOB: Final = Shape(
     ),
 )
 
-
-ARGUMENTS: Final = ("args", "kwargs", "metadata", "progress")
+ARGUMENTS: Final = ("args", "kwargs", "metadata", "tags", "progress")
 """The keys that may hold personal data."""
+
+_KEYS: Final = (*(each.name for each in fields(Job)), "tags")
 
 
 def job_row(job: Job, *, no_arguments: bool = False) -> dict[str, Any]:
     """Return the keys and values of a job; without arguments, these are None."""
     row = {"v": SHAPE_VERSION} | asdict(job)
-    row |= {"status": job.status.value, "priority": job.priority.value}
+    row |= {"status": job.status.value, "priority": job.priority.value, "tags": tags_of(job.metadata)}
     return row | dict.fromkeys(ARGUMENTS) if no_arguments else row
+
+
+def read_columns(text: str) -> list[Column]:
+    """Return the columns of the names in a text such as ``job_id,tags,progress``.
+
+    Raises:
+        CommandError: A name is unknown.
+    """
+    known = {column.key: replace(column, is_wide=False) for column in JOB.columns}
+    found = []
+    for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
+        if name not in _KEYS:
+            near = difflib.get_close_matches(name, _KEYS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"columns: {', '.join(_KEYS)}"
+            raise CommandError(ExitCode.USAGE, f"unknown column {name!r}; {hint}")
+        found.append(known.get(name) or Column(name, name.replace("_", " ").upper()))
+    if not found:
+        raise CommandError(ExitCode.USAGE, f"--columns names no column; columns: {', '.join(_KEYS)}")
+    return found
+
+
+def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
+    """Return the keys and values of some columns, as people read them."""
+    row = job_row(job)
+    row["tags"] = ", ".join(row["tags"])
+    row["progress"] = None if job.progress is None else progress_text(job.progress)
+    return {column.key: row[column.key] for column in columns}
+
+
+def progress_text(progress: JobProgress) -> str:
+    """Return progress as people read it: ``3 of 10: rows``."""
+    total = "" if progress.total is None else f" of {progress.total:g}"
+    return f"{progress.done:g}{total}" + ("" if progress.note is None else f": {progress.note}")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Final
 
 import typer
 
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, Verdict
+from pg_scheduler.inspect.paths import Sort
 
 from . import bulk, job_add, job_ends, job_errors, job_export, job_run
 from .commands import Command, add_command
-from .job_rows import ARGUMENTS, JOB, job_row
+from .job_rows import ARGUMENTS, JOB, column_row, job_row, read_columns
 from .output import SHAPE_VERSION, Column, Shape
 
 __all__ = ["EXPLANATION", "add_to"]
@@ -22,6 +23,10 @@ _DETAILS: Final = (
     "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at", "expires_at",
     "timeout", "worker_id", "blocked_on", "schedule_id", "fire_time", "progress", "error_message",
 )  # fmt: skip
+SORTED_JOBS: Final = {
+    "due": "pending and running jobs that are not blocked",
+    "finished": "failed, expired and cancelled jobs",
+}
 EXPLANATION: Final = Shape("explanation", "job_id", ())
 _REASON: Final = Shape(
     "reason", "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
@@ -53,19 +58,39 @@ async def list_jobs(
     where: Annotated[
         list[str] | None, typer.Argument(metavar="[WHERE]...", help="A search, such as status:failed.")
     ] = None,
+    *,
     limit: Annotated[int, typer.Option(help="Jobs of the page, up to 1000.")] = 50,
     after: Annotated[str | None, typer.Option(help="Continue after the page before.")] = None,
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Search until the page is full, however long that takes.")
     ] = False,
+    sort: Annotated[Sort | None, typer.Option(help="The order, which selects the jobs too.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="The columns of tables and csv, such as tags.")
+    ] = None,
 ) -> None:
-    """Print the jobs that match a search, and how far it got."""
+    """Print the jobs that match a search, and how far it got.
+
+    --sort due lists unfinished jobs that are not blocked, --sort finished failed, expired and cancelled jobs,
+    the newest end first, --sort id all jobs, the greatest id first.
+    """
+    chosen = None if columns is None else read_columns(columns)
     async with command.scheduler() as scheduler:
         page = await Inspector(scheduler).search_jobs(
-            " ".join(where or ()), limit=limit, after=after, tz=command.output.zone, exhaustive=exhaustive
+            " ".join(where or ()),
+            limit=limit,
+            after=after,
+            tz=command.output.zone,
+            exhaustive=exhaustive,
+            sort=sort,
         )
-    command.output.write_list(JOB, [job_row(job) for job in page.items], next=page.next, summary=page.summary)
+    shape, rows = JOB, [job_row(job) for job in page.items]
+    if chosen is not None and (command.output.is_table or command.output.format == "csv"):
+        shape, rows = replace(JOB, columns=chosen), [column_row(job, chosen) for job in page.items]
+    command.output.write_list(shape, rows, next=page.next, summary=page.summary)
     command.output.say(page.summary)
+    if sort in SORTED_JOBS:
+        command.output.say(f"--sort {sort} lists {SORTED_JOBS[sort]} only")
     statuses = [each for each in " ".join(where or ()).split() if each.startswith("status:")]
     if not page.items and len(statuses) > 1:
         values = ",".join(each.removeprefix("status:") for each in statuses)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pg_scheduler.inspect.bounds import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.model import SearchPage
 from pg_scheduler.inspect.pages import PageReader
-from pg_scheduler.inspect.paths import plan_search
+from pg_scheduler.inspect.paths import Sort, plan_search
 from pg_scheduler.inspect.positions import START, read_now, read_position
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import parse_search
@@ -29,13 +29,14 @@ class Wanted:
         where: The search text.
         tz: The time zone of days, and of times without one; None rejects such times.
         terms: Terms that hold besides.
-        is_by_id: Whether the jobs are read in the order of their ids, which no change of a job disturbs.
+        sort: The order in which the jobs are read; None for that of the indexes. No change of a job disturbs
+            that by ``id``.
     """
 
     where: str = ""
     tz: tzinfo | None = None
     terms: Sequence[Term] = ()
-    is_by_id: bool = False
+    sort: Sort | None = None
 
 
 class FoundPage(NamedTuple):
@@ -59,6 +60,7 @@ async def find_page(
 
     Raises:
         SearchError: The search is invalid.
+        ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
         ValueError: ``after`` is no position of this search.
     """
     async with store.searches.transaction() as connection:
@@ -67,7 +69,7 @@ async def find_page(
             sizes = sizes._replace(now=read_now(after))
         parsed = parse_search(wanted.where, now=sizes.now, tz=wanted.tz)
         search = Search((*parsed.terms, *wanted.terms), parsed.now)
-        plan = plan_search(search, sizes.estimates, is_by_id=wanted.is_by_id)
+        plan = plan_search(search, sizes.estimates, sort=wanted.sort)
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
         reader = PageReader(store.searches, plan, conditions, sizes, bounds)

@@ -24,7 +24,7 @@ from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.finder import Wanted, find_page
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, SearchPage, TaskList, Totals
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
+from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.statistics import Statistics
@@ -178,6 +178,7 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         tz: tzinfo | None = None,
         exhaustive: bool = False,
         names: Iterable[str] | None = None,
+        sort: Sort | None = None,
     ) -> SearchPage:
         """Return a page of the jobs that match a search.
 
@@ -192,10 +193,14 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
             exhaustive: Whether to examine jobs until the page is full or the search complete, however long
                 that takes.
             names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
+            sort: ``due`` for unfinished jobs that are not blocked, by due time; ``finished`` for failed,
+                expired and cancelled jobs, the newest end first; ``id`` for all jobs, the greatest id first.
+                None for the order of the indexes that the search reads.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
-            ValueError: ``limit`` is out of range, or ``after`` is no position of this search.
+            ValueError: ``limit`` or ``sort`` is out of range, or ``after`` is no position of this search.
+            ConfigurationError: ``sort`` needs the index of unsuccessful jobs, and that is missing.
 
         Example::
 
@@ -204,7 +209,9 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
             while page.next is not None:
                 page = await inspector.search_jobs(where, limit=20, after=page.next)
         """
-        wanted = Wanted(where, tz, () if names is None else (names_term(names),))
+        if sort is not None and sort not in SORTS:
+            raise ValueError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
+        wanted = Wanted(where, tz, () if names is None else (names_term(names),), sort)
         page = await self._search(wanted, limit, after)
         items = list(page.items)
         while exhaustive and page.next is not None and len(items) < limit:

@@ -303,7 +303,9 @@ class JobActions(Acting):
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
             job_ids=None if ids is None else _checked(ids, after),
-            wanted=Wanted(where or "", tz, (*terms, *restricted), is_by_id=action is BulkAction.MOVE),
+            wanted=Wanted(
+                where or "", tz, (*terms, *restricted), sort="id" if action is BulkAction.MOVE else None
+            ),
             limit=limit,
             rate=rate,
             is_dry=dry_run,

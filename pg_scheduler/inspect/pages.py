@@ -49,7 +49,7 @@ class PageReader:
         rows_left, rows = self.bounds.rows, max(FIRST_ROWS, limit + 1)
         while position.segment < len(self.plan.segments):
             segment = self.plan.segments[position.segment]
-            rows = min(rows, rows_left)
+            rows = max(min(rows, rows_left // segment.ranges), 1)
             # One job more than the page has room for shows whether the search continues.
             scan = Scan(self.conditions, limit - len(items) + 1, rows)
             examined = await self._examine(segment, position.key, scan, connection)
@@ -64,7 +64,7 @@ class PageReader:
             position = self._advanced(position, segment, examined.last, examined.count, len(found))
             if self._has_ended(segment, examined, scan):
                 position = position._replace(segment=position.segment + 1, key=())
-            rows_left -= examined.count
+            rows_left -= examined.count * segment.ranges
             rows *= 2
             if len(items) == limit or rows_left <= 0 or self.clock() >= ends_at:
                 break
@@ -114,6 +114,8 @@ class PageReader:
                 return await searches.ids(ids, scan, on=connection)
             case Path.WAITING:
                 return await searches.waiting(segment.priority, start, segment.end, scan, on=connection)
+            case Path.DUE:
+                return await searches.due(segment.priorities, start, segment.end, scan, on=connection)
             case Path.BLOCKED:
                 return await searches.blocked(start, scan, on=connection)
             case Path.UNSUCCESSFUL:

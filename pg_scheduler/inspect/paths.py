@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.search.terms import (
     PriorityTerm,
     Search,
@@ -26,7 +27,19 @@ from pg_scheduler.inspect.search.terms import (
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.store.searches import TABLE
 
-__all__ = ["BLOCKED", "CLAIM", "LAST_DAY", "UNSUCCESSFUL", "Key", "Path", "Plan", "Segment", "plan_search"]
+__all__ = [
+    "BLOCKED",
+    "CLAIM",
+    "LAST_DAY",
+    "SORTS",
+    "UNSUCCESSFUL",
+    "Key",
+    "Path",
+    "Plan",
+    "Segment",
+    "Sort",
+    "plan_search",
+]
 
 CLAIM: Final = "scheduled_jobs_claim"
 BLOCKED: Final = "scheduled_jobs_blocked"
@@ -35,6 +48,10 @@ UNSUCCESSFUL: Final = "scheduled_jobs_unsuccessful"
 FIRST_INSTANT: Final = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
+
+Sort: TypeAlias = Literal["due", "id", "finished"]
+SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+"""The orders in which jobs can be listed, which are those of indexes."""
 
 Key: TypeAlias = tuple[Any, ...]
 """The values by which an index is ordered: texts, numbers and instants."""
@@ -47,6 +64,8 @@ class Path(Enum):
     """The primary key, at some ids."""
     WAITING = "waiting"
     """The claim index, one priority of it."""
+    DUE = "due"
+    """The claim index, several priorities of it, merged by due time."""
     BLOCKED = "blocked"
     """The index of blocked jobs."""
     UNSUCCESSFUL = "unsuccessful"
@@ -62,7 +81,7 @@ class Path(Enum):
     def key_of(self, job: Job) -> Key:
         """Return the key of a job."""
         match self:
-            case Path.WAITING:
+            case Path.WAITING | Path.DUE:
                 return job.execution_time, job.job_id
             case Path.BLOCKED:
                 return job.blocked_on or "", job.priority.db_value, job.execution_time, job.job_id
@@ -75,6 +94,7 @@ class Path(Enum):
 _KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
     Path.IDS: (str,),
     Path.WAITING: (datetime, str),
+    Path.DUE: (datetime, str),
     Path.BLOCKED: (str, int, datetime, str),
     Path.UNSUCCESSFUL: (datetime, str),
     Path.NEWEST: (str,),
@@ -91,6 +111,7 @@ class Segment:
         end: The instant at which it ends; None for no bound.
         ids: The ids of ``Path.IDS``.
         priority: The number of the priority of ``Path.WAITING``.
+        priorities: The numbers of the priorities of ``Path.DUE``.
     """
 
     path: Path
@@ -98,6 +119,12 @@ class Segment:
     end: datetime | None = None
     ids: tuple[str, ...] = ()
     priority: int = 0
+    priorities: tuple[int, ...] = ()
+
+    @property
+    def ranges(self) -> int:
+        """The ranges of the index that are merged: each is read as far as the merged one."""
+        return len(self.priorities) or 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +173,27 @@ _KINDS: Final = {
 }
 
 
-def plan_search(search: Search, indexes: Iterable[str], *, is_by_id: bool = False) -> Plan:
+def plan_search(search: Search, indexes: Iterable[str], *, sort: Sort | None = None) -> Plan:
     """Return what a search reads.
 
     Args:
         search: The search.
         indexes: The indexes of the table that can be used.
-        is_by_id: Whether it reads the primary key only, so that a job whose other values change is not met
-            twice.
+        sort: The order of the jobs; None for that of the indexes that are read. By ``id`` it reads the
+            primary key only, so that a job whose other values change is not met twice.
+
+    Raises:
+        ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
     """
+    kinds = _kinds(search)
+    if sort in {"due", "finished"}:
+        return _by_due_time(search, kinds) if sort == "due" else _by_end(search, kinds, indexes)
     ids = _ids(search)
     if ids is not None:
         return Plan((Segment(Path.IDS, ids=ids),))
-    kinds = _kinds(search)
     if not kinds:
         return Plan(())
-    if is_by_id:
+    if sort == "id":
         return Plan((Segment(Path.NEWEST),), (TABLE,))
     is_indexed = UNSUCCESSFUL in set(indexes)
     if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
@@ -170,6 +202,31 @@ def plan_search(search: Search, indexes: Iterable[str], *, is_by_id: bool = Fals
     words = _words(search)
     probe = (Segment(Path.IDS, ids=words),) if words else ()
     return Plan((*probe, Segment(Path.NEWEST)), (TABLE,), missing)
+
+
+def _by_end(search: Search, kinds: frozenset[_Kind], indexes: Iterable[str]) -> Plan:
+    """Return the plan of the unsuccessful jobs of a search, the newest end first."""
+    if UNSUCCESSFUL not in set(indexes):
+        raise ConfigurationError(
+            f"sort='finished' needs the index {UNSUCCESSFUL}, which is missing; run pg-scheduler migrate "
+            "indexes, or sort by id"
+        )
+    return Plan((_unsuccessful(search),), (UNSUCCESSFUL,)) if _Kind.UNSUCCESSFUL in kinds else Plan(())
+
+
+def _unsuccessful(search: Search) -> Segment:
+    finished = _hull(search, TimeField.FINISHED)
+    return Segment(Path.UNSUCCESSFUL, (finished.until or LAST_DAY, ""), finished.since)
+
+
+def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
+    """Return the plan of the jobs of a search that wait for their time, or run; the first due time first."""
+    priorities = tuple(_priorities(search))
+    if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
+        return Plan(())
+    due = _hull(search, TimeField.DUE)
+    start, end = (due.since or FIRST_INSTANT, ""), _due_before(search, kinds, due)
+    return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM,))
 
 
 def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
@@ -185,8 +242,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
         segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
         relations.append(BLOCKED)
     if _Kind.UNSUCCESSFUL in kinds:
-        finished = _hull(search, TimeField.FINISHED)
-        segments.append(Segment(Path.UNSUCCESSFUL, (finished.until or LAST_DAY, ""), finished.since))
+        segments.append(_unsuccessful(search))
         relations.append(UNSUCCESSFUL)
     words = _words(search)
     if words:

@@ -17,6 +17,7 @@ __all__ = [
     "NO_METADATA",
     "check_metadata",
     "metadata_of",
+    "tags_of",
     "trace_from",
     "trace_id_of",
     "with_metadata",
@@ -73,6 +74,12 @@ def trace_id_of(metadata: Mapping[str, Any]) -> str | None:
     trace = metadata.get(TRACE)
     parent = trace.get("traceparent") if isinstance(trace, dict) else None
     return parent[TRACE_ID] if isinstance(parent, str) and parent.count("-") >= 3 else None
+
+
+def tags_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the tags of a job: the texts of the list ``tags`` of its metadata."""
+    tags = metadata.get("tags")
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def with_trace(task_data: str, trace: Mapping[str, str]) -> str:

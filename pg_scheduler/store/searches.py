@@ -126,6 +126,28 @@ class SearchRepository:
         """
         return await self._examine("search_waiting", (priority, *after, until), scan, on)
 
+    async def due(
+        self,
+        priorities: Sequence[int],
+        after: tuple[datetime, str],
+        until: datetime | None,
+        scan: Scan,
+        *,
+        on: Connection,
+    ) -> Examined:
+        """Examine pending and running jobs of priorities that are not blocked, by their due time.
+
+        As many rows of each priority are read as there are rows to examine.
+
+        Args:
+            priorities: The numbers of the priorities.
+            after: The due time and the id after which the scan starts.
+            until: The due time before which it ends; None for no bound.
+            scan: The conditions and bounds.
+            on: The connection of the page.
+        """
+        return await self._examine("search_due", (priorities, *after, until), scan, on)
+
     async def blocked(self, after: tuple[str, int, datetime, str], scan: Scan, *, on: Connection) -> Examined:
         """Examine blocked jobs by what they wait for, priority, due time and id."""
         return await self._examine("search_blocked", after, scan, on)

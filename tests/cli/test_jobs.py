@@ -78,6 +78,52 @@ def test_list_continues_after_a_page(on: Callable[..., Ran]) -> None:
     assert first["next"] in on("jobs", "list", "--limit", "3").err
 
 
+def test_list_is_sorted_by_the_order_that_was_asked_for(on: Callable[..., Ran]) -> None:
+    def ids(*arguments: str) -> list[str]:
+        return on("jobs", "list", *arguments, "-o", "ids").out.split()
+
+    assert ids("--sort", "due", "name:mail.*") == ["mail:0", "mail:1", "mail:2"]
+    assert ids("--sort", "finished") == ["mail:3"]
+    assert ids("--sort", "id") == ["mail:3", "mail:2", "mail:1", "mail:0", "hostile"]
+    assert "--sort finished lists failed, expired and cancelled jobs only" in (
+        on("jobs", "list", "--sort", "finished").err
+    )
+    assert on("jobs", "list", "--sort", "name").code == ExitCode.USAGE
+
+
+def test_columns_are_those_that_were_asked_for(on: Callable[..., Ran], dsn: str) -> None:
+    async def report(connection: Connection) -> None:
+        await connection.execute(
+            'UPDATE scheduled_jobs SET progress = \'{"done": 3, "total": 10, "note": "rows"}\','
+            ' task_data = jsonb_set(task_data, \'{metadata}\', \'{"tags": ["red", "blue"]}\')'
+            " WHERE job_id = 'mail:0'"
+        )
+
+    run_on(dsn, report)
+    chosen = ("jobs", "list", "id:mail:0", "--columns", "tags, job_id,progress,tags")
+    assert on(*chosen, "-o", "table").out.splitlines() == [
+        "TAGS       ID      PROGRESS",
+        "red, blue  mail:0  3 of 10: rows",
+    ]
+    assert on(*chosen, "-o", "csv").out == 'tags,job_id,progress\n"red, blue",mail:0,3 of 10: rows\n'
+    (job,) = on(*chosen).checked("job")
+    assert (job["tags"], job["job_name"]) == (["red", "blue"], "mail.send"), "objects have every key"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("job_id,tgas", "unknown column 'tgas'; did you mean tags?"),
+        (",", "--columns names no column"),
+        ("x9", "columns: job_id, job_name,"),
+    ],
+)
+def test_unknown_column_is_a_usage_error(on: Callable[..., Ran], columns: str, message: str) -> None:
+    ran = on("jobs", "list", "--columns", columns)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert message in ran.err
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_table_of_jobs_fits_the_width(
     on: Callable[..., Ran], width: int, monkeypatch: pytest.MonkeyPatch

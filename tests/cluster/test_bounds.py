@@ -372,6 +372,7 @@ STORE_CALLS: dict[str, Call] = {
     "sizes": lambda it, conn: it.searches.sizes(on=conn),
     "ids": lambda it, conn: it.searches.ids(["a"], SCAN, on=conn),
     "waiting": lambda it, conn: it.searches.waiting(5, (now(), ""), None, SCAN, on=conn),
+    "due, in a search": lambda it, conn: it.searches.due([5], (now(), ""), None, SCAN, on=conn),
     "blocked, in a search": lambda it, conn: it.searches.blocked(("", 0, now(), ""), SCAN, on=conn),
     "unsuccessful": lambda it, conn: it.searches.unsuccessful((now(), ""), None, SCAN, on=conn),
     "newest": lambda it, conn: it.searches.newest(None, SCAN, on=conn),

@@ -65,6 +65,12 @@ READINGS = {
     "search_waiting": Reading(
         f"{{rows}}, {{rows}}, 5, timestamptz {INSTANT} - interval '80000 seconds', '', NULL", CLAIM, PAGE_ROWS
     ),
+    "search_due": Reading(
+        f"{{rows}}, {{rows}}, '{{{{1,3,5,8}}}}', timestamptz {INSTANT} - interval '80000 seconds', '', NULL",
+        CLAIM,
+        PAGE_ROWS // LEVELS,
+        LEVELS,
+    ),
     "search_blocked": Reading(
         f"{{rows}}, {{rows}}, 'limit:stripe:4', 3, {INSTANT}, {MIDDLE}", BLOCKED, PAGE_ROWS
     ),
@@ -254,6 +260,7 @@ async def test_statements_planned_with_statistics_read_a_bounded_number_of_rows(
     positions: dict[str, list[Any]] = {
         "search_ids": [["job-000000001"]],
         "search_waiting": [5, NOW, "", None],
+        "search_due": [[1, 3, 5, 8], NOW, "", None],
         "search_blocked": ["", 0, NOW, ""],
         "search_unsuccessful": [NOW, "", None],
         "search_newest": [None],

@@ -11,9 +11,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, Scheduler
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage
 from pg_scheduler.inspect.pages import PageReader
-from pg_scheduler.inspect.paths import Path, Plan, Segment
+from pg_scheduler.inspect.paths import Path, Plan, Segment, Sort
 from pg_scheduler.inspect.positions import START
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.searches import Condition
@@ -142,6 +143,61 @@ async def test_search_returns_waiting_jobs_in_the_order_of_their_start(
     await fill(pool)
     jobs, _ = await read_all(inspector, "status:pending -status:blocked", 100)
     assert jobs == sorted(jobs, key=lambda job: (job.priority.db_value, job.execution_time, job.job_id))
+
+
+SORTED: dict[tuple[Sort, str], tuple[str, str]] = {
+    ("due", ""): ("finished_at IS NULL AND blocked_on IS NULL", "execution_time, job_id"),
+    ("due", "status:due priority:high,low"): (
+        "status = 'pending' AND blocked_on IS NULL AND execution_time <= now() AND priority <> ALL ('{1,5}')",
+        "execution_time, job_id",
+    ),
+    ("due", "status:running,failed"): ("status = 'running' AND execution_time <= now()", "execution_time"),
+    ("due", "status:blocked"): ("false", "job_id"),
+    ("finished", ""): ("error_message IS NOT NULL", "finished_at DESC, job_id DESC"),
+    ("finished", "status:failed name.3"): (
+        "status = 'failed' AND job_name = 'name.3'",
+        "finished_at DESC, job_id DESC",
+    ),
+    ("finished", "id:job-00003,job-00009"): ("job_id = ANY ('{job-00003,job-00009}')", "finished_at DESC"),
+    ("finished", "status:pending"): ("false", "job_id"),
+    ("id", "status:failed,pending"): ("status = ANY ('{failed,pending}')", "job_id DESC"),
+}
+
+
+@pytest.mark.parametrize("limit", [7, 1000])
+async def test_search_sorts_the_jobs_that_its_index_has(
+    limit: int, inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.inspect.pages.FIRST_ROWS", 40)
+    await fill(pool, 600)
+    for (sort, where), (condition, order) in SORTED.items():
+        rows = await pool.fetch(f"SELECT job_id FROM scheduled_jobs WHERE {condition} ORDER BY {order}")
+        ids: list[str] = []
+        after = None
+        while True:
+            page = await inspector.search_jobs(where, limit=limit, after=after, sort=sort)
+            ids += [job.job_id for job in page.items]
+            after = page.next
+            if after is None:
+                break
+        assert ids == [row[0] for row in rows], (sort, where)
+
+
+async def test_sorted_page_reads_no_more_rows_of_the_priorities_than_its_bound(
+    pool: asyncpg.Pool,
+) -> None:
+    await fill(pool, 2 * JOBS)
+    inspector = Inspector(pool, bounds=Bounds(rows=1200, milliseconds=60_000))
+    page = await inspector.search_jobs("name:nothing", sort="due")
+    assert (page.searched, page.is_complete) == (300, False)
+
+
+async def test_search_sorted_by_end_rejects_a_missing_index(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    with pytest.raises(ConfigurationError, match="run pg-scheduler migrate indexes, or sort by id"):
+        await inspector.search_jobs(sort="finished")
+    with pytest.raises(ValueError, match="sort must be one of due, id, finished, not 'name'"):
+        await inspector.search_jobs(sort="name")  # type: ignore[arg-type]
 
 
 async def test_page_states_how_far_the_search_got(inspector: Inspector, pool: asyncpg.Pool) -> None:

@@ -306,6 +306,7 @@ async def use_path(store: Store) -> object:
         scan = Scan((), 2, 9)
         assert (await store.searches.ids(["a", "b", "c"], scan, on=connection)).count == 2
         assert (await store.searches.waiting(5, (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
+        assert (await store.searches.due([1, 5], (NOW, "a"), NOW + SECOND, scan, on=connection)).count == 2
         assert (await store.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
         assert (await store.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await store.searches.sizes(on=connection)).now == NOW

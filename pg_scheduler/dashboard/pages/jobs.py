@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect import SearchPage, parse_search
 from pg_scheduler.inspect.attempts import last_attempt
 from pg_scheduler.inspect.search.parser import FIELDS
+from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.model import Job
 
 __all__ = ["CHIPS", "JobRow", "JobsPage", "build", "row_of", "share_done", "summary_of", "tags_of"]
@@ -158,12 +159,9 @@ def summary_of(page: SearchPage, request: PageRequest) -> str:
 
 def tags_of(job: Job, request: PageRequest) -> list[str]:
     """Return the tags of a job that the request may see."""
-    tags = job.metadata.get("tags")
-    if not isinstance(tags, list) or not request.access.sees_arguments:
+    if not request.access.sees_arguments or request.settings.redaction.is_hidden("tags"):
         return []
-    if request.settings.redaction.is_hidden("tags"):
-        return []
-    return [tag for tag in tags if isinstance(tag, str)][:MAX_TAGS]
+    return metadata.tags_of(job.metadata)[:MAX_TAGS]
 
 
 def share_done(job: Job) -> float | None:

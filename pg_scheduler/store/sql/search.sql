@@ -148,6 +148,32 @@ WITH examined AS NOT MATERIALIZED (
 )
 {search_result};
 
+-- name: search_due
+-- route: caller
+-- Examine $2 pending or running jobs of the priorities $3 that are not blocked, by their due time whatever their
+-- priority, and return $1 rows as search_newest does.
+--
+-- From the instant $4 and the id $5 on, and before the instant $6, as search_waiting does. It reads $2 rows of each
+-- priority.
+WITH examined AS NOT MATERIALIZED (
+    SELECT job.*
+    FROM unnest($3::integer[]) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM {schema}scheduled_jobs AS waiting
+        WHERE waiting.finished_at IS NULL
+          AND waiting.blocked_on IS NULL
+          AND waiting.priority = level.priority
+          AND (waiting.execution_time, waiting.job_id COLLATE "C") > ($4::timestamptz, $5::text)
+          AND waiting.execution_time < coalesce($6::timestamptz, {last_instant})
+        ORDER BY waiting.execution_time, waiting.job_id COLLATE "C"
+        LIMIT $2::bigint
+    ) AS job
+    ORDER BY job.execution_time, job.job_id COLLATE "C"
+    LIMIT $2::bigint
+)
+{search_result};
+
 -- name: search_blocked
 -- route: caller
 -- Examine $2 blocked jobs by what they wait for ($3), priority ($4), due time ($5) and id ($6), and return $1 rows as
