@@ -19,7 +19,7 @@ from .output import SHAPE_VERSION, Column, Shape
 from .progress import ProgressStyle, Reporter, read_style
 from .times import read_duration
 
-__all__ = ["RESULT", "result", "wait"]
+__all__ = ["RESULT", "result", "result_row", "wait"]
 
 RESULT: Final = Shape(
     "result",
@@ -66,7 +66,7 @@ async def wait(
                 ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(left, 'job')}"
             ) from None
         finally:
-            command.output.write_list(RESULT, [_row(each) for each in results])
+            command.output.write_list(RESULT, [result_row(each) for each in results])
     is_done = all(each.status is JobStatus.COMPLETED for each in results)
     return ExitCode.DONE if is_done else ExitCode.NEGATIVE
 
@@ -82,7 +82,7 @@ async def result(
         if job is None:
             raise JobNotFoundError(job_id)
         found = _unfinished(job)
-    row = _row(found)
+    row = result_row(found)
     columns = [Column(column.key, column.key) for column in RESULT.columns]
     command.output.write_one(Shape(RESULT.name, RESULT.identity, columns), row)
     return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
@@ -117,7 +117,8 @@ def _unfinished(job: Job) -> JobResult:
     )
 
 
-def _row(found: JobResult) -> dict[str, Any]:
+def result_row(found: JobResult) -> dict[str, Any]:
+    """Return the keys and values of a result."""
     error = None if found.error is None else asdict(found.error)
     values = {key: getattr(found, key) for key in _KEYS}
     return {"v": SHAPE_VERSION, **values, "status": found.status.value, "error": error}

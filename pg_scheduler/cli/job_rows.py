@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from pg_scheduler import Job, JobProgress
 from pg_scheduler.jobs.metadata import tags_of
@@ -13,7 +15,7 @@ from pg_scheduler.jobs.metadata import tags_of
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
-__all__ = ["ARGUMENTS", "JOB", "column_row", "job_row", "progress_text", "read_columns"]
+__all__ = ["ARGUMENTS", "JOB", "JobId", "column_row", "job_row", "progress_text", "read_columns"]
 
 JOB: Final = Shape(
     "job",
@@ -36,14 +38,19 @@ JOB: Final = Shape(
 ARGUMENTS: Final = ("args", "kwargs", "metadata", "tags", "progress")
 """The keys that may hold personal data."""
 
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
+
 _KEYS: Final = (*(each.name for each in fields(Job)), "tags")
 
 
 def job_row(job: Job, *, no_arguments: bool = False) -> dict[str, Any]:
-    """Return the keys and values of a job; without arguments, these are None."""
+    """Return the keys and values of a job; without arguments, these are None, and no attempt has a log."""
     row = {"v": SHAPE_VERSION} | asdict(job)
     row |= {"status": job.status.value, "priority": job.priority.value, "tags": tags_of(job.metadata)}
-    return row | dict.fromkeys(ARGUMENTS) if no_arguments else row
+    if no_arguments:
+        row |= dict.fromkeys(ARGUMENTS)
+        row["errors"] = [{**error, "log": []} for error in row["errors"]]
+    return row
 
 
 def read_columns(text: str) -> list[Column]:

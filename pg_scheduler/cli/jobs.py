@@ -7,22 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, Verdict
 from pg_scheduler.inspect.paths import Sort
 
-from . import bulk, job_add, job_ends, job_errors, job_export, job_run
+from . import bulk, job_add, job_ends, job_errors, job_export, job_run, job_show
 from .commands import Command, add_command
-from .job_rows import ARGUMENTS, JOB, column_row, job_row, read_columns
+from .job_rows import JOB, JobId, column_row, job_row, read_columns
 from .output import SHAPE_VERSION, Column, Shape
 
 __all__ = ["EXPLANATION", "add_to"]
 
-_DETAILS: Final = (
-    "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "attempt",
-    "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at", "expires_at",
-    "timeout", "worker_id", "blocked_on", "schedule_id", "fire_time", "progress", "error_message",
-)  # fmt: skip
 SORTED_JOBS: Final = {
     "due": "pending and running jobs that are not blocked",
     "finished": "failed, expired and cancelled jobs",
@@ -31,7 +25,6 @@ EXPLANATION: Final = Shape("explanation", "job_id", ())
 _REASON: Final = Shape(
     "reason", "code", (Column("code", "REASON"), Column("text", "TEXT"), Column("remedy", "REMEDY"))
 )
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Find, explain and change jobs.")
     app.add_typer(group, name="jobs")
     add_command(group, "list", is_watched=True)(list_jobs)
-    add_command(group, "show")(show)
+    add_command(group, "show")(job_show.show)
     add_command(group, "explain")(explain)
     add_command(group, "add")(job_add.add)
     add_command(group, "run")(job_run.run)
@@ -97,31 +90,6 @@ async def list_jobs(
         command.output.say(f"no job has several statuses; for a job with any of them write status:{values}")
     if page.next is not None:
         command.output.say(f"continue with --after '{page.next}'")
-
-
-async def show(
-    command: Command,
-    job_id: JobId,
-    no_arguments: Annotated[
-        bool, typer.Option("--no-arguments", help="Omit arguments, metadata and progress.")
-    ] = False,
-) -> None:
-    """Print a job: its row, its failed attempts, metadata and progress."""
-    async with command.scheduler() as scheduler:
-        job = await scheduler.get_job(job_id)
-    if job is None:
-        raise JobNotFoundError(job_id)
-    row = job_row(job, no_arguments=no_arguments)
-    columns = [Column(key, key) for key in _DETAILS if not no_arguments or key not in ARGUMENTS]
-    shown = dict(row)
-    for error in job.errors:
-        key = f"attempt {error.attempt}"
-        columns.append(Column(key, key))
-        shown[key] = ": ".join(filter(None, (error.outcome, error.error_type, error.message)))
-    command.output.write_one(Shape("job", "job_id", columns), shown if command.output.is_table else row)
-    for error in job.errors if command.output.is_table else ():
-        if details := [*filter(None, [error.traceback]), *error.log]:
-            command.output.write_paragraph("\n".join([f"\nattempt {error.attempt}:", *details]))
 
 
 async def explain(command: Command, job_id: JobId) -> None:

@@ -22,7 +22,15 @@ from pg_scheduler.triggers.base import INSTANT, Search, Trigger, next_fire_time
 from pg_scheduler.triggers.combine import is_fixed_delay
 from pg_scheduler.triggers.missed import newest_fire_times
 
-__all__ = ["RECORDS", "PastFire", "differences", "newest_results", "past_fire_times", "with_statuses"]
+__all__ = [
+    "RECORDS",
+    "PastFire",
+    "differences",
+    "last_results",
+    "newest_results",
+    "past_fire_times",
+    "with_statuses",
+]
 
 RESULTS: Final = 20
 """Fire times and jobs that are shown."""
@@ -132,6 +140,15 @@ def _newest_fire_times(
                 replace(fire, is_sure=fire.at >= changed_at) for fire in past_fire_times(schedule, ())[:limit]
             ]
     return found
+
+
+async def last_results(inspector: Inspector, schedule: Schedule) -> list[PastFire]:
+    """Return the newest 20 fire times and requested jobs of a schedule with the status of their jobs.
+
+    A trigger of the user can raise any exception.
+    """
+    records = (await inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
+    return await with_statuses(inspector, await asyncio.to_thread(past_fire_times, schedule, records))
 
 
 async def with_statuses(

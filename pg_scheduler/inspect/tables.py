@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.jobs.result import JobResult
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
@@ -41,6 +42,13 @@ class TableReads:
     async def migrated_at(self) -> list[datetime]:
         """Return when the first 500 migrations of the schema were applied, by their versions."""
         return await self._reads.inspections.migrations(MAX_ROWS)
+
+    async def parents(self, job_id: str) -> dict[str, JobStatus | None]:
+        """Return the jobs that an unfinished job waits for with their statuses, None for one that is missing.
+
+        At most 100 are returned.
+        """
+        return dict(await self._reads.inspections.parents(check_job_id(job_id)))
 
     async def get_schedule(self, schedule_id: str) -> Schedule | None:
         """Return the schedule, or None if it does not exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 
@@ -164,7 +166,75 @@ def test_show_prints_the_row_and_can_omit_the_arguments(on: Callable[..., Ran]) 
 
 def test_show_prints_the_traceback_and_the_log_of_failed_attempts(on: Callable[..., Ran]) -> None:
     shown = on("jobs", "show", "mail:3", "-o", "table").out
-    assert shown.endswith("\nattempt 2:\nTraceback:\n  x.py\\x1b\nsent\n")
+    assert shown.endswith("\nattempt 2: error:\nTraceback:\n  x.py\\x1b\nsent\n")
+    for arguments in ((), ("-o", "table")):
+        bare = on("jobs", "show", "mail:3", "--no-arguments", *arguments).out
+        assert ("x.py" in bare, "sent" in bare) == (True, False), "a log can contain arguments"
+
+
+def test_show_has_the_timeline(on: Callable[..., Ran]) -> None:
+    shown = json.loads(on("jobs", "show", "mail:3").out)
+    titles = [event["title"] for event in shown["timeline"]]
+    assert titles == ["created", "attempt 2: error", "failed", "due"], "in the order of their times"
+    assert shown["timeline"][0]["at"] == "2026-01-01T00:00:00Z"
+    pending = json.loads(on("jobs", "show", "mail:0").out)["timeline"]
+    assert [(event["title"], event["is_ahead"]) for event in pending] == [
+        ("created", False),
+        ("attempt 1 due", True),
+        ("expires unless it has started", True),
+    ]
+    table = on("jobs", "show", "mail:0", "-o", "table").out
+    assert (
+        "\ntimeline:\n2026-01-01 00:00:00+00:00  created\n2099-01-02 03:04:05+00:00  attempt 1 due\n" in table
+    )
+
+
+def test_show_has_the_result_that_no_arguments_hides(on: Callable[..., Ran], dsn: str) -> None:
+    async def finish(connection: Connection) -> None:
+        await connection.execute(
+            "UPDATE scheduled_jobs SET status = 'completed', finished_at = now(), attempt = 1"
+            " WHERE job_id = 'mail:0'"
+        )
+        await connection.execute(
+            "INSERT INTO scheduler_results (job_id, status, value, attempts, finished_at, expires_at)"
+            " VALUES ('mail:0', 'completed', '{\"sent\": 42}', 1, now(), now() + interval '1 h')"
+        )
+
+    assert json.loads(on("jobs", "show", "mail:0").out)["result"] is None
+    run_on(dsn, finish)
+    shown = json.loads(on("jobs", "show", "mail:0").out)
+    jsonschema.validate(shown, schema("job"))
+    jsonschema.validate(shown["result"], schema("result"))
+    assert shown["result"]["value"] == {"sent": 42}
+    assert re.search(r'^result +{"sent": 42}$', on("jobs", "show", "mail:0", "-o", "table").out, re.MULTILINE)
+    bare = on("jobs", "show", "mail:0", "--no-arguments")
+    assert json.loads(bare.out)["result"] is None
+    assert "sent" not in on("jobs", "show", "mail:0", "--no-arguments", "-o", "table").out
+
+
+def test_show_has_the_jobs_that_it_waits_for_and_those_of_its_schedule(
+    on: Callable[..., Ran], dsn: str
+) -> None:
+    async def fill(_: Connection) -> None:
+        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
+        scheduler = Scheduler(pool)
+        await scheduler.schedule_job("mail.send", DUE, {}, job_id="child", after=["mail:0", "mail:1"])
+        await scheduler.schedules.add("mail.send", Every(timedelta(hours=1)), schedule_id="hourly")
+        await pool.close()
+
+    run_on(dsn, fill)
+    child = json.loads(on("jobs", "show", "child").out)
+    jsonschema.validate(child, schema("job"))
+    pending = [{"job_id": f"mail:{number}", "status": "pending"} for number in range(2)]
+    assert child["parents"] == pending
+    assert "mail:0 (pending), mail:1 (pending)" in on("jobs", "show", "child", "-o", "table").out
+    first, second = (on("schedules", "trigger", "hourly").checked("action")[0]["job_id"] for _ in range(2))
+    shown = json.loads(on("jobs", "show", second).out)
+    jsonschema.validate(shown, schema("job"))
+    assert [(each["job_id"], each["is_manual"]) for each in shown["schedule_jobs"]] == [(first, True)]
+    table = on("jobs", "show", second, "-o", "table").out
+    assert f"pending    {first}\n" in table.partition("other jobs of the schedule:\n")[2]
+    assert child["schedule_jobs"] == []
 
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal(on: Callable[..., Ran]) -> None:

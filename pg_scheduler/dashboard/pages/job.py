@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,10 +20,11 @@ from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
 
-__all__ = ["Event", "JobPage", "build"]
+__all__ = ["JobPage", "build"]
 
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
@@ -40,20 +41,6 @@ OTHERS: Final[Mapping[ReasonCode, str]] = {
 
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A point in the life of a job."""
-
-    at: datetime | None
-    title: str
-    worker: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    log: Sequence[str] = ()
-    """The last lines that the attempt logged; none without the right to see arguments."""
-    is_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +164,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         verdict=explanation.verdict.value,
         eta=explanation.eta,
         reasons=explanation.reasons,
-        timeline=list(_timeline(job, request)),
+        timeline=[event if sees else replace(event, log=()) for event in timeline_of(job)],
         priority=job.priority.value,
         attempt=job.attempt,
         crash_count=job.crash_count,
@@ -254,46 +241,3 @@ def _sentence(job: Job, explanation: Explanation) -> str:
     first = f": {explanation.reasons[0].text}" if explanation.reasons else ""
     eta = f". It is expected at {utc(explanation.eta)}" if explanation.eta and job.started_at is None else ""
     return f"{said}{first}{eta}."
-
-
-def _timeline(job: Job, request: PageRequest) -> Iterator[Event]:
-    yield Event(job.created_at, "created")
-    past = list(_past(job, request))
-    if job.status is not JobStatus.PENDING:  # the due time is that of the last attempt
-        later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
-        past.insert(next(later, len(past)), Event(job.execution_time, "due"))
-    yield from past
-    if job.finished_at is None:
-        yield from _ahead(job)
-
-
-def _past(job: Job, request: PageRequest) -> Iterator[Event]:
-    """Yield the attempts, and the end of the job."""
-    sees = request.access.sees_arguments
-    for each in job.errors:
-        error = ": ".join(filter(None, (each.error_type, each.message))) or None
-        ran = ""
-        if each.started_at is not None and each.ended_at is not None:
-            ran = f" after {length(each.ended_at - each.started_at)}"
-        yield Event(
-            each.ended_at,
-            f"attempt {each.attempt}: {each.outcome}{ran}",
-            each.worker_id,
-            error,
-            each.traceback,
-            each.log if sees else (),
-        )
-    if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
-        yield Event(job.started_at, f"attempt {job.attempt} started", job.worker_id)
-    if job.finished_at is not None:
-        yield Event(job.finished_at, job.status.value)
-
-
-def _ahead(job: Job) -> Iterator[Event]:
-    if job.status is JobStatus.PENDING:
-        yield Event(job.execution_time, f"attempt {job.attempt + 1} due", is_ahead=True)
-        if job.expires_at is not None:
-            yield Event(job.expires_at, "expires unless it has started", is_ahead=True)
-    left = job.max_retries - job.retry_count
-    if left > 0:
-        yield Event(None, f"{left} retries are left", is_ahead=True)

@@ -1,0 +1,138 @@
+"""``jobs show``: a job, what happened to it, its result, and the jobs that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler import Job, JobResult, JobStatus
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.schedule_history import PastFire, last_results
+from pg_scheduler.inspect.timeline import Event, timeline_of
+
+from .commands import Command
+from .job_ends import result_row
+from .job_rows import ARGUMENTS, JobId, job_row, progress_text
+from .output import Column, Shape
+
+__all__ = ["show"]
+
+_DETAILS: Final = (
+    "job_id", "job_name", "status", "execution_time", "priority", "args", "kwargs", "metadata", "tags",
+    "attempt", "retry_count", "max_retries", "crash_count", "created_at", "started_at", "finished_at",
+    "expires_at", "timeout", "worker_id", "blocked_on", "parents", "unique_key", "schedule_id",
+    "fire_time", "progress", "error_message", "result",
+)  # fmt: skip
+
+
+async def show(
+    command: Command,
+    job_id: JobId,
+    no_arguments: Annotated[
+        bool, typer.Option("--no-arguments", help="Omit arguments, metadata, progress, result and logs.")
+    ] = False,
+) -> None:
+    """Print a job: its row, result and timeline, the jobs that it waits for, and those of its schedule."""
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        job = await scheduler.get_job(job_id)
+        if job is None:
+            raise JobNotFoundError(job_id)
+        found = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
+        found_parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
+        others = await _others(command, inspector, job)
+    parents = [(each, status and status.value) for each, status in found_parents.items()]
+    events = list(timeline_of(job))
+    row = job_row(job, no_arguments=no_arguments)
+    if not command.output.is_table:
+        row |= {
+            "result": None if found is None else result_row(found),
+            "parents": [{"job_id": each, "status": status} for each, status in parents],
+            "timeline": [_event_row(each) for each in events],
+            "schedule_jobs": [_fire_row(each) for each in others],
+        }
+        command.output.write_one(_shape(row), row)
+        return
+    row |= {
+        "tags": ", ".join(row["tags"] or ()) or None,
+        "progress": None if no_arguments or job.progress is None else progress_text(job.progress),
+        "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents) or None,
+        "result": None if found is None else _result_text(found),
+    }
+    hidden = {*ARGUMENTS, "result"} if no_arguments else set()
+    command.output.write_one(_shape({key: row[key] for key in _DETAILS if key not in hidden}), row)
+    _write_parts(command, events, others, no_arguments=no_arguments)
+
+
+def _shape(row: Mapping[str, Any]) -> Shape:
+    return Shape("job", "job_id", [Column(key, key) for key in row])
+
+
+async def _result(inspector: Inspector, job: Job) -> JobResult | None:
+    try:
+        return await inspector.get_result(job.job_id)
+    except JobNotFoundError:  # deleted since
+        return None
+
+
+async def _others(command: Command, inspector: Inspector, job: Job) -> list[PastFire]:
+    """Return the newest other jobs of the schedule."""
+    schedule = None if job.schedule_id is None else await inspector.get_schedule(job.schedule_id)
+    if schedule is None:
+        return []
+    try:
+        fires = await last_results(inspector, schedule)
+    except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
+        command.output.say(f"no other jobs: the trigger cannot compute its fire times: {error}")
+        return []
+    return [each for each in fires if each.status is not None and each.job_id != job.job_id]
+
+
+def _event_row(event: Event) -> dict[str, Any]:
+    return {
+        "at": event.at,
+        "title": event.title,
+        "worker": event.worker,
+        "error": event.error,
+        "is_ahead": event.is_ahead,
+    }
+
+
+def _fire_row(fire: PastFire) -> dict[str, Any]:
+    return {"at": fire.at, "job_id": fire.job_id, "is_manual": fire.is_manual, "status": fire.status}
+
+
+def _result_text(found: JobResult) -> Any:
+    if found.status is not JobStatus.COMPLETED:
+        return None  # the row has its error
+    return found.value if found.no_value_reason is None else f"none: {found.no_value_reason}"
+
+
+def _write_parts(
+    command: Command, events: list[Event], others: list[PastFire], *, no_arguments: bool
+) -> None:
+    """Write what is no value of the row, for people."""
+    output = command.output
+    output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, each) for each in events)]))
+    if others:
+        lines = (f"{output.when(each.at)}  {each.status:9}  {each.job_id}" for each in others)
+        output.write_paragraph("\n".join(["\nother jobs of the schedule:", *lines]))
+    for each in events:
+        if details := list(_details(each, no_arguments=no_arguments)):
+            output.write_paragraph("\n".join([f"\n{each.title}:", *details]))
+
+
+def _event_line(command: Command, event: Event) -> str:
+    at = "ahead" if event.at is None else command.output.when(event.at)
+    worker = f" on worker {event.worker}" if event.worker else ""
+    error = f": {event.error}" if event.error else ""
+    return f"{at:25}  {event.title}{worker}{error}"
+
+
+def _details(event: Event, *, no_arguments: bool) -> Iterator[str]:
+    if event.traceback is not None:
+        yield event.traceback
+    yield from () if no_arguments else event.log
