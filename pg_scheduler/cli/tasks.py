@@ -12,6 +12,7 @@ import typer
 
 from pg_scheduler import Worker
 from pg_scheduler.inspect import Inspector, TaskState
+from pg_scheduler.inspect.expiring import ExpiringJobs, count_expiring
 from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
@@ -59,6 +60,7 @@ TASK_CHANGE: Final = Shape(
         Column("name", "NAME"),
         Column("result", "RESULT"),
         Column("due", "DUE", is_number=True),
+        Column("would_expire", "WOULD EXPIRE", is_number=True),
         Column("paused_until", "UNTIL"),
         Column("note", "NOTE"),
     ),
@@ -126,17 +128,20 @@ async def pause(
     """Pause a task: no job of it starts on any node until it is resumed. Running ones continue."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
-        states = (await Inspector(scheduler).tasks()).items
+        inspector = Inspector(scheduler)
+        states = (await inspector.tasks()).items
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
+        expiring = await count_expiring(inspector, name, ends_at)
     state = _find(states, name)
     if state is None:
         near = difflib.get_close_matches(name, [each.name for each in states], 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
     elif state.due:
-        due = counted(state.due, "due job")
-        command.output.say(f"held back: {due}; a job expires when its misfire grace time has passed")
-    _write(command, name, "paused" if changed else "unchanged", state, until=ends_at, note=note)
+        command.output.say(f"held back: {counted(state.due, 'due job')}")
+    command.output.say(expiring.summary)
+    result = "paused" if changed else "unchanged"
+    _write(command, name, result, state, until=ends_at, note=note, expiring=expiring)
 
 
 async def resume(command: Command, name: TaskName) -> None:
@@ -188,6 +193,7 @@ def _write(
     *,
     until: datetime | None = None,
     note: str | None = None,
+    expiring: ExpiringJobs | None = None,
 ) -> None:
     row = {
         "v": SHAPE_VERSION,
@@ -196,5 +202,7 @@ def _write(
         "due": 0 if state is None else state.due,
         "paused_until": until,
         "note": note,
+        "would_expire": None if expiring is None else expiring.jobs,
+        "would_expire_is_capped": None if expiring is None else expiring.is_capped,
     }
     command.output.write_list(TASK_CHANGE, [row])

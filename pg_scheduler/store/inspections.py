@@ -193,6 +193,15 @@ class InspectionRepository:
         found = await self._statements.fetch("inspect_backlog", rows, self._statements.now, names)
         return [BacklogRow(*row) for row in found]
 
+    async def expiring(self, name: str, until: datetime | None, rows: int) -> tuple[int, bool]:
+        """Count the jobs of a name that expire before an instant unless they start; None for any instant.
+
+        Returns:
+            Their number among the first rows of the claim index, and whether others may follow.
+        """
+        (row,) = await self._statements.fetch("inspect_expiring", name, rows, until)
+        return row["jobs"], row["is_capped"]
+
     async def blocked(self, rows: int, groups: int) -> list[BlockedRow]:
         """Count the blocked jobs by what they wait for, among the first rows; the largest group first."""
         return [BlockedRow(*row) for row in await self._statements.fetch("inspect_blocked", rows, groups)]

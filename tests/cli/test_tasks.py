@@ -54,7 +54,7 @@ def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> 
     (change,) = ran.checked("task_change")
     assert (change["result"], change["due"]) == ("paused", 3)
     assert change["paused_until"] == "2099-01-02T03:04:05Z"
-    assert "held back: 3 due jobs;" in ran.err
+    assert "held back: 3 due jobs\n0 waiting jobs would expire" in ran.err
     (task,) = on("tasks", "list", "--paused").checked("task")
     assert (task["name"], task["note"], task["paused_until"]) == ("mail.send", NOTE, "2099-01-02T03:04:05Z")
     assert "@" in task["actor"]
@@ -63,6 +63,33 @@ def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> 
     assert on("tasks", "resume", "mail.send").checked("task_change")[0]["result"] == "resumed"
     assert on("tasks", "list", "--paused").out == ""
     assert [task["name"] for task in on("tasks", "list").checked("task")] == ["mail.send", "report.build"]
+
+
+def test_pause_reports_the_jobs_that_would_expire(
+    on: Callable[..., Ran], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(
+        dsn,
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
+        " SELECT name || n, name, now() + n * interval '1 h', now() + n * interval '1 h' + interval '5 min'"
+        " FROM generate_series(1, 4) AS n, unnest(ARRAY ['mail.send', 'other']) AS name",
+    )
+
+    def pause(*options: str) -> tuple[int, bool, str]:
+        ran = on("tasks", "pause", "mail.send", *options)
+        (change,) = ran.checked("task_change")
+        return change["would_expire"], change["would_expire_is_capped"], ran.err
+
+    number, is_capped, message = pause("--until", "2h30m")
+    assert (number, is_capped) == (2, False), "those that expire before the end"
+    assert "2 waiting jobs would expire during the pause, by the misfire grace time\n" in message
+    assert pause()[:2] == (4, False), "without an end, those that have a misfire grace time"
+    monkeypatch.setattr("pg_scheduler.inspect.expiring.MAX_BACKLOG_ROWS", 3)
+    number, is_capped, message = pause()
+    assert (number, is_capped) == (0, True)
+    assert "0+ waiting jobs would expire" in message
+    (resumed,) = on("tasks", "resume", "mail.send").checked("task_change")
+    assert resumed["would_expire"] is None
 
 
 def test_tasks_have_the_figures_of_the_last_hour(on: Callable[..., Ran], dsn: str) -> None:

@@ -32,9 +32,13 @@ async def add(scheduler: Scheduler, schedule_id: str = "hourly", task: str = "bo
 async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:
     await add_worker(pool, names=["board.mail"])
     until = datetime.now(UTC).replace(microsecond=0) + HOUR
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
+        " SELECT 'n' || n, 'board.mail', now(), now() + n * interval '25 min' FROM generate_series(1, 3) AS n"
+    )
     fields = {"until": f"{until:%Y-%m-%dT%H:%M:%S}", "note": "the server <b>is</b> down"}
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", fields)
-    assert answer.headers["location"] == "/task?id=board.mail&did=task_paused"
+    assert answer.headers["location"] == "/task?id=board.mail&did=task_paused.2"
     row = await pool.fetchrow("SELECT * FROM scheduler_tasks")
     assert row is not None
     assert (row["name"], row["paused_until"], row["note"], row["actor"]) == (
@@ -44,7 +48,7 @@ async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> Non
         "ada",
     )
     page = Page((await request(admin, answer.headers["location"])).text)
-    assert "the task is paused" in page.text
+    assert "the task is paused; waiting jobs that would expire during the pause: 2" in page.text
     assert "the server <b>is</b> down" in page.text
     answer = await send(admin, "/actions/tasks/resume?id=board.mail")
     assert answer.headers["location"] == "/task?id=board.mail&did=task_resumed"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
+from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.inspect.expiring import count_expiring
 
 __all__ = ["pause", "resume"]
 
@@ -13,7 +15,9 @@ async def pause(request: ActionRequest) -> Done:
     name = await _name(request)
     until, note = request.instant("until"), request.text("note") or None
     await request.operations.scheduler.tasks.pause(name, until=until, note=note)
-    return Done("/task", "task_paused", {"id": name})
+    expiring = await count_expiring(request.operations.inspector, name, until)
+    did = "task_paused_capped" if expiring.is_capped else "task_paused"
+    return Done("/task", code_of(did, expiring.jobs), {"id": name})
 
 
 async def resume(request: ActionRequest) -> Done:

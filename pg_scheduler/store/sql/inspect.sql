@@ -173,6 +173,31 @@ GROUP BY name
 ORDER BY min(execution_time) FILTER (WHERE status = 'pending'), name
 LIMIT $3::bigint;
 
+-- name: inspect_expiring
+-- route: tuned
+-- Count the jobs of the name $1 that expire before the instant $3 unless they start, or ever if that is NULL, among the
+-- first $2 of the claim index, and return whether others may follow.
+WITH examined AS MATERIALIZED (
+    SELECT waiting.*
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT coalesce(function, job_name) AS name, status, expires_at
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time < coalesce($3::timestamptz, 'infinity')
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $2
+    ) AS waiting
+    LIMIT $2::bigint
+)
+SELECT count(*) FILTER (
+        WHERE name = $1 AND status = 'pending' AND expires_at < coalesce($3::timestamptz, 'infinity')
+    ) AS jobs,
+    count(*) >= $2 AS is_capped
+FROM examined;
+
 -- name: inspect_blocked
 -- route: tuned
 -- Count by what they wait for the first $1 blocked jobs; return $2 groups, the largest first.
