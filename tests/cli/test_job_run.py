@@ -70,6 +70,12 @@ def test_job_runs_here_and_once_more_after_its_end(on: Callable[..., Ran], tmp_p
     again = on("jobs", "run", "write", "--here", JOBS)
     assert (again.code, again.checked("job")[0]["attempt"]) == (0, 2), again.err
     assert json.loads(on("workers", "list", "-o", "json").out)["items"] == []
+    records = on("audit", "--action", "run_job").checked("audit_record")
+    assert [(each["subject"], each["via"], each["details"]["attempt"]) for each in records] == [
+        ("write", "cli", 2),
+        ("write", "cli", 1),
+    ]
+    assert "@" in records[0]["actor"]
 
 
 def test_failed_attempt_exits_with_1_and_is_kept(on: Callable[..., Ran]) -> None:

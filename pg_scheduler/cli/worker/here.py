@@ -11,7 +11,9 @@ from typing import Any, Final
 from pg_scheduler import Job, JobCall, JobStatus, Scheduler, Snooze
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.store.author import Author, acting_as
 
 from .inside import (
     add_middleware,
@@ -82,6 +84,9 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
     attempt = await execute_one(scheduler, job_id)
     if attempt is None:
         raise CommandError(ExitCode.REFUSED, f"another worker has just claimed job {job_id!r}")
+    inspector = Inspector(scheduler)
+    with acting_as(Author(inspector.actor, "cli")):
+        await inspector.record_action("run_job", job_id, attempt=attempt)
     while (found := await scheduler.get_job(job_id)) is not None:
         if found.status is not JobStatus.RUNNING or found.attempt != attempt:
             return found
