@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 import typer
@@ -14,11 +14,13 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.retention import read_retention
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
+from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
 from .commands import Command, add_command
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
-from .worker.inside import configure, preview_vacuum
+from .progress import ProgressStyle, Reporter, Style, read_style
+from .worker.inside import configure, vacuum_of
 
 __all__ = ["RETENTION", "VACUUM_DAY", "add_to"]
 
@@ -41,7 +43,6 @@ VACUUM_DAY: Final = Shape(
     ),
 )
 STATUSES: Final = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED)
-PROGRESS_S: Final = 10.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -56,6 +57,7 @@ async def vacuum(
         bool, typer.Option("--stats", help="Print the deletions of the last days instead.")
     ] = False,
     days: Annotated[int, typer.Option(min=1, max=36_500, help="How many days --stats prints.")] = 7,
+    progress: ProgressStyle = None,
 ) -> None:
     """Delete finished jobs past the retention that the live workers report."""
     if dry_run and stats:
@@ -64,13 +66,9 @@ async def vacuum(
         if stats:
             await _write_stats(command, scheduler, days)
             return
-        config = await _retention(scheduler)
+        style, config = read_style(progress), await _retention(scheduler)
         configure(scheduler, vacuum=config)
-        if dry_run:
-            counts = await _count(command, scheduler)
-        else:
-            counts = await scheduler.run_vacuum()
-    _write(command, config, counts, is_dry=dry_run)
+        await (_count if dry_run else _delete)(command, scheduler, config, style)
 
 
 async def _retention(scheduler: Scheduler) -> VacuumConfig:
@@ -80,27 +78,48 @@ async def _retention(scheduler: Scheduler) -> VacuumConfig:
         raise CommandError(ExitCode.REFUSED, f"{error}; nothing was deleted") from error
 
 
-async def _count(command: Command, scheduler: Scheduler) -> dict[str, int]:
+async def _count(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:
     counts: Counter[JobStatus] = Counter()
-    shown_at = time.monotonic()
-    async for done, blocks, found in preview_vacuum(scheduler):
-        counts.update(found)
-        if time.monotonic() - shown_at >= PROGRESS_S:
-            shown_at = time.monotonic()
-            command.output.say(f"read {done:,} of {blocks:,} blocks, {counted(counts.total(), 'job')} found")
-    return {status.value: number for status, number in counts.items()}
+    await _follow(command, vacuum_of(scheduler).preview(), style, counts, "found")
+    _write_counts(command, config, counts, is_dry=True)
+    command.output.say(f"{counted(counts.total(), 'job')} would be deleted")
 
 
-def _write(command: Command, config: VacuumConfig, counts: dict[str, int], *, is_dry: bool) -> None:
+async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, style: Style) -> None:
+    vacuum, counts, is_complete = vacuum_of(scheduler), Counter[JobStatus](), False
+    try:
+        await _follow(command, vacuum.steps(), style, counts, "deleted")
+        is_complete = True
+    finally:  # also what an interrupted command has done
+        _write_counts(command, config, counts, is_dry=False)
+        rest = "" if is_complete else " so far; run the command again to continue"
+        command.output.say(f"{counted(counts.total(), 'job')} deleted{rest}")
+        deleted = {status.value: number for status, number in counts.items() if number}
+        await Inspector(scheduler).record_action("vacuum_jobs", deleted=deleted, is_complete=is_complete)
+        await vacuum.report(counts)
+
+
+async def _follow(
+    command: Command, steps: AsyncIterator[VacuumStep], style: Style, counts: Counter[JobStatus], past: str
+) -> None:
+    """Show the progress of steps, and count their jobs."""
+    with Reporter(style, command.output) as reporter:
+        async for step in steps:
+            counts.update(step.jobs)
+            jobs = f"{counted(counts.total(), 'job')} {past}"
+            reporter.show(f"read {step.done:,} of {step.blocks:,} blocks, {jobs}", step.done, step.blocks)
+
+
+def _write_counts(
+    command: Command, config: VacuumConfig, counts: Counter[JobStatus], *, is_dry: bool
+) -> None:
     rows = []
     for status in STATUSES:
         policy: VacuumPolicy = getattr(config, status.value)
         is_uncounted = is_dry and policy.trigger is VacuumTrigger.COUNT_BASED
-        jobs = None if is_uncounted else counts.get(status.value, 0)
+        jobs = None if is_uncounted else counts[status]
         rows.append({"v": SHAPE_VERSION, "status": status.value, "policy": _described(policy), "jobs": jobs})
     command.output.write_list(RETENTION, rows)
-    total = sum(counts.values())
-    command.output.say(f"{counted(total, 'job')} {'would be ' if is_dry else ''}deleted")
 
 
 def _described(policy: VacuumPolicy) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import asyncpg
 import pytest
 
 from pg_scheduler import VacuumConfig, VacuumPolicy
@@ -14,6 +19,8 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.worker.reporter import _plain
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
 
 CONFIG = VacuumConfig(
     completed=VacuumPolicy.after_days(30),
@@ -86,6 +93,56 @@ def test_dry_run_counts_what_vacuum_deletes(on: Callable[..., Ran]) -> None:
     assert jobs(on("vacuum", "--dry-run"))["cancelled"] == 0
     (day,) = on("vacuum", "--stats").checked("vacuum_day")
     assert [day[name] for name in ("completed", "failed", "cancelled", "expired")] == [2, 2, 3, 0]
+
+
+def test_vacuum_is_recorded(on: Callable[..., Ran]) -> None:
+    on("vacuum", "--dry-run")
+    assert on("audit").out == ""
+    on("vacuum")
+    (record,) = on("audit", "--action", "vacuum_jobs").checked("audit_record")
+    assert "@" in record["actor"]
+    assert record["via"] == "cli"
+    deleted = {"completed": 2, "failed": 2, "cancelled": 3}
+    assert (record["details"]["deleted"], record["details"]["is_complete"]) == (deleted, True)
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_progress_is_shown(
+    on: Callable[..., Ran], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.cli.progress.LINE_INTERVAL_S", 0.0)
+    found = "5 jobs found" if options else "7 jobs deleted"
+    assert f"read 1 of 1 blocks, {found}\n" in on("vacuum", *options, "--progress", "lines").err
+    assert "blocks" not in on("vacuum", *options, "--progress", "off").err
+    assert on("vacuum", *options, "--progress", "x").code == ExitCode.USAGE
+
+
+async def test_interrupt_reports_what_was_deleted(on: Callable[..., Ran], dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    watcher = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction(), asyncio.timeout(PATIENCE):
+            await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'failed3' FOR UPDATE")
+            process = await asyncio.create_subprocess_exec(
+                *[sys.executable, "-m", "pg_scheduler", "vacuum"],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            while not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110 - a lock raises no event
+                await asyncio.sleep(0.05)  # until the process waits for the lock
+            process.send_signal(signal.SIGINT)
+            out, errors = await process.communicate()
+        details = await watcher.fetchval("SELECT details FROM scheduler_audit WHERE action = 'vacuum_jobs'")
+    finally:
+        await connection.close()
+        await watcher.close()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["jobs"] for row in rows] == [2, 0, 3, 0]
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "5 jobs deleted so far; run the command again to continue\n" in errors.decode()
+    assert errors.decode().endswith("pg-scheduler: interrupted\n")
+    assert json.loads(details)["is_complete"] is False
 
 
 def test_nothing_is_deleted_without_the_retention_of_a_worker(call: Run, add: Add) -> None:

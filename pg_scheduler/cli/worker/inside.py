@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pg_scheduler import Scheduler
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
-from pg_scheduler.jobs.model import JobStatus
 from pg_scheduler.migrate import verify
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
@@ -22,10 +20,10 @@ __all__ = [
     "configure",
     "execute_one",
     "hurry",
-    "preview_vacuum",
     "registered_names",
     "running_attempts",
     "task_of",
+    "vacuum_of",
     "verify_tables",
 ]
 
@@ -102,7 +100,7 @@ async def verify_tables(scheduler: Scheduler) -> None:
         await verify(connection, schema=scheduler._config.schema)  # noqa: SLF001
 
 
-def preview_vacuum(scheduler: Scheduler) -> AsyncIterator[tuple[int, int, Counter[JobStatus]]]:
-    """Return the steps of ``Vacuum.preview()`` with the retention of a Scheduler."""
+def vacuum_of(scheduler: Scheduler) -> Vacuum:
+    """Return what applies the retention of a Scheduler."""
     store, events, config = scheduler._store, scheduler._events, scheduler._config  # noqa: SLF001
-    return Vacuum(store, events, config.vacuum, scheduler.worker_id).preview()
+    return Vacuum(store, events, config.vacuum, scheduler.worker_id)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
@@ -25,7 +25,7 @@ AUDIT_BATCH_SIZE: Final = 1000
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 """Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
 
-__all__ = ["Vacuum", "VacuumOptions"]
+__all__ = ["Vacuum", "VacuumOptions", "VacuumStep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,20 @@ class VacuumOptions:
     """Rows that one statement deletes beyond ``keep_last``."""
     statistics_batch_size: int = 500
     """Rows of statistics that one statement merges or deletes."""
+
+
+class VacuumStep(NamedTuple):
+    """A step of a pass over the table.
+
+    Attributes:
+        done: The blocks that were read so far.
+        blocks: The blocks of the table.
+        jobs: The number of jobs that the step deleted, by status.
+    """
+
+    done: int
+    blocks: int
+    jobs: Counter[JobStatus]
 
 
 class Vacuum(Service):
@@ -67,7 +81,7 @@ class Vacuum(Service):
         self._config = config
         self._worker_id = worker_id
         self._options = options
-        self._walk: AsyncIterator[Counter[JobStatus]] | None = None
+        self._walk: AsyncIterator[VacuumStep] | None = None
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
             JobStatus.COMPLETED: config.completed,
@@ -78,10 +92,10 @@ class Vacuum(Service):
 
     async def run_once(self) -> float:
         """Make one step of the pass over the table."""
-        self._walk = self._walk or self._steps()
+        self._walk = self._walk or self.steps()
         try:
-            async for deleted in self._walk:
-                self._deleted.update(deleted)
+            async for step in self._walk:
+                self._deleted.update(step.jobs)
                 return self._options.pause_s
         except DatabaseUnavailableError:
             self._walk = None  # the generator has ended: the next pass starts a new walk
@@ -93,19 +107,19 @@ class Vacuum(Service):
     async def drain(self) -> None:
         """Report what was deleted since the last report."""
         deleted = self._deleted.copy()
-        await self._report(deleted)
+        await self.report(deleted)
         self._deleted -= deleted  # more may have been counted meanwhile
 
     async def run(self) -> dict[JobStatus, int]:
         """Apply every policy now; return the number of deleted jobs of each status."""
         deleted = Counter(dict.fromkeys(self._policies, 0))
-        async for step in self._steps():
-            deleted.update(step)
-        await self._report(deleted)
+        async for step in self.steps():
+            deleted.update(step.jobs)
+        await self.report(deleted)
         return dict(deleted)
 
-    async def preview(self) -> AsyncIterator[tuple[int, int, Counter[JobStatus]]]:
-        """Yield for each step the blocks that were read, those of the table, and what ``run()`` would delete.
+    async def preview(self) -> AsyncIterator[VacuumStep]:
+        """Yield steps with what ``run()`` would delete.
 
         Policies that keep a number of jobs are not counted: that would read the whole table at once.
         """
@@ -114,7 +128,7 @@ class Vacuum(Service):
         step = self._options.step_blocks
         for first in range(0, blocks, step):
             found = await self._store.retention.count_in_blocks(first, first + step, cutoffs)
-            yield min(first + step, blocks), blocks, Counter(found)
+            yield VacuumStep(min(first + step, blocks), blocks, Counter(found))
 
     async def _cutoffs(self) -> dict[JobStatus, datetime]:
         """Return for each status with an age the instant before which its jobs are deleted."""
@@ -124,11 +138,19 @@ class Vacuum(Service):
         now = await self._store.schedules.now()
         return {status: now - age for status, age in ages.items()}
 
-    async def _steps(self) -> AsyncIterator[Counter[JobStatus]]:
-        if cutoffs := await self._cutoffs():
-            step = self._options.step_blocks
-            for first in range(0, await self._store.retention.table_blocks(), step):
-                yield Counter(await self._store.retention.vacuum_blocks(first, first + step, cutoffs))
+    async def steps(self) -> AsyncIterator[VacuumStep]:
+        """Apply every policy, and yield after each step what it deleted."""
+        cutoffs = await self._cutoffs()
+        blocks = await self._store.retention.table_blocks() if cutoffs else 0
+        step = self._options.step_blocks
+        for first in range(0, blocks, step):
+            deleted = await self._store.retention.vacuum_blocks(first, first + step, cutoffs)
+            yield VacuumStep(min(first + step, blocks), blocks, Counter(deleted))
+        async for other in self._delete_others():
+            yield VacuumStep(blocks, blocks, other)
+
+    async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
+        """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
         await self._delete_schedules()
         await self._delete_audit()
         size = self._options.statistics_batch_size
@@ -162,7 +184,8 @@ class Vacuum(Service):
         while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
             pass
 
-    async def _report(self, deleted: Counter[JobStatus]) -> None:
+    async def report(self, deleted: Counter[JobStatus]) -> None:
+        """Count deletions in the statistics of the day, and publish them."""
         if not deleted.total():
             return
         if self._config.track_metrics:
