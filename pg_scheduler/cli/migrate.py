@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,12 +17,20 @@ from pg_scheduler.migrate import (
     shipped_migrations,
     verify,
 )
+from pg_scheduler.migrate.apply import apply
+from pg_scheduler.migrate.indexes import build_progress
 from pg_scheduler.migrate.plan import Step
 from pg_scheduler.migrate.preview import pending_steps, render_script
 
 from .commands import Command, add_command, add_group, confirm
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
+from .progress import ProgressStyle, Reporter, Style, read_style, watch
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    Connection = asyncpg.Connection[asyncpg.Record]
 
 __all__ = ["INDEX", "STEP", "VERIFIED", "add_to"]
 
@@ -67,8 +76,10 @@ async def upgrade(
     check: Annotated[
         bool, typer.Option("--check", help="Apply nothing; exit with 6 if migrations are missing.")
     ] = False,
+    progress: ProgressStyle = None,
 ) -> ExitCode:
     """Create and upgrade the tables: print the plan, then apply it."""
+    style = read_style(progress)
     async with command.connect() as connection:
         steps = await pending_steps(connection, schema=command.schema)
         if check:
@@ -76,7 +87,7 @@ async def upgrade(
             command.output.say(_count(steps, "to apply"))
             return ExitCode.SCHEMA if steps else ExitCode.DONE
         command.output.say(_describe(steps))
-        done = await migrate(connection, schema=command.schema)  # also recreates tables that were dropped
+        done = await _apply(command, connection, steps, style)  # also recreates tables that were dropped
         home = await home_schema(connection, command.schema)
         _write(command, [step for step in steps if step.migration.version in done])
         left = await missing_indexes(connection, schema=home)
@@ -125,16 +136,53 @@ async def down(
     command.output.say(_count(steps, "reverted"))
 
 
-async def indexes(command: Command) -> None:
+async def _apply(command: Command, connection: Connection, steps: Sequence[Step], style: Style) -> list[int]:
+    """Migrate to the newest version, and show which migration is applied."""
+    begun: list[Step] = []
+    with Reporter(style, command.output) as reporter:
+
+        async def look() -> None:
+            if begun:
+                migration = begun[-1].migration
+                number = sum(each.migration.version <= migration.version for each in steps)
+                text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
+                reporter.show(text, number - 1, len(steps))
+
+        applying = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
+        return await watch(applying, look)
+
+
+async def indexes(command: Command, progress: ProgressStyle = None) -> None:
     """Build the indexes that are missing or invalid, while jobs run."""
-    async with command.connect() as connection:
+    style = read_style(progress)
+    async with command.connect() as connection, command.connect() as watcher:
         missing = await missing_indexes(connection, schema=command.schema)
         if missing:
             command.output.say(f"building {', '.join(missing)}; waiting for every older transaction")
-        built = await build_indexes(connection, schema=command.schema)
+        try:
+            built = await _build(command, connection, watcher, style)
+        except asyncio.CancelledError:
+            command.output.say(
+                "an index that is not complete is invalid, and not used: run pg-scheduler migrate indexes "
+                "again, which replaces it"
+            )
+            raise
     rows = [{"v": SHAPE_VERSION, "index": name, "action": "built"} for name in built]
     command.output.write_list(INDEX, rows)
     command.output.say(f"{len(built)} built" if built else "no index is missing")
+
+
+async def _build(command: Command, connection: Connection, watcher: Connection, style: Style) -> list[str]:
+    """Build the indexes, and show how far each got."""
+    with Reporter(style, command.output) as reporter:
+
+        async def look() -> None:
+            found = await build_progress(watcher, connection.get_server_pid())
+            if found is not None:
+                extent = f", {found.done:,} of {found.total:,}" if found.total else ""
+                reporter.show(f"{found.phase}{extent}", found.done, found.total or None)
+
+        return await watch(build_indexes(connection, schema=command.schema), look)
 
 
 async def verify_schema(command: Command) -> ExitCode:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, TypeVar, get_args
 
 import typer
 from rich.console import Console
@@ -16,14 +17,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from .errors import CommandError, ExitCode
 from .output import Output, escape
 
-__all__ = ["ProgressStyle", "Reporter", "Style", "read_style"]
+__all__ = ["ProgressStyle", "Reporter", "Style", "read_style", "watch"]
 
 Style = Literal["bar", "lines", "off"]
 
 ProgressStyle = Annotated[str | None, typer.Option("--progress", help="On stderr: bar, lines or off.")]
 """The option of commands that take long."""
 
+Result = TypeVar("Result")
+
 LINE_INTERVAL_S: Final = 10.0
+LOOK_INTERVAL_S: Final = 1.0
 BAR_WIDTH: Final = 10
 """Characters of the bar: a line of 80 has room for what was done."""
 
@@ -42,6 +46,18 @@ def read_style(text: str | None) -> Style:
             ExitCode.USAGE, f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}"
         )
     return found
+
+
+async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]]) -> Result:
+    """Return the result of work, and look at it every second meanwhile. Cancellation cancels the work."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_INTERVAL_S))[0]:
+            await look()
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 @dataclass(slots=True)

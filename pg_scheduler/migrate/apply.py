@@ -28,7 +28,7 @@ from .shape import check_relations, missing_shipped_indexes
 from .verify import check_shape, home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from .verify import AnyConnection
 
@@ -110,19 +110,27 @@ async def apply(
     *,
     schema: str | None = None,
     target: int | None = None,
+    on_step: Callable[[Step], None] = lambda _: None,
 ) -> list[int]:
-    """Migrate to a version with the given migrations, as `migrate` does with the shipped ones."""
+    """Migrate to a version with the given migrations, as `migrate` does with the shipped ones.
+
+    ``on_step`` is called before each of them, again if the transaction is repeated.
+    """
     home = await home_schema(connection, schema)
     migrations = tuple(shipped)
     for _ in range(0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1):
         # Nodes that run jobs meanwhile lock the same tables in other orders.
         with suppress(asyncpg.DeadlockDetectedError):
-            return await _apply(connection, migrations, home, target)
-    return await _apply(connection, migrations, home, target)
+            return await _apply(connection, migrations, home, target, on_step)
+    return await _apply(connection, migrations, home, target, on_step)
 
 
 async def _apply(
-    connection: AnyConnection, shipped: Sequence[Migration], home: str, target: int | None
+    connection: AnyConnection,
+    shipped: Sequence[Migration],
+    home: str,
+    target: int | None,
+    on_step: Callable[[Step], None],
 ) -> list[int]:
     repairs: list[str] = []
     is_part = connection.is_in_transaction()
@@ -142,6 +150,7 @@ async def _apply(
             await recreate_tables(connection, home, applied, missing)
             repairs += missing
         for step in steps:
+            on_step(step)
             await _execute(connection, home, step)
         if steps or repairs:
             state = await read_state(connection, home, shipped)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import asyncpg
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .verify import AnyConnection
 
-__all__ = ["build_indexes", "missing_indexes"]
+__all__ = ["BuildProgress", "build_indexes", "build_progress", "missing_indexes"]
 
 BUILD_TIMEOUT_S: Final = 86_400.0
 """A build reads the table twice, and waits for every older transaction."""
@@ -39,6 +39,15 @@ snapshot, for whose end the build would wait."""
 _LOCK_CLASS = 0x70677369  # "pgsi"; the second half of the key is a hash of the schema's name
 _TRY_LOCK = "SELECT pg_catalog.pg_try_advisory_lock($1::integer, $2::integer)"
 _UNLOCK = "SELECT pg_catalog.pg_advisory_unlock($1::integer, $2::integer)"
+_PROGRESS: Final = """
+    SELECT phase,
+        CASE WHEN blocks_total > 0 THEN blocks_done WHEN tuples_total > 0 THEN tuples_done
+            ELSE lockers_done END,
+        CASE WHEN blocks_total > 0 THEN blocks_total WHEN tuples_total > 0 THEN tuples_total
+            ELSE lockers_total END
+    FROM pg_catalog.pg_stat_progress_create_index
+    WHERE pid OPERATOR(pg_catalog.=) $1::integer
+"""
 _DROP = "DROP INDEX CONCURRENTLY IF EXISTS {schema}"
 
 
@@ -58,6 +67,31 @@ async def missing_indexes(connection: AnyConnection, *, schema: str | None = Non
     """
     home = await home_schema(connection, schema)
     return await _missing(connection, home)
+
+
+class BuildProgress(NamedTuple):
+    """How far the build of an index got.
+
+    Attributes:
+        phase: What it does, as PostgreSQL names it.
+        done: The blocks, rows or sessions that this phase is done with.
+        total: All of these; 0 if that is unknown.
+    """
+
+    phase: str
+    done: int
+    total: int
+
+
+async def build_progress(connection: AnyConnection, pid: int) -> BuildProgress | None:
+    """Return how far the index got that a session builds; None if it builds none.
+
+    Args:
+        connection: Another connection of the role that builds it.
+        pid: The process of that session, as ``get_server_pid()`` returns it.
+    """
+    row = await connection.fetchrow(_PROGRESS, pid, timeout=QUERY_TIMEOUT_S)
+    return None if row is None else BuildProgress(*row)
 
 
 async def build_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:

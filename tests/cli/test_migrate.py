@@ -14,10 +14,11 @@ import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.migrate import shipped_migrations, verify
+from pg_scheduler.migrate import indexes, shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
 
 HEAD = shipped_migrations()[-1].version
 GOLDEN = Path(__file__).with_name("golden")
@@ -174,6 +175,56 @@ def test_role_without_rights_is_refused_with_4(call: Run, empty_dsn: str) -> Non
         assert "lacks a privilege" in ran.err
     finally:
         execute(empty_dsn, "DROP OWNED BY cli_stranger; DROP ROLE cli_stranger")
+
+
+async def test_progress_of_migrations_and_indexes_is_shown(
+    call: Run, dsn: str, empty_dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.cli.progress.LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    found = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def build_progress(connection: asyncpg.Connection[asyncpg.Record], pid: int) -> object:
+        progress = await indexes.build_progress(connection, pid)
+        if progress is not None:
+            loop.call_soon_threadsafe(found.set)
+        return progress
+
+    monkeypatch.setattr("pg_scheduler.cli.migrate.build_progress", build_progress)
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    async with asyncio.timeout(PATIENCE), pool.acquire() as blocker:
+        async with blocker.transaction():
+            await blocker.execute("LOCK TABLE scheduled_jobs IN ROW EXCLUSIVE MODE")
+            building = asyncio.create_task(asyncio.to_thread(call, "migrate", "indexes", "--dsn", dsn))
+            await found.wait()  # the build waits for the lock
+        ran = await building
+    assert (ran.code, "1 built" in ran.err) == (0, True), ran.err
+    assert "\nwaiting for writers before build" in ran.err
+    migrated = await asyncio.to_thread(call, "migrate", "--dsn", empty_dsn, "--progress", "lines")
+    assert (migrated.code, f" of {HEAD}\n" in migrated.err) == (0, True), migrated.err
+    assert "\napplying 00" in migrated.err
+
+
+async def test_interrupt_of_indexes_states_how_to_continue(
+    call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record]
+) -> None:
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    async with pool.acquire() as blocker, blocker.transaction(), asyncio.timeout(PATIENCE):
+        await blocker.execute("LOCK TABLE scheduled_jobs IN ROW EXCLUSIVE MODE")
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "pg_scheduler", "migrate", "indexes"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        while not await pool.fetchval("SELECT EXISTS (SELECT FROM pg_stat_progress_create_index)"):  # noqa: ASYNC110 - a lock raises no event
+            await asyncio.sleep(0.05)  # until the build waits
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "run pg-scheduler migrate indexes again, which replaces it\n" in errors.decode()
+    again = await asyncio.to_thread(call, "migrate", "indexes", "--dsn", dsn)
+    assert [line["index"] for line in again.checked("index")] == ["scheduled_jobs_unsuccessful"]
 
 
 async def test_interrupt_exits_with_130_and_changes_nothing(
