@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from pg_scheduler.enqueue.own_thread import call_in_own_thread
 from pg_scheduler.enqueue.schedule_jobs import JobBuilder, ScheduleJobs, in_order
 from pg_scheduler.enqueue.unique_fire_times import insert_unique
 from pg_scheduler.errors import (
@@ -207,7 +207,7 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
-            fires = await asyncio.to_thread(_fire_times, row, start, end, limit)
+            fires = await call_in_own_thread(_fire_times, row, start, end, limit)
             builder = self._jobs.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
@@ -303,7 +303,7 @@ async def _searched(timed: Callable[..., ScheduleRow], row: ScheduleRow, **value
     """Return what ``timed()`` makes of a row; in a thread unless the search for its fire times is quick."""
     if type(read_trigger(row.trigger)) in QUICK:
         return timed(row, **values)
-    return await asyncio.to_thread(timed, row, **values)
+    return await call_in_own_thread(timed, row, **values)
 
 
 def _has_same_timing(row: ScheduleRow, old: ScheduleRow) -> bool:

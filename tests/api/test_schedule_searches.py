@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
+from pg_scheduler.enqueue import schedule_writer
+from pg_scheduler.enqueue.own_thread import call_in_own_thread
 from pg_scheduler.triggers import Cron, During, Every, Trigger, trigger_kind
 from tests.support.worker import PATIENCE, now
 
@@ -70,13 +73,12 @@ async def test_event_loop_turns_while_a_schedule_is_added_changed_and_backfilled
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., Any]]:
     """Return the functions that were called in threads."""
     called: list[Callable[..., Any]] = []
-    to_thread = asyncio.to_thread
 
     async def note(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         called.append(function)
-        return await to_thread(function, *args, **kwargs)
+        return await call_in_own_thread(function, *args, **kwargs)
 
-    monkeypatch.setattr(asyncio, "to_thread", note)
+    monkeypatch.setattr(schedule_writer, "call_in_own_thread", note)
     return called
 
 
@@ -89,6 +91,18 @@ async def test_schedule_whose_search_is_quick_costs_no_thread(
     assert threads == []
     await scheduler.schedules.add(NAME, Every(hours=1) & During(weekdays="mon"), schedule_id="combined")
     assert len(threads) == 1
+
+
+async def test_search_needs_none_of_the_threads_that_may_wait_for_it(scheduler: Scheduler) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    is_done = threading.Event()
+    waiting = loop.run_in_executor(None, is_done.wait, PATIENCE)
+    schedules = scheduler.schedules
+    await asyncio.wait_for(schedules.add(NAME, Waiting(), schedule_id="a"), PATIENCE / 2)
+    await asyncio.wait_for(schedules.backfill("a", now() - 3 * HOUR, now() - HOUR), PATIENCE / 2)
+    is_done.set()
+    assert await waiting
 
 
 async def test_trigger_that_raises_stop_iteration_is_an_error_of_the_call(scheduler: Scheduler) -> None:
