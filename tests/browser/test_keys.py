@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from playwright.async_api import expect
 
+from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop
 from tests.browser.test_reading import heading
@@ -39,6 +40,15 @@ async def test_keys_select_rows_and_explain_a_job(open_page: Open, shop: Shop) -
     await page.get_by_role("link", name="Skip to the content").focus()
     await page.keyboard.press("e")
     await expect(explanation).to_be_focused()
+
+
+async def test_jobs_are_updated_while_no_row_is_selected(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.*")
+    await expect(page.get_by_role("checkbox", name="Select all jobs of this page")).to_be_visible()
+    job_id = await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
+    await expect(page.get_by_role("link", name=job_id)).to_be_visible()
 
 
 async def test_keys_do_nothing_in_a_browser_that_turned_them_off(open_page: Open, shop: Shop) -> None:
