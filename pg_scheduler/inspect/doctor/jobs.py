@@ -26,6 +26,9 @@ __all__ = ["CHECKS", "judge_backlog", "judge_failures", "judge_payloads", "judge
 MAX_BACKLOG_ROWS: Final = 50_000
 MAX_NAMES: Final = 500
 SAMPLE: Final = 1000
+MAX_RETRIED: Final = 20
+"""Jobs that the command of a remedy retries."""
+
 WEEK_S: Final = 7 * 86_400.0
 FAILING_S: Final = 15 * 60.0
 STUCK_FACTOR: Final = 10
@@ -152,7 +155,7 @@ def judge_quarantine(rows: Sequence[QuarantinedRow]) -> Iterator[Finding]:
             f"{len(jobs)} quarantined jobs of {name!r}, the last one at {instant(jobs[0].finished_at)}: "
             f"{listed(ids)}{beside}",
             f"read the logs of the workers that died, correct the function, then "
-            f"{command('jobs', 'retry', ids[0])}",
+            f"{command('jobs', 'retry', *ids[:MAX_RETRIED])}",
         )
 
 

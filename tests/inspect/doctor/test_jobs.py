@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import shlex
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
 from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import run
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
@@ -95,7 +99,7 @@ async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
     await until(pool, FindingCode.NAME_UNKNOWN, [])
 
 
-async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.Pool) -> None:
+async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.Pool, dsn: str) -> None:
     scheduler = Scheduler(pool)
     for job_id, name in (("a", "doctor.crash"), ("b", "doctor.crash"), ("c", "doctor.victim")):
         await scheduler.schedule_job(name, datetime.now(UTC), {}, job_id=job_id)
@@ -108,8 +112,10 @@ async def test_quarantined_jobs_are_found_until_they_are_retried(pool: asyncpg.P
     assert (crashed.subject, victim.subject) == ("doctor.crash", "doctor.victim")
     assert crashed.evidence.endswith(": b, a; c ran on the same worker")
     assert victim.evidence.endswith(": c; a, b ran on the same worker")
-    for job_id in "abc":
-        assert await scheduler.retry_job(job_id)
+    assert (crashed.remedy or "").endswith("pg-scheduler jobs retry b a")
+    for finding in (crashed, victim):
+        words = shlex.split((finding.remedy or "").partition("then pg-scheduler ")[2])
+        assert await asyncio.to_thread(run, [*words, "--yes", "--dsn", dsn]) == ExitCode.DONE
     assert await subjects(pool, FindingCode.QUARANTINE) == []
 
 
