@@ -14,6 +14,7 @@ from . import bulk, job_add, job_ends, job_errors, job_export, job_run, job_show
 from .commands import Command, add_command
 from .job_rows import JOB, JobId, column_row, job_row, read_columns
 from .output import SHAPE_VERSION, Column, Shape
+from .runs import runs
 
 __all__ = ["EXPLANATION", "add_to"]
 
@@ -44,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     add_command(group, "retry")(bulk.retry)
     add_command(group, "delete")(bulk.delete)
     add_command(group, "move")(bulk.move)
+    add_command(group, "runs", is_watched=True)(runs)
 
 
 async def list_jobs(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pg_scheduler.dashboard.access import Access
-from pg_scheduler.dashboard.bulk import BulkRuns
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.author import Author, acting_as
 

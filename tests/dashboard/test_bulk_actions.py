@@ -433,7 +433,7 @@ async def test_run_that_the_server_refuses_ends_and_says_so(
 async def test_number_of_runs_of_a_process_is_bounded(
     create: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.dashboard.bulk.MAX_RUNS", 1)
+    monkeypatch.setattr("pg_scheduler.inspect.bulk_runs.MAX_RUNS", 1)
     await fill(pool, 9)
     app = create()
     async with Halted(pool, app):

@@ -11,8 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from pg_scheduler.dashboard.actions import bulk, jobs, schedule_form, schedules, tasks, workers
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown, read_form
-from pg_scheduler.dashboard.bulk import BusyError
-from pg_scheduler.dashboard.bulk_jobs import BulkAction
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.rendering import render
 from pg_scheduler.dashboard.rights import Right
@@ -22,6 +20,8 @@ from pg_scheduler.errors import (
     ScheduleNotFoundError,
     ScheduleOwnedByCodeError,
 )
+from pg_scheduler.inspect.bulk_jobs import BulkAction
+from pg_scheduler.inspect.bulk_runs import BusyError
 
 __all__ = ["ACTIONS", "Action", "act"]
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from pg_scheduler.dashboard.actions.confirm import ask
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
-from pg_scheduler.dashboard.bulk import BulkState
-from pg_scheduler.dashboard.bulk_jobs import BulkAction, BulkJobs
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect import parse_search
+from pg_scheduler.inspect.bulk_jobs import BulkAction, BulkJobs
+from pg_scheduler.inspect.bulk_runs import BulkState
 
 __all__ = ["cancel", "delete", "move", "resume", "retry", "retry_group", "stop"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pg_scheduler.dashboard.bulk import PREFIX
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
+from pg_scheduler.inspect.bulk_runs import PREFIX
 
 __all__ = ["AuditView", "build"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pg_scheduler.dashboard.bulk import START, BulkState
-from pg_scheduler.dashboard.bulk_jobs import BulkJobs
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import SearchError, parse_search
+from pg_scheduler.inspect.bulk_jobs import BulkJobs
+from pg_scheduler.inspect.bulk_runs import BulkState, recent_runs
 from pg_scheduler.inspect.model import rounded
 
 __all__ = ["RunPage", "RunRow", "RunsPage", "build", "build_one", "visible_state"]
@@ -69,11 +69,10 @@ class RunPage:
 
 async def build(request: PageRequest) -> RunsPage:
     """Read the runs that were started last."""
-    found = await request.inspector.audit(action=START, limit=PAGE_LENGTH)
     rows = [
-        RunRow(each.subject, jobs.verb, _which(jobs, request), each.actor, each.at)
-        for each in found.items
-        if each.subject and (jobs := BulkJobs.of(each.details)) is not None and _sees(jobs, request)
+        RunRow(each.run_id, each.jobs.verb, _which(each.jobs, request), each.actor, each.started_at)
+        for each in await recent_runs(request.inspector, limit=PAGE_LENGTH)
+        if _sees(each.jobs, request)
     ]
     return RunsPage(rows)
 

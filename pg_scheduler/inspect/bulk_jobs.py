@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
-from pg_scheduler.inspect import ErrorGroup, Inspector, Progress
+from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.model import ErrorGroup
 
 __all__ = ["BulkAction", "BulkJobs"]
 

@@ -1,12 +1,12 @@
 """Change all jobs of a search in the background; the audit has all that another process needs to continue.
 
-A run is a task of the event loop of the server. It outlives the page that started it, and ends with the
-process. Its state is in the audit, under its id: ``start_bulk`` or ``resume_bulk`` with what to do, a record
-per batch with the cursor behind it, ``stop_bulk`` as a request, and ``end_bulk``. A run reads the newest
-records after each batch, so a request to stop it, or to continue it elsewhere, may reach any process. A batch
-of a task that another one has replaced meanwhile changes nothing, because the records show another cursor.
-Every record names the one by which the run was started or resumed last, so that it is found behind any number
-of them.
+A run is a task of the event loop, for example of the server of the dashboard, where it outlives the page
+that started it. It ends with the process. Its state is in the audit, under its id: ``start_bulk`` or
+``resume_bulk`` with what to do, a record per batch with the cursor behind it, ``stop_bulk`` as a request,
+and ``end_bulk``. A run reads the newest records after each batch, so a request to stop it, or to continue
+it elsewhere, may reach any process. A batch of a task that another one has replaced meanwhile changes
+nothing, because the records show another cursor. Every record names the one by which the run was started or
+resumed last, so that it is found behind any number of them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from pg_scheduler.dashboard.bulk_jobs import BulkJobs
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect import AuditRecord, Inspector, Progress
+from pg_scheduler.inspect.audit import AuditRecord
+from pg_scheduler.inspect.bulk import Progress
+from pg_scheduler.inspect.bulk_jobs import BulkJobs
+from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.jobs.ids import new_job_id
 from pg_scheduler.store.bulk import StaleRunError
 
 __all__ = [
     "MAX_RUNS",
     "PREFIX",
-    "START",
     "BulkRuns",
     "BulkState",
     "BusyError",
     "Phase",
+    "StartedRun",
+    "recent_runs",
 ]
 
 MAX_RUNS: Final = 4
@@ -54,6 +57,26 @@ CONTROL: Final = BEGINNINGS | {STOP, END}
 Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
 
 _PHASES: Final[Mapping[str, Phase]] = {STOP: "stopping", END: "stopped"}
+
+
+class StartedRun(NamedTuple):
+    """A run in a list, as the record of its start has it."""
+
+    run_id: str
+    jobs: BulkJobs
+    actor: str
+    started_at: datetime
+
+
+async def recent_runs(inspector: Inspector, *, limit: int) -> list[StartedRun]:
+    """Return the runs that were started last, the newest first."""
+    found = (await inspector.audit(action=START, limit=limit)).items
+    read = ((each, BulkJobs.of(each.details)) for each in found)
+    return [
+        StartedRun(each.subject, jobs, each.actor, each.at)
+        for each, jobs in read
+        if each.subject and jobs is not None
+    ]
 
 
 class BusyError(ValueError):
@@ -143,6 +166,20 @@ class BulkRuns:
         """Wait until no run of this process is left."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def interrupt(self) -> None:
+        """End the runs of this process after the batches in progress, and record that they have stopped."""
+        runs = dict(self._runs)
+        for task in self._tasks:
+            task.cancel()
+        await self.wait()
+        for run_id, run in runs.items():
+            await self._inspector.record_action(END, run_id, begun=run.begun, is_complete=False, error=None)
+
+    def progress(self, run_id: str) -> Progress | None:
+        """Return the last step of a run of this process; None if there is none."""
+        run = self._runs.get(run_id)
+        return None if run is None else run.progress
 
     async def state(self, run_id: str) -> BulkState | None:
         """Return how far a run is; None if there is no such run."""

@@ -1,0 +1,124 @@
+"""``jobs runs``: list the bulk runs that the dashboard has recorded, stop one, or continue one here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+import typer
+
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.bulk_runs import BulkRuns, BulkState, recent_runs
+
+from .commands import Command
+from .errors import CommandError, ExitCode
+from .output import SHAPE_VERSION, Column, Shape
+from .progress import ProgressStyle, Reporter, read_style
+
+__all__ = ["RUN", "runs"]
+
+RUN: Final = Shape(
+    "bulk_run",
+    "run_id",
+    (
+        Column("run_id", "ID"),
+        Column("action", "ACTION"),
+        Column("phase", "PHASE"),
+        Column("done", "DONE", is_number=True),
+        Column("searched", "SEARCHED", is_number=True, is_wide=True),
+        Column("started_at", "STARTED"),
+        Column("last_at", "LAST CHANGE", is_wide=True),
+        Column("actor", "BY", is_wide=True),
+        Column("which", "JOBS", is_long=True),
+        Column("rate", "RATE", is_number=True, is_wide=True),
+        Column("error", "ERROR", is_wide=True),
+    ),
+)
+SHOW_S: Final = 0.2
+"""Seconds between two looks at the progress."""
+
+
+async def runs(
+    command: Command,
+    stop: Annotated[
+        str | None, typer.Option(metavar="ID", help="Stop a run after the batch in progress.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="ID", help="Continue a run in this process, where it stopped.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs of the list.")] = 20,
+    progress: ProgressStyle = None,
+) -> ExitCode:
+    """Print the bulk runs that were started last in the dashboard, and how far they are."""
+    if stop is not None and resume is not None:
+        raise CommandError(ExitCode.USAGE, "pass --stop or --resume, not both")
+    style = read_style(progress)
+    async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        bulk = BulkRuns(inspector)
+        if stop is not None:
+            state = await _found(bulk, stop)
+            if state.phase in {"stopped", "complete"}:
+                raise CommandError(ExitCode.REFUSED, f"the run {stop} does not run: it is {state.phase}")
+            await bulk.stop(stop, state)
+            command.output.say(f"the run {stop} stops after the batch in progress")
+            return ExitCode.DONE
+        if resume is not None:
+            return await _resume(command, bulk, resume, Reporter(style, command.output))
+        started = await recent_runs(inspector, limit=limit)
+        found = [(each.run_id, await bulk.state(each.run_id)) for each in started]
+    rows = [_row(run_id, state) for run_id, state in found if state is not None]
+    command.output.write_list(RUN, rows)
+    return ExitCode.DONE
+
+
+async def _found(bulk: BulkRuns, run_id: str) -> BulkState:
+    state = await bulk.state(run_id)
+    if state is None:
+        hint = "pg-scheduler jobs runs lists them"
+        raise CommandError(ExitCode.NOT_FOUND, f"there is no bulk run {run_id!r}; {hint}")
+    return state
+
+
+async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Reporter) -> ExitCode:
+    """Continue a run, show its progress until it ends, and write how far it is then."""
+    state = await _found(bulk, run_id)
+    if state.phase == "complete":
+        raise CommandError(ExitCode.REFUSED, f"the run {run_id} is complete")
+    await bulk.resume(run_id, state)
+    try:
+        with reporter:
+            ended = asyncio.create_task(bulk.wait())
+            while not (await asyncio.wait({ended}, timeout=SHOW_S))[0]:
+                if (step := bulk.progress(run_id)) is not None:
+                    reporter.show(step.summary, step.searched, step.total_estimate)
+    finally:  # an interrupted command too
+        await bulk.interrupt()
+        state = await _found(bulk, run_id)
+        command.output.write_one(RUN, _row(run_id, state))
+        if state.phase != "complete":
+            command.output.say(f"continue with: pg-scheduler jobs runs --resume {run_id}")
+    if state.error is not None:
+        raise CommandError(ExitCode.NEGATIVE, f"the run {run_id} has stopped: {state.error}")
+    return ExitCode.DONE
+
+
+def _row(run_id: str, state: BulkState) -> dict[str, Any]:
+    jobs = state.jobs
+    return {
+        "v": SHAPE_VERSION,
+        "run_id": run_id,
+        "action": jobs.verb,
+        "phase": state.phase,
+        "done": state.done,
+        "searched": state.searched,
+        "total_estimate": state.total_estimate,
+        "started_at": state.started_at,
+        "last_at": state.last_at,
+        "actor": state.actor,
+        "which": jobs.where if jobs.group is None else ": ".join(jobs.group[:2]),
+        "names": None if jobs.names is None else list(jobs.names),
+        "rate": jobs.rate,
+        "to": jobs.to,
+        "error": state.error,
+    }

@@ -1,0 +1,138 @@
+"""jobs runs: the bulk runs of the dashboard, listed, stopped and continued."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.bulk_jobs import BulkJobs
+from pg_scheduler.inspect.bulk_runs import START, BulkRuns
+from tests.cli.conftest import Ran, Run
+from tests.docs.snippets import ROOT
+from tests.support.worker import PATIENCE
+
+JOBS = BulkJobs(verb="cancel", where="status:pending name:runs.*")
+FILL = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time)
+    SELECT 'runs:' || lpad(n::text, 5, '0'), 'runs.probe', '2099-01-01Z'
+    FROM generate_series(1, 700) AS n
+"""
+
+Command = Callable[..., Awaitable[Ran]]
+
+
+@pytest.fixture
+def command(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run ``jobs runs`` in a thread, since a command has an event loop of its own."""
+    monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
+
+    async def run(*arguments: str) -> Ran:
+        return await asyncio.to_thread(call, "jobs", "runs", "--progress", "off", "-o", "jsonl", *arguments)
+
+    return run
+
+
+@pytest.fixture
+async def inspector(pool: asyncpg.Pool) -> Inspector:
+    await pool.execute(FILL)
+    return Inspector(Scheduler(pool))
+
+
+async def cancelled(pool: asyncpg.Pool) -> int:
+    found: int = await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE status = 'cancelled'")
+    return found
+
+
+async def start_and_die(inspector: Inspector, jobs: BulkJobs = JOBS) -> str:
+    """Record the start of a run, of which the process ended before its first batch."""
+    await inspector.record_action(START, "bulk-of-the-dead", **asdict(jobs))
+    return "bulk-of-the-dead"
+
+
+async def test_run_of_a_process_that_ended_is_listed_stopped_and_resumed(
+    command: Command, inspector: Inspector, pool: asyncpg.Pool
+) -> None:
+    run_id = await start_and_die(inspector)
+    (row,) = (await command()).checked("bulk_run")
+    assert (row["run_id"], row["action"], row["phase"], row["done"]) == (run_id, "cancel", "running", 0)
+    assert row["which"] == JOBS.where
+    ran = await command("--stop", run_id)
+    assert ran.code == 0
+    assert f"the run {run_id} stops after the batch in progress" in ran.err
+    assert (await command()).lines[0]["phase"] == "stopping"
+    ran = await command("--resume", run_id)
+    assert ran.code == 0, ran.err
+    (row,) = ran.checked("bulk_run")
+    assert (row["phase"], row["done"]) == ("complete", 700)
+    assert await cancelled(pool) == 700
+    actions = await pool.fetch("SELECT action, via FROM scheduler_audit ORDER BY id")
+    assert [(each["action"], each["via"]) for each in actions][1:] == [
+        *(("stop_bulk", "cli"), ("resume_bulk", "cli")),
+        *(("cancel_jobs", "cli"), ("cancel_jobs", "cli"), ("end_bulk", "cli")),
+    ]
+    for option in ("--resume", "--stop"):
+        refused = await command(option, run_id)
+        assert refused.code == ExitCode.REFUSED
+        assert "complete" in refused.err
+
+
+async def test_run_of_another_process_stops_after_its_batch(command: Command, inspector: Inspector) -> None:
+    runs = BulkRuns(inspector)
+    run_id = await runs.start(BulkJobs(verb="cancel", where=JOBS.where, rate=20))
+    async with asyncio.timeout(PATIENCE):
+        while runs.progress(run_id) is None:  # noqa: ASYNC110 - a step is no event
+            await asyncio.sleep(0.02)  # until its first batch
+        assert (await command("--stop", run_id)).code == 0
+        await runs.wait()
+    (row,) = (await command()).checked("bulk_run")
+    assert row["phase"] == "stopped"
+    assert 0 < row["done"] < 700
+    assert (await command("--stop", run_id)).code == ExitCode.REFUSED
+
+
+async def test_interrupted_resume_stops_the_run_which_can_be_continued(
+    command: Command, inspector: Inspector, pool: asyncpg.Pool, dsn: str
+) -> None:
+    run_id = await start_and_die(inspector, BulkJobs(verb="cancel", where=JOBS.where, rate=1 / 360))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pg_scheduler", "jobs", "runs", "--resume", run_id, "-o", "json"),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while await cancelled(pool) == 0:  # noqa: ASYNC110 - a process raises no event
+                await asyncio.sleep(0.02)  # until the first batch of the process
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == ExitCode.INTERRUPTED, err
+    row: dict[str, Any] = json.loads(out)
+    assert (row["phase"], row["done"]) == ("stopped", await cancelled(pool))
+    assert f"continue with: pg-scheduler jobs runs --resume {run_id}" in err.decode()
+    assert (await command()).lines[0]["phase"] == "stopped"
+
+
+@pytest.mark.usefixtures("inspector")
+async def test_unknown_run_and_wrong_usage_are_errors(command: Command) -> None:
+    for option in ("--stop", "--resume"):
+        ran = await command(option, "bulk-missing")
+        assert ran.code == ExitCode.NOT_FOUND
+        assert "there is no bulk run 'bulk-missing'; pg-scheduler jobs runs lists them" in ran.err
+    assert (await command("--stop", "a", "--resume", "b")).code == ExitCode.USAGE
+    assert (await command()).out == ""
