@@ -21,6 +21,7 @@ from pg_scheduler.cli.main import app
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
 from tests.support.debian import required
+from tests.support.prometheus import promtool
 
 yaml = pytest.importorskip("yaml")
 
@@ -199,6 +200,11 @@ def test_every_metric_of_alerts_and_dashboards_is_scraped(scraped: Callable[[], 
     files = [*(OPS / "alerts").iterdir(), *(OPS / "grafana").iterdir()]
     used = set(re.findall(rf"{CLUSTER}|{PROCESS}(?=[a-z])", "".join(each.read_text() for each in files)))
     assert scraped() == used == {CLUSTER, PROCESS}
+
+
+def test_prometheus_accepts_the_configuration_of_compose(call: Run, tmp_path: Path) -> None:
+    assert call("compose", "--into", str(tmp_path)).code == 0
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))  # and the rules that it names
 
 
 def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> None:
