@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC
 
-import pytest
-
 from pg_scheduler.inspect import parse_search
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import FIELDS
@@ -128,10 +126,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), CASES)
-async def test_search_selects_the_rows_that_match(text: str, expected: str, store: Store, pool: Pool) -> None:
+async def test_search_selects_the_rows_that_match(store: Store, pool: Pool) -> None:
     await pool.execute(ROWS, NOW)
-    assert await find(store, text) == expected
+    assert [(text, await find(store, text)) for text, _ in CASES] == CASES
 
 
 def test_cases_cover_every_field_and_its_negation() -> None:
