@@ -45,7 +45,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
-  screenshots  photograph the demo's dashboard, light and dark, into docs/figures
+  screenshots  photograph the dashboard on the data of the demo into docs/figures, light and dark,
+           and write the accessibility trees of its pages
   shell    open an asyncio prompt and a private server (--data .pgdata keeps its data)
 
   --python PYTHON   use this interpreter, in an environment of its own: --python python3.13
@@ -150,6 +151,14 @@ def test(environment: Environment, arguments: list[str], *, check: bool) -> int:
     return code or 1
 
 
+def screenshots(environment: Environment, arguments: list[str]) -> int:
+    """Renew the pictures and the trees that the tests in a browser compare pages with."""
+    debian.fetch(environment.folder / "debian", note)
+    os.environ["PG_SCHEDULER_RENEW"] = "1"
+    tests = [f"tests/browser/test_{name}.py" for name in ("pictures", "trees")]
+    replace_process([str(environment.python), "-m", "pytest", *tests, *arguments])
+
+
 def lint(python: str, arguments: list[str]) -> int:
     """Check style and format; with --fix, apply the fixes."""
     ruff = str(Path(python).with_name("ruff"))
@@ -210,7 +219,7 @@ def main(words: list[str]) -> int:
     commands: dict[str, Callable[[], int]] = {
         "demo": lambda: replace_process([python, "-m", "pg_scheduler", "demo", *arguments]),
         "picture": lambda: replace_process([python, "-m", "tools.record_demo", *arguments]),
-        "screenshots": lambda: replace_process([python, "-m", "tools.screenshots", *arguments]),
+        "screenshots": lambda: screenshots(environment, arguments),
         "bench": lambda: replace_process([python, "-m", "benchmarks", *arguments]),
         "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import asyncpg
@@ -30,6 +29,7 @@ from pg_scheduler.dashboard.context import (
     Settings,
     base_of,
     path_of,
+    time_of,
 )
 from pg_scheduler.dashboard.csrf import check_origins, is_own_request
 from pg_scheduler.dashboard.export import export
@@ -257,7 +257,7 @@ class _Dashboard:
             inspector,
             dict(request.query_params),
             base_of(request, trust_forwarded=self._settings.trust_forwarded),
-            datetime.now(UTC),
+            time_of(inspector),
             self._cache,
             self._operations,
         )

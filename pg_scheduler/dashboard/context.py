@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -28,6 +28,7 @@ __all__ = [
     "path_of",
     "quoted",
     "term",
+    "time_of",
 ]
 
 JobTexts: TypeAlias = Callable[[Job], str]
@@ -67,8 +68,8 @@ class Settings:
     format_arguments: JobTexts | None
     links: JobLinks | None
     refresh_s: float
-    trust_forwarded: bool
     bounds: Bounds
+    trust_forwarded: bool
     read_only: bool
     trusted_origins: frozenset[str]
     sources: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class PageRequest:
         inspector: Reads it.
         parameters: The parameters of the address.
         base: The path under which browsers reach the dashboard, without a slash at the end.
-        now: The time of this process.
+        now: The time, of this process unless a test has set it.
         cache: What requests share.
         operations: Makes the changes.
     """
@@ -129,6 +130,11 @@ class PageRequest:
         if not value:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
         return value
+
+
+def time_of(inspector: Inspector) -> datetime:
+    """Return the time: that of the clock that a test gave its Scheduler, else that of this process."""
+    return inspector._store.statements.now or datetime.now(UTC)  # noqa: SLF001
 
 
 def term(field: str, value: str) -> str:

@@ -6,13 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, time_of
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.rendering import render_region
 from pg_scheduler.dashboard.texts import plain
@@ -52,7 +51,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
     )
 
     async def read() -> tuple[str, str]:
-        fresh = replace(request, now=datetime.now(UTC))
+        fresh = replace(request, now=time_of(request.inspector))
         found = await page.build(fresh)
         return json.dumps(plain(found)), render_region(found, page.template, fresh, path)
 

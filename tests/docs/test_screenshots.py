@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from tests.browser.pictures import PICTURES, TARGET, THEMES
 from tests.docs.snippets import ROOT
-from tools.screenshots import NAMES, TARGET, THEMES
 
 MAX_BYTES = 150_000
-FILES = {f"dashboard-{name}-{theme}.png" for name in NAMES for theme in THEMES}
+FILES = {f"dashboard-{name}-{theme}.png" for name in PICTURES for theme in THEMES}
 
 
 def test_every_screenshot_is_committed_and_no_other() -> None:

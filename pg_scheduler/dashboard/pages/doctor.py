@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
-from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.context import PageRequest, time_of
 from pg_scheduler.dashboard.texts import RUNBOOK
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
@@ -52,7 +52,7 @@ async def build(request: PageRequest) -> DoctorPage:
     """Return the diagnosis of the last minute, or make one."""
 
     async def examine() -> tuple[datetime, Diagnosis]:
-        return datetime.now(UTC), await request.inspector.doctor()
+        return time_of(request.inspector), await request.inspector.doctor()
 
     examined_at, diagnosis = await request.cache.get("doctor", MAX_AGE_S, examine)
     is_open = request.access.visible_names is None

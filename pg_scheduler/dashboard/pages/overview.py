@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.charts import Chart, Mark
-from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, time_of
 from pg_scheduler.dashboard.heatmap import Heatmap
 from pg_scheduler.dashboard.pages.doctor import FindingRow, row_of
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
@@ -153,7 +153,7 @@ async def build(request: PageRequest) -> OverviewPage:
 
 
 async def _read(request: PageRequest, since: timedelta) -> _History:
-    inspector, now = request.inspector, datetime.now(UTC)
+    inspector, now = request.inspector, time_of(request.inspector)
     statistics = await inspector.statistics(since)
     schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
