@@ -81,6 +81,16 @@ async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: 
     assert (await request(app, "/worker?id=w3")).status == 404
 
 
+@pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, '"many"', "true", "null", "[]"])
+async def test_health_that_no_worker_reports_is_not_shown(number: str, pool: asyncpg.Pool, app: App) -> None:
+    health = f'{{"loop_lag_s": {number}, "pool": {{"size": {number}, "idle": 1, "max": 10}}}}'
+    await add_worker(pool, health=health)
+    for url in ("/workers", "/worker?id=w1"):
+        assert (await request(app, url)).status == 200
+    (worker,) = (await request(app, "/workers", headers=JSON)).data["items"]
+    assert (worker["lag_s"], worker["pool"]) == (None, None)
+
+
 async def test_worker_states_that_it_drains(pool: asyncpg.Pool, app: App) -> None:
     await add_worker(pool, wanted="drain")
     await add_worker(pool, "w2", state="draining")

@@ -15,6 +15,8 @@ __all__ = ["WorkerPage", "WorkerRow", "WorkersPage", "build", "build_one"]
 
 MAX_WORKERS: Final = 500
 MAX_JOBS: Final = 50
+MAX_NUMBER: Final = 1e9
+"""The largest number of a worker's health that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +130,10 @@ def _row(worker: Worker) -> WorkerRow:
 
 
 def _number(value: object) -> float | None:
-    """Return the value if it is a number; a row may have been written by hand."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """Return the value if it is a number that a worker can report; a row may have been written by hand."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+        return None
+    return float(value)
 
 
 def _pool(value: object) -> str | None:
@@ -153,10 +157,10 @@ def _problems(worker: Worker) -> list[str]:
     if not worker.is_alive:
         return []
     health, found = worker.health, []
-    blocked_s, lag_s = health.get("loop_blocked_s"), health.get("loop_lag_s")
-    if isinstance(blocked_s, int | float):
-        found.append(f"its event loop is blocked for {timedelta(seconds=round(min(blocked_s, 1e9)))}")
-    elif isinstance(lag_s, int | float) and lag_s > 1:
+    blocked_s, lag_s = _number(health.get("loop_blocked_s")), _number(health.get("loop_lag_s"))
+    if blocked_s is not None:
+        found.append(f"its event loop is blocked for {timedelta(seconds=round(blocked_s))}")
+    elif lag_s is not None and lag_s > 1:
         found.append(f"its event loop lags by {lag_s:.1f} s")
     if health.get("is_listening") is False:
         found.append("it receives no notifications, so it polls")
