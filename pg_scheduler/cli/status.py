@@ -95,7 +95,11 @@ async def stats(
     """Print what workers counted and measured: attempts, outcomes, durations, lateness."""
     period = timedelta(seconds=read_duration("--since", since))
     async with command.scheduler() as scheduler:
-        found = await Inspector(scheduler).statistics(period, names=name)
+        inspector = Inspector(scheduler)
+        if by == "outcome" and not name:
+            found = await inspector.statistics_by_time(period, width=max(MIN_WIDTH, period / TREND_POINTS))
+        else:
+            found = await inspector.statistics(period, names=name)
     if by == "name":
         rows = [_figures_row(found, each, figures) for each, figures in found.by_name().items()]
     else:

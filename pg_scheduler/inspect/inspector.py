@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import Final
 
 import asyncpg
@@ -27,11 +27,10 @@ from pg_scheduler.inspect.model import Backlog, ErrorGroups, NameBacklog, Search
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
-from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.inspect.statistics_reads import StatisticsReads
 from pg_scheduler.inspect.tables import TableReads
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job, Worker
-from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
@@ -59,16 +58,11 @@ MAX_BLOCKED_ROWS: Final = 20_000
 MAX_GROUPS: Final = 500
 """Names and groups that ``backlog()`` returns."""
 
-MAX_STATISTICS_ROWS: Final = 20_000
-"""Rows of each span that ``statistics()`` reads."""
-
-MAX_STATISTICS_AGE: Final = timedelta(days=90)
-
 MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 
-class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
+class Inspector(WorkerActions, JobActions, TableReads, StatisticsReads, AuditReader):
     """Reads jobs, workers and tasks, with a bounded number of rows per call, and changes jobs in batches.
 
     It works without a started Scheduler, in the event loop of the pool.
@@ -301,33 +295,6 @@ class Inspector(WorkerActions, JobActions, TableReads, AuditReader):
         ]
         is_capped = len(rows) == MAX_GROUPS or (bool(backlog) and backlog[0].examined >= MAX_BACKLOG_ROWS)
         return TaskList(items, is_capped)
-
-    async def statistics(
-        self, since: timedelta = timedelta(hours=1), *, names: Sequence[str] | None = None
-    ) -> Statistics:
-        """Return what workers counted and measured lately, by job name and time.
-
-        At most 20,000 rows are read of each span (a minute, ten minutes, an hour); the oldest are left out.
-        Empty if every Scheduler has ``statistics=False``.
-
-        Args:
-            since: How far to look back, at most 90 days.
-            names: Only these job names; None for all.
-
-        Raises:
-            TypeError: ``since`` is no timedelta.
-            ValueError: ``since`` is not between 0 and 90 days.
-
-        Example::
-
-            for name, figures in (await inspector.statistics(timedelta(hours=6))).by_name().items():
-                print(name, figures.started, figures.durations.quantile(0.95))
-        """
-        if not timedelta() <= check_kind("since", since, timedelta) <= MAX_STATISTICS_AGE:
-            raise ValueError(f"since must be between 0 and {MAX_STATISTICS_AGE.days} days, not {since}")
-        chosen = None if names is None else [check_name(name) for name in names]
-        page = await self._reads.statistics.read(since.total_seconds(), chosen, MAX_STATISTICS_ROWS)
-        return Statistics(page.now - since, page.now, tuple(page.rows), page.is_complete)
 
     async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
         """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.

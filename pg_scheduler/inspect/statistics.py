@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pg_scheduler.store.statistics import StatisticsRow
 from pg_scheduler.telemetry.figures import JobFigures
 
-__all__ = ["Statistics", "StatisticsRow"]
+__all__ = ["MIN_WIDTH", "Statistics", "StatisticsRow"]
+
+MIN_WIDTH: Final = timedelta(minutes=1)
+"""The length of an interval, at least: that of the shortest rows."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,7 +26,8 @@ class Statistics:
     Attributes:
         since: The start of the period.
         until: The time of the database.
-        rows: The figures of each job name and minute; of ten minutes or an hour further back.
+        rows: The figures of each job name and minute; of ten minutes or an hour further back. Those of
+            `statistics_by_time()` have no name and the length of its intervals.
         is_complete: Whether no row was left out; else the oldest ones are missing.
     """
 
@@ -41,7 +45,7 @@ class Statistics:
         """Return the figures of each job name, sorted by name."""
         return self._added(lambda row: row.job_name)
 
-    def by_time(self, width: timedelta = timedelta(minutes=1)) -> dict[datetime, JobFigures]:
+    def by_time(self, width: timedelta = MIN_WIDTH) -> dict[datetime, JobFigures]:
         """Return the figures of each interval in which anything happened, sorted by its start.
 
         A row that is longer than an interval is counted in that of its start.
@@ -57,7 +61,7 @@ class Statistics:
             for start, figures in (await inspector.statistics()).by_time().items():
                 print(start, figures.started, figures.lateness.quantile(0.95))
         """
-        if width < timedelta(minutes=1):
+        if width < MIN_WIDTH:
             raise ValueError(f"width must be at least a minute, not {width}")
         seconds = width.total_seconds()
         return self._added(

@@ -86,7 +86,7 @@ async def read_status(inspector: Inspector) -> Status:
         print(status.severity, status.sentences)
     """
     figures = await read_cluster(inspector._reads)  # noqa: SLF001 - its own tables
-    statistics = await inspector.statistics(PERIOD)
+    statistics = await inspector.statistics_by_time(PERIOD, width=PERIOD)
     return describe_status(figures, statistics, await diagnose(inspector))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
@@ -17,8 +18,13 @@ __all__ = ["StatisticsPage", "StatisticsRepository", "StatisticsRow"]
 SPANS_S: Final = (60, 600, 3600)
 """The spans of rows, in seconds; the vacuum merges each into the next."""
 
+ARRAYS: Final = ("counts", "sums", "run_hist", "late_hist")
+
 PAGE_SIZE: Final = 250
 """Rows that are read at a time: to decode their histograms takes the event loop 40 us each."""
+
+SUM_SIZE: Final = 8000
+"""Rows that the server adds up at a time: it takes up to 10 us each."""
 
 
 class StatisticsRow(NamedTuple):
@@ -27,7 +33,7 @@ class StatisticsRow(NamedTuple):
     Attributes:
         at: The start of the span.
         span: Its duration.
-        job_name: The name.
+        job_name: The name; empty if the figures are those of several names.
         figures: The figures.
     """
 
@@ -121,6 +127,46 @@ class StatisticsRepository:
             is_complete = is_complete and left > 0
         return StatisticsPage(found[0]["now"], rows, is_complete)
 
+    async def add_up(
+        self, seconds: float, width: timedelta, patterns: Sequence[str] | None, limit: int
+    ) -> StatisticsPage:
+        """Return the newest statistics of all names together by intervals, without a name.
+
+        Args:
+            seconds: How far to look back; statistics of the span in which the period begins are added too.
+            width: The length of the intervals, which divide the Unix epoch.
+            patterns: Only names like one of these; None for all.
+            limit: The maximum number of rows that are added up of each span.
+        """
+        parts = defaultdict[datetime, list[JobFigures]](list)
+        found: Sequence[asyncpg.Record] = ()
+        is_complete = True
+        for span_s in SPANS_S:
+            left, position = limit, (None, None)
+            while True:
+                size = min(left, SUM_SIZE)
+                found = await self._statements.fetch(
+                    "sum_statistics",
+                    span_s,
+                    seconds,
+                    patterns,
+                    *position,
+                    size,
+                    self._statements.now,
+                    width.total_seconds(),
+                )
+                for row in found:
+                    if row["start"] is not None:
+                        sums = {name: [each or 0 for each in row[name]] for name in ARRAYS}  # NULL: too short
+                        parts[row["start"]].append(_figures(sums))
+                left -= found[0]["examined"]
+                if found[0]["examined"] < size or not left:
+                    break
+                position = found[0]["last_bucket"], found[0]["last_name"]
+            is_complete = is_complete and left > 0
+        rows = [StatisticsRow(at, width, "", JobFigures.added(*each)) for at, each in parts.items()]
+        return StatisticsPage(found[0]["now"], rows, is_complete)
+
     async def starts_per_s(self, seconds: float) -> float | None:
         """Return how many attempts started per second of late; None if no worker counted any.
 
@@ -131,7 +177,7 @@ class StatisticsRepository:
         return None if not row["started"] else row["started"] / max(row["seconds"], 1.0)
 
 
-def _figures(row: asyncpg.Record) -> JobFigures:
+def _figures(row: Mapping[str, Any] | asyncpg.Record) -> JobFigures:
     """Return the figures of a row, without elements that a later release has appended."""
     scheduled, started, *ended = row["counts"]
     durations, lateness, *_ = row["sums"]

@@ -365,6 +365,7 @@ STORE_CALLS: dict[str, Call] = {
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),
     "add": lambda it, _: it.statistics.add("w1", 1, {NAME: JobFigures(started=1)}),
     "read, statistics": lambda it, _: it.statistics.read(60.0, None, 9),
+    "add_up": lambda it, _: it.statistics.add_up(60.0, timedelta(hours=1), None, 9),
     "starts_per_s": lambda it, _: it.statistics.starts_per_s(60.0),
     "fold": lambda it, _: it.statistics.fold(60, 600, 1.0, 9),
     "fold, without a longer span": lambda it, _: it.statistics.fold(3600, None, 1.0, 9),

@@ -62,7 +62,7 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     assert len(charts[0]["times"]) == 61
     assert len(page.all("svg")) == 4
     assert all(each["aria-label"] for each in page.all("svg"))
-    for span in ("6h", "1d", "7d"):
+    for span in ("6h", "1d", "7d", "30d", "90d"):
         found = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
         assert sum(found["series"][0]["values"]) > 0, span
     assert (await request(app, "/?range=2h")).status == 400

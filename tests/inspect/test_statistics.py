@@ -60,6 +60,38 @@ async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg
     assert (await inspector.statistics(names=["other"])).total() == JobFigures()
 
 
+async def test_statistics_by_time_are_added_up_by_the_database(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = await now_of(pool)
+    last = Histogram((*[0] * (SIZE - 1), 7), 3.5)
+    rare = JobFigures(1, 2, (*[0] * 8, 3), last, last)  # the last element of each array
+    for minutes in range(5):
+        await add(pool, now - minutes * 60 * MINUTE, mail=figures(minutes + 1), report=rare)
+    store = Store(Connections(pool))
+    assert await store.statistics.fold(60, 600, 2 / 24, 99) == 4
+    assert await store.statistics.fold(600, 3600, 3.5 / 24, 99) == 2
+    inspector = Inspector(pool)
+    period = timedelta(hours=6)
+    apart = await inspector.statistics(period)
+    assert {row.span for row in apart.rows} == {MINUTE, 10 * MINUTE, 60 * MINUTE}
+    monkeypatch.setattr("pg_scheduler.store.statistics.SUM_SIZE", 3)
+    for width in (MINUTE, 30 * MINUTE, timedelta(days=30)):
+        added = await inspector.statistics_by_time(period, width=width)
+        assert added.by_time(width) == apart.by_time(width)
+        assert {row.job_name for row in added.rows} == {""}
+        assert added.is_complete
+    assert (await inspector.statistics_by_time(period, names=["ma*"])).total().started == 1 + 2 + 3 + 4 + 5
+    assert (await inspector.statistics_by_time(period, names=[])).rows == ()
+    monkeypatch.setattr("pg_scheduler.inspect.statistics_reads.MAX_SUMMED_ROWS", 2)
+    some = await inspector.statistics_by_time(timedelta(hours=1))
+    assert (some.is_complete, some.total().started) == (False, 1 + 2)
+    with pytest.raises(ValueError, match="width must be at least a minute"):
+        await inspector.statistics_by_time(width=timedelta(seconds=59))
+    with pytest.raises(ValueError, match="between 0 and 90 days"):
+        await inspector.statistics_by_time(timedelta(days=91))
+
+
 async def test_merged_rows_belong_to_the_period_in_which_they_end(pool: asyncpg.Pool) -> None:
     now = await now_of(pool)
     await add(pool, now - 3 * timedelta(hours=1), mail=figures(2))
@@ -72,7 +104,7 @@ async def test_oldest_rows_are_left_out_at_the_bound(
     pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = await now_of(pool)
-    monkeypatch.setattr("pg_scheduler.inspect.inspector.MAX_STATISTICS_ROWS", 2)
+    monkeypatch.setattr("pg_scheduler.inspect.statistics_reads.MAX_STATISTICS_ROWS", 2)
     for minutes in range(3):
         await add(pool, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
     found = await Inspector(pool).statistics()

@@ -40,6 +40,8 @@ TYPES = {
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
     "delete_statistics": "integer, double precision, integer, timestamptz",
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
+    "sum_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz,"
+    " double precision",
     "read_starts": "double precision, timestamptz",
 }
 VALUES = {
@@ -61,6 +63,7 @@ VALUES = {
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
     "delete_statistics": f"60, 21600, 500, {INSTANT}",
     "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
+    "sum_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 2000, {INSTANT}, 3600",
     "read_starts": f"900, {INSTANT}",
 }
 EXPECTED = {
@@ -93,6 +96,7 @@ EXPECTED = {
     "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
     "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
     "read_statistics": {("Index Scan", "scheduler_stats_pkey")},
+    "sum_statistics": {("Index Scan", "scheduler_stats_pkey")},
     "read_starts": {("Index Scan", "scheduler_stats_pkey")},
 }
 READ_AT_MOST = {
@@ -114,6 +118,7 @@ READ_AT_MOST = {
     "fold_statistics": 1000,
     "delete_statistics": 1000,
     "read_statistics": 250,
+    "sum_statistics": 2000,
     "read_starts": 800,
 }
 FILL = f"""

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -369,6 +370,8 @@ async def use_path(store: Store) -> object:
     assert await store.statistics.add("w1", 1, {"mail.send": figures})
     assert [row.figures for row in (await store.statistics.read(60.0, ["mail.send"], 9)).rows] == [figures]
     assert (await store.statistics.read(60.0, ["other"], 9)).rows == []
+    (added,) = (await store.statistics.add_up(60.0, timedelta(days=1), ["mail.%"], 9)).rows
+    assert (added.job_name, added.figures) == ("", figures)
     assert await store.statistics.starts_per_s(600.0) is not None
     assert await store.statistics.fold(60, 600, -1, 9) == 1
     assert await store.statistics.fold(600, None, -1, 9) == 1

@@ -14,7 +14,6 @@ from pg_scheduler.dashboard.heatmap import Heatmap
 from pg_scheduler.dashboard.pages.doctor import FindingRow, row_of
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
 from pg_scheduler.inspect import ErrorGroup, Finding, FindingCode, Totals
-from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.status import all_is_well, diagnose, problems_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import JobStatus
@@ -27,6 +26,8 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "6h": (timedelta(hours=6), timedelta(minutes=5)),
     "1d": (timedelta(days=1), timedelta(minutes=30)),
     "7d": (timedelta(days=7), timedelta(hours=2)),
+    "30d": (timedelta(days=30), timedelta(hours=8)),
+    "90d": (timedelta(days=90), timedelta(days=1)),
 }
 """How far back the charts go, and the width of their intervals, by the parameter ``range``."""
 
@@ -93,7 +94,6 @@ class OverviewPage:
 class _History(NamedTuple):
     """What changes slowly."""
 
-    statistics: Statistics
     schedules: Sequence[Schedule]
     groups: Sequence[ErrorGroup]
     releases: Sequence[Mark]
@@ -112,15 +112,15 @@ async def build(request: PageRequest) -> OverviewPage:
     backlog = await request.inspector.backlog()
     sees, is_open = request.access.sees_name, request.access.visible_names is None
     names = [each for each in backlog.names if sees(each.name)]
-    visible = Statistics(
-        history.statistics.since,
-        history.statistics.until,
-        tuple(row for row in history.statistics.rows if sees(row.job_name)),
-        history.statistics.is_complete,
+    visible_names = request.access.visible_names
+    statistics = await request.cache.get(
+        ("statistics", chosen, visible_names),
+        HISTORY_AGE_S,
+        lambda: request.inspector.statistics_by_time(since, width=width, names=visible_names),
     )
     oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
-    # Adding histograms takes time if there are many names, so other requests continue meanwhile.
-    charts, heatmap = await asyncio.to_thread(charts_of, visible, width, oldest, history.releases)
+    # Quantiles of many histograms take time, so other requests continue meanwhile.
+    charts, heatmap = await asyncio.to_thread(charts_of, statistics, width, oldest, history.releases)
     alive = [worker for worker in workers if worker.is_alive]
     diagnosis = await request.cache.get("status", HISTORY_AGE_S, lambda: diagnose(request.inspector))
     problems = _problems(diagnosis.findings, request)
@@ -142,7 +142,7 @@ async def build(request: PageRequest) -> OverviewPage:
         charts=charts,
         heatmap=heatmap,
         releases=history.releases,
-        is_history_complete=history.statistics.is_complete,
+        is_history_complete=statistics.is_complete,
         next_fires=[
             NextFire(each.next_fire_at, each.schedule_id, each.task)
             for each in history.schedules
@@ -154,14 +154,13 @@ async def build(request: PageRequest) -> OverviewPage:
 
 async def _read(request: PageRequest, since: timedelta) -> _History:
     inspector, now = request.inspector, time_of(request.inspector)
-    statistics = await inspector.statistics(since)
     schedules = await inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1))
     active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
     active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
     found = await inspector.error_groups(since=now - since, limit=MAX_GROUPS)
     groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
     pauses = {task.name: task.note for task in (await inspector.tasks()).items if task.paused_at is not None}
-    return _History(statistics, active, groups, await read_releases(inspector, now - since), pauses)
+    return _History(active, groups, await read_releases(inspector, now - since), pauses)
 
 
 def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
