@@ -105,9 +105,11 @@ async def stats(
     else:
         numbers = enumerate(found.total().ended)
         rows = [_outcome_row(found, place, number) for place, number in numbers if number]
-    command.output.write_list(FIGURES if by == "name" else OUTCOME, rows)
+    command.output.write_list(FIGURES if by == "name" else OUTCOME, rows, uncounted=found.uncounted)
     more = "" if found.is_complete else "; the oldest figures are left out"
     command.output.say(f"from {command.output.when(found.since)} to {command.output.when(found.until)}{more}")
+    if found.uncounted is not None:
+        command.output.say(found.uncounted)
 
 
 def sparkline(values: list[int]) -> str:

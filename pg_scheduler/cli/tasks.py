@@ -110,8 +110,12 @@ async def list_tasks(
         for task in found.items
         if task.paused_at is not None or not paused
     ]
-    command.output.write_list(TASK, rows, is_capped=found.is_capped, summary=found.summary)
+    command.output.write_list(
+        TASK, rows, is_capped=found.is_capped, summary=found.summary, uncounted=statistics.uncounted
+    )
     command.output.say(found.summary)
+    if statistics.uncounted is not None:
+        command.output.say(statistics.uncounted)
 
 
 async def pause(

@@ -102,6 +102,10 @@ class PageRequest:
     cache: Cache
     operations: Operations
 
+    def uncounted(self, text: str | None) -> str | None:
+        """Return which live workers count nothing, without their names if only some job names are visible."""
+        return text if text is None or self.access.visible_names is None else "some workers count nothing"
+
     def may(self, right: Right) -> bool:
         """Return whether the request may make such changes."""
         return not self.settings.read_only and self.access.may(right)

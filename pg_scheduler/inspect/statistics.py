@@ -29,12 +29,14 @@ class Statistics:
         rows: The figures of each job name and minute; of ten minutes or an hour further back. Those of
             `statistics_by_time()` have no name and the length of its intervals.
         is_complete: Whether no row was left out; else the oldest ones are missing.
+        uncounted: Which live workers have ``statistics=False``, as a sentence; None if all of them count.
     """
 
     since: datetime
     until: datetime
     rows: tuple[StatisticsRow, ...]
     is_complete: bool
+    uncounted: str | None = None
 
     @property
     def duration(self) -> timedelta:

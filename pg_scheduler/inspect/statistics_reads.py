@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.inspect.doctor.counting import why_uncounted
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.statistics import MIN_WIDTH, Statistics
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import check_kind
+from pg_scheduler.store.statistics import StatisticsPage
 from pg_scheduler.store.store import Store
 
 __all__ = ["StatisticsReads"]
@@ -34,7 +36,8 @@ class StatisticsReads:
         """Return what workers counted and measured lately, by job name and time.
 
         At most 20,000 rows are read of each span (a minute, ten minutes, an hour); the oldest are left out.
-        `statistics_by_time()` adds up more of them. Empty if every Scheduler has ``statistics=False``.
+        `statistics_by_time()` adds up more of them. Workers with ``statistics=False`` count nothing, which
+        ``uncounted`` states.
 
         Args:
             since: How far to look back, at most 90 days.
@@ -52,7 +55,7 @@ class StatisticsReads:
         _check_period(since)
         chosen = None if names is None else [check_name(name) for name in names]
         page = await self._reads.statistics.read(since.total_seconds(), chosen, MAX_STATISTICS_ROWS)
-        return Statistics(page.now - since, page.now, tuple(page.rows), page.is_complete)
+        return await self._described(since, page)
 
     async def statistics_by_time(
         self,
@@ -85,7 +88,11 @@ class StatisticsReads:
             raise ValueError(f"width must be at least a minute, not {width}")
         patterns = None if names is None else [each.like for each in names_term(names).patterns]
         page = await self._reads.statistics.add_up(since.total_seconds(), width, patterns, MAX_SUMMED_ROWS)
-        return Statistics(page.now - since, page.now, tuple(page.rows), page.is_complete)
+        return await self._described(since, page)
+
+    async def _described(self, since: timedelta, page: StatisticsPage) -> Statistics:
+        uncounted = await why_uncounted(self._reads)
+        return Statistics(page.now - since, page.now, tuple(page.rows), page.is_complete, uncounted)
 
 
 def _check_period(since: object) -> None:

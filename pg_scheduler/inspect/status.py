@@ -173,7 +173,8 @@ def _results(statistics: Statistics) -> str:
     minutes = PERIOD.total_seconds() / 60
     shown = [f"{ended['completed']:,} completed"]
     shown += [f"{number:,} {name}" for name, number in ended.items() if number and name != "completed"]
-    return f"{', '.join(shown)} in {minutes:.0f} min"
+    uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
+    return f"{', '.join(shown)} in {minutes:.0f} min{uncounted}"
 
 
 def _workers(figures: ClusterFigures) -> str:

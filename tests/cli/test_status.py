@@ -130,6 +130,17 @@ def test_stats_by_name_and_by_outcome(on: Callable[..., Ran], dsn: str) -> None:
     assert on("stats", "--since", "1d", "-o", "table").out.splitlines()[1].split()[:2] == ["mail.send", "24"]
 
 
+def test_figures_state_which_workers_count_nothing(on: Callable[..., Ran], dsn: str) -> None:
+    execute(dsn, WORKER)
+    execute(dsn, """UPDATE scheduler_workers SET settings = '{"statistics": false}'""")
+    text = "statistics are off (statistics=False): w1 on host"
+    for command in (("stats",), ("stats", "--by", "outcome"), ("tasks", "list")):
+        ran = on(*command, "-o", "json")
+        assert json.loads(ran.out)["uncounted"] == text
+        assert text in ran.err
+    assert text in on("status").out
+
+
 @pytest.mark.parametrize("options", [("--since", "soon"), ("--since", "91d"), ("--by", "worker")])
 def test_wrong_options_of_stats_exit_with_2(on: Callable[..., Ran], options: tuple[str, str]) -> None:
     assert on("stats", *options).code == ExitCode.USAGE

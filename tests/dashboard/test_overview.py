@@ -69,6 +69,18 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
 
 
+async def test_charts_state_that_workers_count_nothing(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
+    await add_worker(pool, settings='{"statistics": false}')
+    text = "The charts lack attempts: statistics are off (statistics=False): w1 on host."
+    assert text in Page((await request(build(), "/")).text).text
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for path in ("/", "/tasks"):
+        assert f"attempts: {text.partition(': ')[2]}" in Page((await request(build(), path)).text).text
+        closed = Page((await request(limited, path)).text).text
+        assert "attempts: some workers count nothing." in closed
+        assert "w1" not in closed
+
+
 async def test_heatmap_shows_starts_by_lateness_and_time(pool: asyncpg.Pool, app: App) -> None:
     await add_figures(pool, ["board.mail"])
     found = (await request(app, "/", headers=JSON)).data["heatmap"]

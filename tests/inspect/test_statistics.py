@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.inspect import Inspector, ReasonCode
+from pg_scheduler.inspect import Inspector, ReasonCode, read_status
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.store import Store
 from pg_scheduler.telemetry.figures import BOUNDS, Histogram, JobFigures
@@ -90,6 +90,19 @@ async def test_statistics_by_time_are_added_up_by_the_database(
         await inspector.statistics_by_time(width=timedelta(seconds=59))
     with pytest.raises(ValueError, match="between 0 and 90 days"):
         await inspector.statistics_by_time(timedelta(days=91))
+
+
+async def test_workers_that_count_nothing_are_stated(pool: asyncpg.Pool) -> None:
+    inspector = Inspector(pool)
+    await add_worker(pool, "silent", settings='{"statistics": false}')
+    text = "statistics are off (statistics=False): silent on host"
+    assert (await inspector.statistics()).uncounted == text
+    assert (await inspector.statistics_by_time()).uncounted == text
+    status = await read_status(inspector)
+    assert next(each.text for each in status.areas if each.area == "results").endswith(f"; {text}")
+    await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 s'")
+    await add_worker(pool, "counting", settings='{"statistics": true}')
+    assert (await inspector.statistics()).uncounted is None
 
 
 async def test_merged_rows_belong_to_the_period_in_which_they_end(pool: asyncpg.Pool) -> None:

@@ -82,6 +82,9 @@ class OverviewPage:
     """When releases first started within the range, the newest first."""
     is_history_complete: bool
     """Whether the charts contain all statistics of their range."""
+    uncounted: str | None
+    """Which live workers count nothing, so that the charts lack their attempts, without their names if only
+    some job names are visible; None if all count."""
     next_fires: Sequence[NextFire]
     errors: Sequence[ErrorGroup]
 
@@ -143,6 +146,7 @@ async def build(request: PageRequest) -> OverviewPage:
         heatmap=heatmap,
         releases=history.releases,
         is_history_complete=statistics.is_complete,
+        uncounted=request.uncounted(statistics.uncounted),
         next_fires=[
             NextFire(each.next_fire_at, each.schedule_id, each.task)
             for each in history.schedules

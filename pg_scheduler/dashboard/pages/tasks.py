@@ -46,6 +46,8 @@ class TasksPage:
     summary: str
     is_capped: bool
     """Whether counting the jobs stopped, so that there may be more."""
+    uncounted: str | None
+    """Which live workers count nothing, as in the overview; None if all count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,26 @@ async def build(request: PageRequest) -> TasksPage:
     """Read the tasks."""
     found = await request.inspector.tasks()
     visible = replace(found, items=[each for each in found.items if request.access.sees_name(each.name)])
-    return TasksPage(await _rows(visible.items, request), visible.summary, visible.is_capped)
+    _, uncounted = await _figures(request)
+    return TasksPage(
+        await _rows(visible.items, request), visible.summary, visible.is_capped, request.uncounted(uncounted)
+    )
 
 
 async def _rows(tasks: Sequence[TaskState], request: PageRequest) -> list[TaskRow]:
-    """Return tasks with their figures, which all requests share for some seconds."""
-
-    async def read() -> Mapping[str, JobFigures]:
-        return (await request.inspector.statistics(PERIOD)).by_name()
-
-    figures = await request.cache.get("figures of an hour", FIGURES_AGE_S, read)
+    """Return tasks with their figures."""
+    figures, _ = await _figures(request)
     return [_row(task, figures.get(task.name, JobFigures())) for task in tasks]
+
+
+async def _figures(request: PageRequest) -> tuple[Mapping[str, JobFigures], str | None]:
+    """Return figures, and which workers count none; all requests share them for some seconds."""
+
+    async def read() -> tuple[Mapping[str, JobFigures], str | None]:
+        found = await request.inspector.statistics(PERIOD)
+        return found.by_name(), found.uncounted
+
+    return await request.cache.get("figures of an hour", FIGURES_AGE_S, read)
 
 
 def _row(task: TaskState, figures: JobFigures) -> TaskRow:
