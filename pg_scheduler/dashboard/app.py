@@ -21,7 +21,7 @@ from pg_scheduler.dashboard.access import (
 )
 from pg_scheduler.dashboard.actions import ACTIONS, act
 from pg_scheduler.dashboard.answers import refusal, wants_json
-from pg_scheduler.dashboard.cache import Cache
+from pg_scheduler.dashboard.cache import Cache, SharedReads
 from pg_scheduler.dashboard.context import (
     NotFoundError,
     PageRequest,
@@ -207,7 +207,7 @@ class _Dashboard:
 
     def __init__(self, source: Source, settings: Settings, read_pool: asyncpg.Pool | None) -> None:
         self._source = source
-        self._settings = settings
+        self._settings = replace(settings, has_read_pool=read_pool is not None)
         self._read_pool = read_pool
         self._operations: Operations
         self._inspected: tuple[Scheduler, Inspector] | None = None
@@ -258,7 +258,7 @@ class _Dashboard:
             dict(request.query_params),
             base_of(request, trust_forwarded=self._settings.trust_forwarded),
             time_of(inspector),
-            self._cache,
+            SharedReads(self._cache),
             self._operations,
         )
         is_json = wants_json(request)
@@ -270,6 +270,7 @@ class _Dashboard:
             page = PAGES.get(path)
             if page is None:
                 raise NotFoundError("there is no such page")
+            page_request = await page_request.dated()
             found = await page.build(page_request)
             status = getattr(found, "http_status", 200)
             return render(found, page.template, page_request, path, is_json=is_json, status=status)

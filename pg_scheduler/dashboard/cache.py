@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "SharedReads"]
 
 T = TypeVar("T")
 
@@ -22,6 +22,7 @@ SLOWDOWN: Final = 10
 @dataclass(slots=True)
 class _Entry:
     value: Any = None
+    read_at: float = 0.0
     expires_at: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -42,6 +43,13 @@ class Cache:
 
         An error is raised to the caller whose read failed, and is not kept.
         """
+        value, _ = await self.get_with_age(key, age_s, read)
+        return value
+
+    async def get_with_age(
+        self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]]
+    ) -> tuple[T, float]:
+        """Return the value of a key as `get()` does, and for how many seconds it has been kept."""
         entry = self._entries.pop(key, None)
         if entry is None:
             self._make_room()
@@ -51,10 +59,10 @@ class Cache:
             started = self._clock()
             if started >= entry.expires_at:
                 entry.value = await read()
-                now = self._clock()
+                entry.read_at = now = self._clock()
                 entry.expires_at = now + max(age_s, SLOWDOWN * (now - started))
             found: T = entry.value
-            return found
+            return found, self._clock() - entry.read_at
 
     def _make_room(self) -> None:
         """Drop expired values, and the one that was used longest ago while there are too many."""
@@ -64,3 +72,38 @@ class Cache:
                 del self._entries[key]
         while len(self._entries) >= MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
+
+
+class SharedReads:
+    """The cache as one request uses it, which knows the age of what it was given.
+
+    Args:
+        cache: The cache.
+
+    Attributes:
+        oldest_s: The age of its oldest data in seconds.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self.oldest_s = 0.0
+
+    async def get(
+        self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]], *, is_data: bool = True
+    ) -> T:
+        """Return a value as `Cache.get()` does.
+
+        Args:
+            key: The key.
+            age_s: For how many seconds a value is kept.
+            read: Reads it.
+            is_data: Whether its age matters to those who read the page.
+        """
+        value, age = await self._cache.get_with_age(key, age_s, read)
+        if is_data:
+            self.oldest_s = max(self.oldest_s, age)
+        return value
+
+    def renewed(self) -> SharedReads:
+        """Return the same cache for another request."""
+        return SharedReads(self._cache)

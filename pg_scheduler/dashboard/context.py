@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 from urllib.parse import quote, urlencode
@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 
 from pg_scheduler.dashboard.access import Access, Authorize
-from pg_scheduler.dashboard.cache import Cache
+from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import Redaction
 from pg_scheduler.dashboard.rights import Right
@@ -76,6 +76,8 @@ class Settings:
     """The names of all sources; empty for one without a name."""
     source: str | None = None
     """The name of the source of this dashboard."""
+    has_read_pool: bool = False
+    """Whether pages are read on a pool of their own, which may lead to a standby."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class PageRequest:
         now: The time, of this process unless a test has set it.
         cache: What requests share.
         operations: Makes the changes.
+        standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
     """
 
     settings: Settings
@@ -99,8 +102,18 @@ class PageRequest:
     parameters: Mapping[str, str]
     base: str
     now: datetime
-    cache: Cache
+    cache: SharedReads
     operations: Operations
+    standby_lag_s: float | None = None
+
+    async def dated(self) -> PageRequest:
+        """Return the request as of now, with the delay of a standby, before anything shared was read."""
+        cache, lag_s = self.cache.renewed(), None
+        if self.settings.has_read_pool:
+            lag_s = await cache.get(
+                "standby", self.settings.refresh_s, self.inspector.standby_lag_s, is_data=False
+            )
+        return replace(self, now=time_of(self.inspector), cache=cache, standby_lag_s=lag_s)
 
     def uncounted(self, text: str | None) -> str | None:
         """Return which live workers count nothing, without their names if only some job names are visible."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from time import monotonic
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, time_of
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
 from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
 from pg_scheduler.dashboard.rendering import render_region
 from pg_scheduler.dashboard.texts import plain
@@ -50,17 +49,18 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         *(parameters.get(name) for name in LIVE_PARAMETERS),
     )
 
-    async def read() -> tuple[str, str]:
-        fresh = replace(request, now=time_of(request.inspector))
+    async def read() -> tuple[str, ...]:
+        fresh = await request.dated()
         found = await page.build(fresh)
-        return json.dumps(plain(found)), render_region(found, page.template, fresh, path)
+        regions = [render_region(found, each, fresh, path) for each in (page.template, "read")]
+        return json.dumps(plain(found)), *regions
 
     async def events() -> AsyncIterator[str]:
         ends_at, shown = monotonic() + MAX_SECONDS, ""
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
-                data, html = await request.cache.get(key, request.settings.refresh_s, read)
+                data, html, read_at = await request.cache.get(key, request.settings.refresh_s, read)
             except RejectedError as error:  # what the page shows does not exist any more
                 yield f"event: problem\ndata: {json.dumps(str(error))}\n\n"
                 return
@@ -69,7 +69,8 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             else:
                 if data != shown:
                     shown = data
-                    yield f"event: region\ndata: {json.dumps(html)}\n\n"
+                    region = f"event: region\ndata: {json.dumps(html)}\n\n"
+                    yield f"{region}event: read\ndata: {json.dumps(read_at)}\n\n"
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})

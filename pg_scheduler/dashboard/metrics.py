@@ -42,5 +42,5 @@ async def metrics(request: PageRequest, *, is_head: bool) -> Response:
         registry.register(ClusterCollector(request.inspector))
         return registry
 
-    registry = await request.cache.get("metrics", inf, register)
+    registry = await request.cache.get("metrics", inf, register, is_data=False)
     return Response(await asyncio.to_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)

@@ -56,7 +56,7 @@ async def _key(request: PageRequest) -> bytes:
         secret = " ".join(each.isoformat() for each in times).encode()
         return await asyncio.to_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
 
-    return await request.cache.get("key of positions", KEY_AGE_S, derive)
+    return await request.cache.get("key of positions", KEY_AGE_S, derive, is_data=False)
 
 
 def _sealed(key: bytes, text: str) -> str:

@@ -58,7 +58,12 @@ def render(
     """
     vary = {"vary": "accept"}
     if is_json:
-        document = document_of(template, plain(page))
+        age = {
+            "at": request.now,
+            "oldest_s": request.cache.oldest_s,
+            "standby_lag_s": request.standby_lag_s,
+        }
+        document = {**document_of(template, plain(page)), "read": plain(age)}
         return JsonAnswer(document, status_code=status, headers=vary)
     html = _environment().get_template(f"{template}.html").render(_names(page, request, path))
     return HTMLResponse(html, status_code=status, headers=vary)
@@ -83,6 +88,8 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "source_url": request.source_url,
         "term": term,
         "now": request.now,
+        "oldest_s": request.cache.oldest_s,
+        "standby_lag_s": request.standby_lag_s,
         "path": path,
         "is_page": path in PAGES,
         "is_live": path in PAGES and PAGES[path].is_live,

@@ -50,6 +50,14 @@ class TableReads:
         """
         return dict(await self._reads.inspections.parents(check_job_id(job_id)))
 
+    async def standby_lag_s(self) -> float | None:
+        """Return for how many seconds a standby has replayed no transaction; None on a primary.
+
+        While the primary is idle, this is longer than its data is old.
+        """
+        async with self._reads.searches.transaction() as connection:
+            return (await self._reads.searches.sizes(on=connection)).standby_lag_s
+
     async def get_schedule(self, schedule_id: str) -> Schedule | None:
         """Return the schedule, or None if it does not exist."""
         row = await self._reads.schedules.get(check_text("schedule_id", schedule_id))

@@ -27,7 +27,9 @@ JOBS = (
 
 def html_of(event: str) -> str:
     assert event.startswith("event: region\ndata: ")
-    return str(json.loads(event.partition("data: ")[2]))
+    region, _, read = event.partition("\n\nevent: read\ndata: ")
+    assert "read" in json.loads(read)
+    return str(json.loads(region.partition("data: ")[2]))
 
 
 async def test_stream_sends_the_region_when_its_data_changes(

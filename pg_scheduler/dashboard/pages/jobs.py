@@ -143,9 +143,9 @@ async def build(request: PageRequest) -> JobsPage:
 async def _suggestions(request: PageRequest) -> list[str]:
     """Return searches for visible names, without a query about jobs."""
     inspector = request.inspector
-    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, inspector.workers)
+    workers = await request.cache.get("workers", SUGGESTIONS_AGE_S, inspector.workers, is_data=False)
     names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
-    names |= set(await request.cache.get("job names", SUGGESTIONS_AGE_S, inspector.job_names))
+    names |= set(await request.cache.get("job names", SUGGESTIONS_AGE_S, inspector.job_names, is_data=False))
     visible = sorted(filter(request.access.sees_name, names))[:MAX_SUGGESTIONS]
     return [*CHIPS[1:], *(term("name", name) for name in visible)]
 

@@ -58,12 +58,20 @@
 
   const parse = (html) => new DOMParser().parseFromString(html, "text/html");
 
+  const showRead = (found) => {
+    if (waiting !== null || isPaused) return; // the page still shows what was read before
+    document.getElementById("read").replaceChildren(...found.childNodes);
+    showTimes();
+  };
+
   const poll = async () => {
     try {
       const answer = await fetch(window.location.href, { headers: { accept: "text/html" } });
-      const found = answer.ok ? parse(await answer.text()).getElementById("region") : null;
+      const page = answer.ok ? parse(await answer.text()) : null;
+      const found = page?.getElementById("region") ?? null;
       if (found === null) throw new Error(`status ${answer.status}`);
       replace([...found.childNodes]);
+      showRead(page.getElementById("read"));
     } catch {
       announce("This page could not be updated.");
     }
@@ -85,6 +93,7 @@
     }
     source = new EventSource(region.dataset.live);
     source.addEventListener("region", (event) => replace([...parse(JSON.parse(event.data)).body.childNodes]));
+    source.addEventListener("read", (event) => showRead(parse(JSON.parse(event.data)).body));
     source.addEventListener("problem", (event) => announce(event.data));
     source.addEventListener("error", () => {
       if (source?.readyState !== EventSource.CLOSED) return; // otherwise the browser connects again

@@ -1,0 +1,88 @@
+"""Pages state when they were read, how old their oldest part is, and how far a standby is behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Scheduler
+from pg_scheduler.dashboard import dashboard
+from pg_scheduler.dashboard.cache import Cache
+from tests.cluster.outages import primary_and_standby
+from tests.conftest import FAST
+from tests.dashboard.client import JSON, App, Page, request, stream
+from tests.dashboard.conftest import read_all
+from tests.dashboard.test_live import html_of
+from tests.support.worker import PATIENCE
+
+
+def footer_of(html: str) -> str:
+    return " ".join(Page(html).text.rpartition("pg_scheduler")[2].split())
+
+
+async def test_page_states_the_age_of_its_oldest_part(
+    build: Callable[..., App], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("pg_scheduler.dashboard.app.Cache", lambda: Cache(lambda: now))
+    app = build()
+    assert "before" not in footer_of((await request(app, "/")).text)
+    now = 7.0
+    assert "UTC, parts of it up to 7 s before" in footer_of((await request(app, "/")).text)
+    read = json.loads((await request(app, "/", headers=JSON)).body)["read"]
+    assert (read["oldest_s"], read["standby_lag_s"]) == (7.0, None)
+    for path in ("/audit", "/jobs", "/jobs"):
+        assert "before" not in footer_of((await request(app, path)).text), path
+    await request(app, "/doctor")
+    now = 47.0
+    assert "up to 40 s before" in footer_of((await request(app, "/doctor")).text)
+    now = 68.0
+    assert "before" not in footer_of((await request(app, "/doctor")).text)
+
+
+async def test_stream_sends_when_its_region_was_read(app: App) -> None:
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/workers") as read:
+        await read()
+        event = await read()
+    html_of(event)
+    shown = json.loads(event.partition("event: read\ndata: ")[2])
+    assert re.search(r"read\s+<time datetime", shown)
+
+
+async def test_read_pool_on_the_primary_is_no_standby(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    assert "standby" not in footer_of((await request(build(read_pool=pool), "/jobs")).text)
+
+
+async def test_page_states_how_far_a_standby_is_behind(scratch: Path | None) -> None:
+    with primary_and_standby(FAST, scratch) as (primary, standby):
+        async with (
+            asyncpg.create_pool(primary.dsn(), min_size=1, max_size=4) as pool,
+            asyncpg.create_pool(standby.dsn(), min_size=1, max_size=4) as copy,
+        ):
+            scheduler = Scheduler(pool)
+            await scheduler.initialize_db()
+            written = await pool.fetchval("SELECT pg_current_wal_lsn()")
+            await replayed(copy, written)
+            app = dashboard(scheduler, authorize=read_all, read_pool=copy)
+            for path in ("/", "/jobs", "/doctor"):
+                answer = await request(app, path)
+                assert answer.status == 200, answer.text
+                assert re.search(r"UTC.*, from a standby, .* behind", footer_of(answer.text)), path
+            read = json.loads((await request(app, "/jobs", headers=JSON)).body)["read"]
+            assert 0 <= read["standby_lag_s"] < PATIENCE
+
+
+async def replayed(pool: asyncpg.Pool, position: Any) -> None:
+    """Wait until a standby has replayed what the primary wrote."""
+    async with asyncio.timeout(PATIENCE):
+        while not await pool.fetchval(  # noqa: ASYNC110 - the server reports no event
+            "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", position
+        ):
+            await asyncio.sleep(0.05)
