@@ -31,9 +31,11 @@ class Way:
 WAYS = pytest.mark.parametrize(
     ("site", "person"),
     [
-        pytest.param("", Way(), id="mouse"),
-        pytest.param("/a/b", Way(has_mouse=False), id="keyboard, below a path"),
-        pytest.param("", Way(PHONE | {"java_script_enabled": False}), id="phone without JavaScript"),
+        pytest.param(("starlette", "/"), Way(), id="mouse"),
+        pytest.param(("starlette", "/a/b"), Way(has_mouse=False), id="keyboard, below a path"),
+        pytest.param(
+            ("starlette", "/"), Way(PHONE | {"java_script_enabled": False}), id="phone without JavaScript"
+        ),
     ],
     indirect=True,
 )
