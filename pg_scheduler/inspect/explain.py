@@ -99,7 +99,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         text = error or f"did not start before {instant(job.expires_at)}"
         if facts.slot_use:
             used = [f"{name!r} for {length(seconds)}" for name, seconds in facts.slot_use]
-            text += f"; slots were used meanwhile by {listed(used)}"
+            text += f"; attempts that ended around then took slots: {listed(used)}"
         remedy = f"{retry}, or schedule it with a longer misfire_grace_time="
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:

@@ -169,7 +169,7 @@ class Facts:
         row_lock: The session that has locked its row.
         advisory_lock: The session that holds its advisory lock.
         standby_lag_s: How old the facts are if they come from a standby; None if they do not.
-        slot_use: For an expired job, the names whose attempts used slots while it was due, and their seconds.
+        slot_use: For an expired job, the names whose attempts ended while it was due, and their seconds.
     """
 
     job: Job

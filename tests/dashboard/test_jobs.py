@@ -13,9 +13,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, RetryPolicy, Scheduler
+from pg_scheduler.clock import FakeClock
 from pg_scheduler.dashboard import Access, dashboard
 from pg_scheduler.errors import JobFailedError
-from tests.dashboard.client import JSON, App, Page, request
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.store import Store
+from pg_scheduler.telemetry.figures import Histogram, JobFigures
+from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
@@ -241,6 +245,30 @@ async def test_numbers_of_a_limit_are_hidden_with_names(
         texts += [each["text"] for each in reasons if each["code"] == "LIMIT"]
     assert "stripe" in texts[0]
     assert texts[1:] == ["waits for a limit"]
+
+
+async def test_names_that_took_the_slots_of_an_expired_job_are_hidden(
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    await add_worker(pool)
+    due: datetime = await pool.fetchval("SELECT now() - interval '10 minutes'")
+    await add(scheduler, "billing.invoice", job_id="late", due=due, misfire_grace_time=540)
+    await pool.execute("UPDATE scheduled_jobs SET status = 'expired', finished_at = now()")
+    store = Store(Connections(pool), clock=FakeClock(due + timedelta(minutes=5)))
+    figures = JobFigures(started=1, durations=Histogram(total=1200.0))
+    assert await store.statistics.add("w1", 1, {"payroll.secret": figures})
+    restricted = build(authorize=lambda _: Access("bob", names=("billing.*",)), refresh=60.0)
+    for headers in ({}, JSON):
+        assert "payroll.secret" in (await request(build(), "/job?id=late", headers=headers)).text
+        answer = (await request(restricted, "/job?id=late", headers=headers)).text
+        assert "payroll" not in answer
+        assert "did not start before it expired" in answer
+        assert "misfire_grace_time" in answer
+    async with asyncio.timeout(PATIENCE), stream(restricted, "/live?page=/job&id=late") as read:
+        await read()
+        event = await read()
+    assert "did not start before it expired" in event
+    assert "payroll" not in event
 
 
 async def test_redacted_values_are_in_no_answer(scheduler: Scheduler, build: Callable[..., App]) -> None:

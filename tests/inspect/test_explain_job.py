@@ -185,11 +185,13 @@ async def test_explain_job_reads_its_schedule(
 
 
 async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await add_worker(pool)
     now: datetime = await pool.fetchval("SELECT now()")
-    for batch, (name, minutes) in enumerate((("report", 5), ("before", 60), ("report", 6), ("after", -1)), 1):
+    for batch, (name, minutes) in enumerate(
+        (("report", 5), ("before", 60), ("report", 6), ("late", 3), ("after", -1)), 1
+    ):
         store = Store(Connections(pool), clock=FakeClock(now - timedelta(minutes=minutes)))
         figures = JobFigures(started=1, durations=Histogram(total=1200.0))
         assert await store.statistics.add("w1", batch, {name: figures})
@@ -198,7 +200,11 @@ async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
     await update(pool, "status = 'expired', finished_at = now(), error_message = 'not started'")
     (reason,) = (await inspector.explain_job("job")).reasons
     assert reason.code is ReasonCode.EXPIRED
-    assert reason.text == "not started; slots were used meanwhile by 'report' for 40 min"
+    ended = "not started; attempts that ended around then took slots"
+    assert reason.text == f"{ended}: 'report' for 40 min, 'late' for 20 min"
+    monkeypatch.setattr("pg_scheduler.store.inspections.MAX_STATISTICS", 1)
+    (reason,) = (await inspector.explain_job("job")).reasons
+    assert reason.text == f"{ended}: 'late' for 20 min", "not the newest row"
 
 
 async def test_explain_job_of_a_job_that_ended_or_does_not_exist(

@@ -31,6 +31,7 @@ MAX_CHANGES: Final = 10
 
 OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
+    ReasonCode.EXPIRED: "did not start before it expired",
     ReasonCode.LOOP_BLOCKED: "the event loop of its worker, or of every worker that claims it, is blocked",
     ReasonCode.LIMIT: "waits for a limit",
     ReasonCode.LOCK_HELD: "another attempt holds its advisory lock",
@@ -130,11 +131,14 @@ def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
     hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
     if request.access.visible_names is not None:
         hidden = OTHERS
-    reasons = [
-        replace(each, text=OTHERS[each.code], remedy=None, command=None) if each.code in hidden else each
-        for each in explanation.reasons
-    ]
+    reasons = [_without_others(each) if each.code in hidden else each for each in explanation.reasons]
     return replace(explanation, reasons=tuple(reasons))
+
+
+def _without_others(reason: Reason) -> Reason:
+    if reason.code is ReasonCode.EXPIRED:  # its remedy concerns the job itself
+        return replace(reason, text=OTHERS[reason.code])
+    return replace(reason, text=OTHERS[reason.code], remedy=None, command=None)
 
 
 async def _result(job: Job, request: PageRequest) -> str | None:

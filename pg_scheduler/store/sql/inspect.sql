@@ -129,7 +129,7 @@ LIMIT $2;
 
 -- name: inspect_slot_use
 -- route: tuned
--- Return the 5 names whose attempts that ended between $1 and $2 took longest; read $3 rows of statistics of each span.
+-- Return the 5 names whose attempts that ended between $1 and $2 took longest, in the newest $3 rows of each span.
 SELECT examined.job_name, sum(examined.seconds) AS seconds
 FROM (VALUES (60), (600), (3600)) AS spans (span)
 CROSS JOIN LATERAL (
@@ -138,7 +138,7 @@ CROSS JOIN LATERAL (
     WHERE stats.span = spans.span
       AND bucket > ($1::timestamptz - make_interval(secs => spans.span))
       AND bucket < $2::timestamptz
-    ORDER BY bucket, job_name
+    ORDER BY bucket DESC, job_name DESC
     LIMIT $3::bigint
 ) AS examined
 WHERE examined.seconds > 0

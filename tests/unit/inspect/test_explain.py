@@ -320,7 +320,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         replace(ended(JobStatus.EXPIRED, "not started"), slot_use=[("report", 2400.0), ("mail", 9.0)]),
         Verdict.ENDED,
         [ReasonCode.EXPIRED],
-        "not started; slots were used meanwhile by 'report' for 40 min, 'mail' for 9 s",
+        "not started; attempts that ended around then took slots: 'report' for 40 min, 'mail' for 9 s",
     ),
     (
         ended(JobStatus.EXPIRED, expires_at=NOW),
