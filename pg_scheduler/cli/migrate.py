@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -149,18 +150,18 @@ async def _apply(command: Command, connection: Connection, steps: Sequence[Step]
                 reporter.show(text, number - 1, len(steps))
 
         applying = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
-        return await watch(applying, look)
+        return await watch(applying, look, command.output)
 
 
 async def indexes(command: Command, progress: ProgressStyle = None) -> None:
     """Build the indexes that are missing or invalid, while jobs run."""
     style = read_style(progress)
-    async with command.connect() as connection, command.connect() as watcher:
+    async with command.connect() as connection:
         missing = await missing_indexes(connection, schema=command.schema)
         if missing:
             command.output.say(f"building {', '.join(missing)}; waiting for every older transaction")
         try:
-            built = await _build(command, connection, watcher, style)
+            built = await _build(command, connection, style)
         except asyncio.CancelledError:
             command.output.say(
                 "an index that is not complete is invalid, and not used: run pg-scheduler migrate indexes "
@@ -172,17 +173,25 @@ async def indexes(command: Command, progress: ProgressStyle = None) -> None:
     command.output.say(f"{len(built)} built" if built else "no index is missing")
 
 
-async def _build(command: Command, connection: Connection, watcher: Connection, style: Style) -> list[str]:
-    """Build the indexes, and show how far each got."""
-    with Reporter(style, command.output) as reporter:
+async def _build(command: Command, connection: Connection, style: Style) -> list[str]:
+    """Build the indexes, and show how far each got, by a second connection."""
+    work = build_indexes(connection, schema=command.schema)
+    if style == "off":
+        return await work
+    watcher: Connection | None = None
+    async with AsyncExitStack() as opened:
+        with Reporter(style, command.output) as reporter:
 
-        async def look() -> None:
-            found = await build_progress(watcher, connection.get_server_pid())
-            if found is not None:
-                extent = f", {found.done:,} of {found.total:,}" if found.total else ""
-                reporter.show(f"{found.phase}{extent}", found.done, found.total or None)
+            async def look() -> None:
+                nonlocal watcher
+                if watcher is None:
+                    watcher = await opened.enter_async_context(command.connect())
+                found = await build_progress(watcher, connection.get_server_pid())
+                if found is not None:
+                    extent = f", {found.done:,} of {found.total:,}" if found.total else ""
+                    reporter.show(f"{found.phase}{extent}", found.done, found.total or None)
 
-        return await watch(build_indexes(connection, schema=command.schema), look)
+            return await watch(work, look, command.output)
 
 
 async def verify_schema(command: Command) -> ExitCode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
@@ -48,12 +49,19 @@ def read_style(text: str | None) -> Style:
     return found
 
 
-async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]]) -> Result:
-    """Return the result of work, and look at it every second meanwhile. Cancellation cancels the work."""
+async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], output: Output) -> Result:
+    """Return the result of work, and look at it every second meanwhile. Cancellation cancels the work.
+
+    The first error of a look is written to stderr, and ends the looks but not the work.
+    """
     task = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait({task}, timeout=LOOK_INTERVAL_S))[0]:
-            await look()
+        with suppress(OSError):  # stderr may be closed
+            try:
+                while not (await asyncio.wait({task}, timeout=LOOK_INTERVAL_S))[0]:
+                    await look()
+            except Exception as error:  # noqa: BLE001 - the work matters more than its progress
+                output.say(f"progress is no longer shown: {error}; the command continues")
         return await task
     finally:
         task.cancel()

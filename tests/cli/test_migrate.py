@@ -13,7 +13,9 @@ import asyncpg
 import jsonschema
 import pytest
 
+from pg_scheduler.cli import progress
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.output import Output
 from pg_scheduler.migrate import indexes, shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
@@ -204,6 +206,67 @@ async def test_progress_of_migrations_and_indexes_is_shown(
     migrated = await asyncio.to_thread(call, "migrate", "--dsn", empty_dsn, "--progress", "lines")
     assert (migrated.code, f" of {HEAD}\n" in migrated.err) == (0, True), migrated.err
     assert "\napplying 00" in migrated.err
+
+
+async def test_build_of_an_index_survives_the_end_of_the_connection_that_shows_its_progress(
+    call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def lose(connection: asyncpg.Connection[asyncpg.Record], pid: int) -> object:
+        try:
+            await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            return await indexes.build_progress(connection, pid)
+        finally:
+            loop.call_soon_threadsafe(failed.set)
+
+    monkeypatch.setattr("pg_scheduler.cli.migrate.build_progress", lose)
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    async with asyncio.timeout(PATIENCE), pool.acquire() as blocker:
+        async with blocker.transaction():
+            await blocker.execute("LOCK TABLE scheduled_jobs IN ROW EXCLUSIVE MODE")
+            building = asyncio.create_task(asyncio.to_thread(call, "migrate", "indexes", "--dsn", dsn))
+            await failed.wait()  # the build waits for the lock
+        ran = await building
+    assert (ran.code, "1 built" in ran.err) == (0, True), ran.err
+    assert ran.err.count("progress is no longer shown: ") == 1
+
+
+async def test_failed_look_ends_the_looks_and_not_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = asyncio.Event()
+
+    async def work() -> int:
+        await ended.wait()
+        return 7
+
+    async def look() -> None:
+        asyncio.get_running_loop().call_soon(ended.set)
+        raise ConnectionError("lost")
+
+    assert await asyncio.wait_for(progress.watch(work(), look, Output()), PATIENCE) == 7
+    assert capsys.readouterr().err == "progress is no longer shown: lost; the command continues\n"
+
+
+async def test_indexes_without_progress_open_one_connection(
+    call: Run, dsn: str, pool: asyncpg.Pool[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.cli.progress.LOOK_INTERVAL_S", 0.005)
+    opened = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pg_scheduler cli' AND datname = $1"
+    database = await pool.fetchval("SELECT current_database()")
+    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
+    waits = "SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = $1)"
+    async with asyncio.timeout(PATIENCE), pool.acquire() as blocker:
+        async with blocker.transaction():
+            await blocker.execute("LOCK TABLE scheduled_jobs IN ROW EXCLUSIVE MODE")
+            arguments = "migrate", "indexes", "--dsn", dsn, "--progress", "off"
+            building = asyncio.create_task(asyncio.to_thread(call, *arguments))
+            while not await pool.fetchval(waits, database):  # noqa: ASYNC110 - a lock raises no event
+                await asyncio.sleep(0.01)
+            connections = await pool.fetch(opened, database)
+        ran = await building
+    assert (ran.code, len(connections)) == (0, 1), ran.err
 
 
 async def test_interrupt_of_indexes_states_how_to_continue(
