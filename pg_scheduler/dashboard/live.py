@@ -53,7 +53,9 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         fresh = await request.dated()
         found = await page.build(fresh)
         regions = [render_region(found, each, fresh, path) for each in (page.template, "read")]
-        return json.dumps(plain(found)), *regions
+        data = plain(found)
+        data.pop("next", None)  # the position of the following page, which contains when this one was read
+        return json.dumps(data), *regions
 
     async def events() -> AsyncIterator[str]:
         ends_at, shown = monotonic() + MAX_SECONDS, ""

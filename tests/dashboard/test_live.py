@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.dashboard import Access, rendering
+from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_security import check_headers
@@ -43,6 +44,32 @@ async def test_stream_sends_the_region_when_its_data_changes(
         assert "worker-1" in first
         await add_worker(pool, "worker-2")
         assert "worker-2" in html_of(await read()), "nothing was sent before the change"
+
+
+async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
+    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " SELECT 'job-' || n, 'billing.x', now() FROM generate_series(100, 159) AS n"
+    )
+    page, built = PAGES["/jobs"], asyncio.Semaphore(0)
+
+    async def count(page_request: PageRequest) -> object:
+        found = await page.build(page_request)
+        built.release()
+        return found
+
+    monkeypatch.setitem(PAGES, "/jobs", page._replace(build=count))
+    async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/jobs") as read:
+        await read()
+        assert 'rel="next"' in html_of(await read())
+        following = asyncio.ensure_future(read())
+        for _ in range(3):
+            await built.acquire()
+        assert not following.done(), "unchanged jobs are sent again"
+        await pool.execute("UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now()")
+        assert "cancelled" in html_of(await following)
 
 
 @pytest.mark.parametrize("path", LIVE)
