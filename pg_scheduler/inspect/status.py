@@ -9,9 +9,7 @@ from typing import Final
 
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.doctor.codes import Severity
-from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
-from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
@@ -91,9 +89,12 @@ async def read_status(inspector: Inspector) -> Status:
 
 
 async def diagnose(inspector: Inspector) -> Diagnosis:
-    """Make the checks of the doctor that decide whether all is well, for every front end."""
+    """Make the checks of the doctor that decide whether all is well, for every front end.
+
+    Like all checks of the doctor, they read the primary: dead rows and sessions of a standby are its own.
+    """
     codes = [code for area in AREAS.values() for code in area]
-    return await examine(inspector._reads, codes, Thresholds())  # noqa: SLF001 - its own tables
+    return await inspector.doctor(only=codes)
 
 
 def problems_of(findings: Iterable[Finding]) -> list[Finding]:

@@ -7,13 +7,14 @@ from typing import Any
 
 import asyncpg
 
+from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector, Severity, read_status
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
 from pg_scheduler.inspect.model import Totals
 from pg_scheduler.inspect.statistics import Statistics, StatisticsRow
-from pg_scheduler.inspect.status import AREAS, Status, describe_status
+from pg_scheduler.inspect.status import AREAS, Status, describe_status, diagnose
 from pg_scheduler.store.cluster import ScheduleRow, TableRow
 from pg_scheduler.store.inspections import BacklogRow, InspectedWorker
 from pg_scheduler.telemetry.figures import JobFigures
@@ -140,3 +141,21 @@ def test_estimate_that_is_less_than_what_was_counted_is_left_out() -> None:
     backlog = [BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3), 4)]
     found = figures(backlog=backlog, totals=Totals(9, 0, 0, 0))
     assert texts(described(found))["jobs"] == "3 due, the oldest since 3 min (mail)"
+
+
+async def test_status_makes_its_checks_where_jobs_run_and_not_on_the_read_pool(
+    pool: asyncpg.Pool, dsn: str
+) -> None:
+    """The tables of another schema stand for a standby on which nothing is wrong."""
+    await pool.execute("CREATE SCHEMA copied")
+    search_path = {"search_path": "copied"}
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=2, server_settings=search_path) as copied:
+        await Scheduler(copied).initialize_db()
+        await add_worker(copied)
+        scheduler = Scheduler(pool)
+        await scheduler.schedule_job("status.late", datetime.now(UTC) - timedelta(hours=1), {}, job_id="late")
+        inspector = Inspector(scheduler, read_pool=copied)
+        assert await inspector.get_job("late") is None
+        found = {finding.code for finding in (await diagnose(inspector)).findings}
+        assert FindingCode.WORKER_NONE in found
+        assert (await read_status(inspector)).severity is Severity.ERROR
