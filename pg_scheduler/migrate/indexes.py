@@ -2,7 +2,8 @@
 
 A migration is one transaction, which would lock the table until the index is built. ``CREATE INDEX
 CONCURRENTLY`` blocks no job, but cannot be part of a transaction. If it fails, it leaves an invalid index
-behind, which the next call replaces.
+behind, which the next call replaces. A valid index of the same name, but with another definition, is renamed
+first and dropped last, so that statements never lack both.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ _PROGRESS: Final = """
     FROM pg_catalog.pg_stat_progress_create_index
     WHERE pid OPERATOR(pg_catalog.=) $1::integer
 """
-_DROP = "DROP INDEX CONCURRENTLY IF EXISTS {schema}"
+_VALID = """
+    SELECT indisvalid FROM pg_catalog.pg_index
+    WHERE indexrelid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1::text)
+"""
+_DROP = "DROP INDEX CONCURRENTLY IF EXISTS "
+_REPLACED: Final = "_replaced"
+"""Ends the name of a valid index of another definition until the right one is built."""
 
 
 async def missing_indexes(connection: AnyConnection, *, schema: str | None = None) -> list[str]:
@@ -125,11 +132,23 @@ async def build_indexes(connection: AnyConnection, *, schema: str | None = None)
     built = []
     async with _only_builder(connection, home):
         for name in await _missing(connection, home):
-            await connection.execute(qualify(_DROP, home) + name, timeout=BUILD_TIMEOUT_S)
-            statement = qualify_builtins(index_statements()[name])
-            await connection.execute(qualify(statement, home), timeout=BUILD_TIMEOUT_S)
+            await _build(connection, home, name)
             built.append(name)
     return built
+
+
+async def _build(connection: AnyConnection, home: str, name: str) -> None:
+    """Build an index. Statements use a valid one of its name, but another definition, until then."""
+    index = qualify("{schema}", home) + name
+    is_valid = await connection.fetchval(_VALID, index, timeout=QUERY_TIMEOUT_S)
+    if is_valid:
+        await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
+        await connection.execute(f"ALTER INDEX {index} RENAME TO {name}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
+    elif is_valid is False:
+        await connection.execute(_DROP + index, timeout=BUILD_TIMEOUT_S)
+    statement = qualify_builtins(index_statements()[name])
+    await connection.execute(qualify(statement, home), timeout=BUILD_TIMEOUT_S)
+    await connection.execute(f"{_DROP}{index}{_REPLACED}", timeout=BUILD_TIMEOUT_S)
 
 
 async def _missing(connection: AnyConnection, home: str) -> list[str]:

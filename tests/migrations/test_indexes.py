@@ -166,6 +166,30 @@ async def test_failed_build_leaves_an_invalid_index_that_the_next_call_replaces(
     assert await index_state(connection) is True
 
 
+async def test_valid_index_of_another_definition_is_kept_until_the_right_one_is_built(
+    empty_dsn: str, connection: asyncpg.Connection
+) -> None:
+    await leave_out(connection)
+    await connection.execute(f"CREATE INDEX {INDEX} ON scheduled_jobs (job_id)")
+    valid = (
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'scheduled_jobs'::regclass"
+        " AND indisvalid AND indexrelid::regclass::text ~ $1 ORDER BY 1"
+    )
+    for _ in range(2):  # the second call begins with an invalid index, beside the renamed one
+        async with asyncio.timeout(30), open_transaction(empty_dsn):
+            await connection.execute("SET lock_timeout = '100ms'")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await build_indexes(connection)
+            await connection.execute("RESET lock_timeout")
+        assert [row[0] for row in await connection.fetch(valid, INDEX)] == [f"{INDEX}_replaced"]
+    assert await build_indexes(connection) == [INDEX]
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+def test_name_of_a_replaced_index_is_short_enough() -> None:
+    assert max(len(name + indexes._REPLACED) for name in index_statements()) < 64
+
+
 async def test_index_of_another_name_with_the_same_columns_suffices(connection: asyncpg.Connection) -> None:
     await migrate(connection)
     await connection.execute(f"ALTER INDEX {INDEX} RENAME TO mine")
