@@ -91,12 +91,14 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
         await _follow(command, vacuum.steps(), style, counts, "deleted")
         is_complete = True
     finally:  # also what an interrupted command has done
-        _write_counts(command, config, counts, is_dry=False)
-        rest = "" if is_complete else " so far; run the command again to continue"
-        command.output.say(f"{counted(counts.total(), 'job')} deleted{rest}")
         deleted = {status.value: number for status, number in counts.items() if number}
-        await Inspector(scheduler).record_action("vacuum_jobs", deleted=deleted, is_complete=is_complete)
-        await vacuum.report(counts)
+        try:  # first, since the reader of the output may have gone
+            await Inspector(scheduler).record_action("vacuum_jobs", deleted=deleted, is_complete=is_complete)
+            await vacuum.report(counts)
+        finally:
+            _write_counts(command, config, counts, is_dry=False)
+            rest = "" if is_complete else " so far; run the command again to continue"
+            command.output.say(f"{counted(counts.total(), 'job')} deleted{rest}")
 
 
 async def _follow(

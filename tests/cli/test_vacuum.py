@@ -106,6 +106,30 @@ def test_vacuum_is_recorded(on: Callable[..., Ran]) -> None:
     assert (record["details"]["deleted"], record["details"]["is_complete"]) == (deleted, True)
 
 
+async def test_vacuum_is_recorded_when_the_reader_of_its_output_has_gone(
+    on: Callable[..., Ran], dsn: str
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *[sys.executable, "-m", "pg_scheduler", "vacuum", "-o", "jsonl"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+            stdout=writer,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    finally:
+        os.close(writer)
+    _, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 0, errors
+    (record,) = await asyncio.to_thread(
+        lambda: on("audit", "--action", "vacuum_jobs").checked("audit_record")
+    )
+    assert record["details"]["deleted"] == {"completed": 2, "failed": 2, "cancelled": 3}
+    (day,) = await asyncio.to_thread(lambda: on("vacuum", "--stats").checked("vacuum_day"))
+    assert [day[name] for name in ("completed", "failed", "cancelled", "expired")] == [2, 2, 3, 0]
+
+
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_progress_is_shown(
     on: Callable[..., Ran], options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
