@@ -98,8 +98,9 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
         command.output.write_one(RUN, _row(run_id, state))
         if state.phase != "complete":
             command.output.say(f"continue with: pg-scheduler jobs runs --resume {run_id}")
-    if state.error is not None:
-        raise CommandError(ExitCode.NEGATIVE, f"the run {run_id} has stopped: {state.error}")
+    if state.phase != "complete":
+        reason = state.error or "another process stopped or continues it"
+        raise CommandError(ExitCode.NEGATIVE, f"the run {run_id} is not complete here: {reason}")
     return ExitCode.DONE
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +30,7 @@ FILL = """
     FROM generate_series(1, 700) AS n
 """
 
-Command = Callable[..., Awaitable[Ran]]
+Command = Callable[..., Coroutine[Any, Any, Ran]]
 
 
 @pytest.fixture
@@ -100,6 +100,26 @@ async def test_run_of_another_process_stops_after_its_batch(command: Command, in
     assert row["phase"] == "stopped"
     assert 0 < row["done"] < 700
     assert (await command("--stop", run_id)).code == ExitCode.REFUSED
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_resume_exits_with_1_when_another_process_stops_or_continues_the_run(
+    command: Command, inspector: Inspector, pool: asyncpg.Pool, is_stopped: bool
+) -> None:
+    run_id = await start_and_die(inspector, BulkJobs(verb="cancel", where=JOBS.where, rate=20))
+    runs = BulkRuns(inspector)
+    resumed = asyncio.create_task(command("--resume", run_id))
+    async with asyncio.timeout(PATIENCE):
+        while await cancelled(pool) == 0:  # noqa: ASYNC110 - a command raises no event
+            await asyncio.sleep(0.02)  # until its first batch
+        state = await runs.state(run_id)
+        assert state is not None
+        await (runs.stop if is_stopped else runs.resume)(run_id, state)
+        ran = await resumed
+        await runs.interrupt()
+    assert ran.code == ExitCode.NEGATIVE, ran.err
+    assert f"the run {run_id} is not complete here: another process stopped or continues it" in ran.err
+    assert ran.lines[0]["phase"] == ("stopped" if is_stopped else "running")
 
 
 async def test_interrupted_resume_stops_the_run_which_can_be_continued(
