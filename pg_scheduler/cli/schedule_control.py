@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
+from pg_scheduler import Schedule, Scheduler
 from pg_scheduler.inspect.search.schedules import parse_schedule_search
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command, confirm
 from .complete import complete_schedules
 from .errors import CommandError, ExitCode
 from .output import Output
-from .schedule_rows import SCHEDULE, schedule_row, write_actions
+from .schedule_rows import LISTED, SCHEDULE, find_schedule, schedule_row, write_actions
 from .times import read_since
 
 __all__ = ["pause", "resume", "trigger"]
@@ -57,36 +58,46 @@ class Chosen:
             paused: Leave out those that are not paused, or those that are; an id of one is kept.
 
         Raises:
-            CommandError: They are named in several ways or not at all, or the answer is no.
-            ScheduleNotFoundError: An id is unknown.
+            CommandError: They are named in several ways or not at all, or the answer is no,
+                or an id or a task has no schedule.
         """
         if sum((bool(self.schedule_ids), self.where is not None, self.task is not None, self.every)) != 1:
             raise CommandError(ExitCode.USAGE, "pass the ids of schedules, --where, --task or --all")
         matches = None
         if self.where is not None:
             matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
-        found: list[Schedule] = []
         if self.schedule_ids:
-            for schedule_id in dict.fromkeys(self.schedule_ids):
-                schedule = await scheduler.schedules.get(schedule_id)
-                if schedule is None:
-                    raise ScheduleNotFoundError(schedule_id)
-                found.append(schedule)
-            return found
-        after: str | None = None
-        while True:
-            page = await scheduler.schedules.list(
-                task=self.task, paused=paused, after=after, limit=PAGE_LENGTH
-            )
-            found += filter(matches, page)
-            if (after := page.next) is None:
-                break
+            return [await find_schedule(scheduler, each) for each in dict.fromkeys(self.schedule_ids)]
+        read = _schedules(scheduler, task=self.task, paused=paused)
+        found = [each async for each in read if matches is None or matches(each)]
+        if not found:
+            await self._check_task(scheduler)
+            command.output.say("no schedule matches")
         if found and not self.yes and not self.dry_run:
             table = Output("table", command.output.zone, out=sys.stderr)
             table.write_list(SCHEDULE, [schedule_row(each) for each in found[:MAX_SHOWN]])
             shown = f", {MAX_SHOWN} of them above" if len(found) > MAX_SHOWN else ""
             confirm(f"{action} {counted(len(found), 'schedule')}{shown}?", yes=False)
         return found
+
+    async def _check_task(self, scheduler: Scheduler) -> None:
+        """Raise an error if the task has no schedule, whether paused or not."""
+        if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
+            return
+        tasks = {each.task async for each in _schedules(scheduler)}
+        near = most_similar(self.task, sorted(tasks))
+        hint = LISTED if near is None else f"did you mean {near}?"
+        raise CommandError(ExitCode.NOT_FOUND, f"no schedule of the task {self.task!r}; {hint}")
+
+
+async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Schedule]:
+    after: str | None = None
+    while True:
+        page = await scheduler.schedules.list(**filters, after=after, limit=PAGE_LENGTH)
+        for each in page:
+            yield each
+        if (after := page.next) is None:
+            return
 
 
 async def pause(

@@ -85,12 +85,13 @@ async def remove(
     cancel_jobs: Annotated[
         bool, typer.Option("--cancel-jobs", help="Cancel its pending jobs; otherwise they still run.")
     ] = False,
+    yes: Annotated[  # noqa: ARG001 - the command never asks
+        bool, typer.Option("--yes", help="Accepted as elsewhere; the command never asks.")
+    ] = False,
 ) -> None:
     """Delete a schedule. The next start of code that declares it restores it."""
     async with command.scheduler() as scheduler:
-        schedule = await scheduler.schedules.get(schedule_id)
-        if schedule is None:
-            raise ScheduleNotFoundError(schedule_id)
+        schedule = await find_schedule(scheduler, schedule_id)
         is_removed: bool | None = None
         try:
             is_removed = await scheduler.schedules.remove(schedule_id, cancel_jobs=cancel_jobs)

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import Schedule, ScheduleNotFoundError, Scheduler
+from pg_scheduler import Schedule, Scheduler
+from pg_scheduler.jobs.naming import most_similar
 
 from .commands import Command
 from .complete import complete_schedules
@@ -15,6 +16,7 @@ from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 
 __all__ = [
+    "LISTED",
     "SCHEDULE",
     "SCHEDULE_KEYS",
     "ScheduleId",
@@ -49,6 +51,8 @@ ACTION: Final = Shape(
     (Column("subject", "SUBJECT"), Column("result", "RESULT"), Column("job_id", "JOB", is_wide=True)),
 )
 MAX_SUGGESTED: Final = 5
+MAX_COMPARED: Final = 1000
+LISTED: Final = "pg-scheduler schedules list lists them"
 
 ScheduleId = Annotated[
     str, typer.Argument(metavar="ID", help="The id of a schedule.", autocompletion=complete_schedules)
@@ -88,7 +92,10 @@ def write_actions(command: Command, result: str, done: Iterable[tuple[str, str |
 
 
 async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
-    message = str(ScheduleNotFoundError(schedule_id))
+    message = f"schedule {schedule_id!r} does not exist"
     found = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
-    ids = ", ".join(each.schedule_id for each in found)
-    return f"{message}; schedules of the task {schedule_id!r}: {ids}" if ids else message
+    if ids := ", ".join(each.schedule_id for each in found):
+        return f"{message}; schedules of the task {schedule_id!r}: {ids}"
+    page = await scheduler.schedules.list(limit=MAX_COMPARED)
+    near = most_similar(schedule_id, [each.schedule_id for each in page])
+    return f"{message}; {LISTED if near is None else f'did you mean {near}?'}"

@@ -326,6 +326,38 @@ def test_task_in_place_of_a_schedule_suggests_its_schedules(on: Callable[..., Ra
     assert "schedules of the task 'reports.send': daily, report" in ran.err
 
 
+@pytest.mark.parametrize("command", ["show", "pause", "remove", "update"])
+def test_misspelt_schedule_is_corrected(on: Callable[..., Ran], command: str) -> None:
+    options = ("--every", "1h") if command == "update" else ()
+    near = on("schedules", command, "dayly", *options)
+    assert near.code == ExitCode.NOT_FOUND
+    assert "schedule 'dayly' does not exist; did you mean daily?" in near.err
+    far = on("schedules", command, "zzz", *options)
+    assert "schedule 'zzz' does not exist; pg-scheduler schedules list lists them" in far.err
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "trigger"])
+@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+def test_task_without_schedules_is_not_found(on: Callable[..., Ran], command: str, option: str) -> None:
+    ran = on("schedules", command, "--task", "report.send", option)
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "no schedule of the task 'report.send'; did you mean reports.send?" in ran.err
+    ran = on("schedules", command, "--where", "task:nothing", option)
+    assert (ran.code, ran.out) == (0, "")
+    assert "no schedule matches" in ran.err
+
+
+def test_task_whose_schedules_are_all_paused_is_no_error(on: Callable[..., Ran]) -> None:
+    on("schedules", "pause", "--all", "--yes")
+    ran = on("schedules", "pause", "--task", "reports.send", "--yes")
+    assert (ran.code, ran.out) == (0, "")
+    assert "no schedule matches" in ran.err
+
+
+def test_removal_accepts_yes(on: Callable[..., Ran]) -> None:
+    assert on("schedules", "remove", "daily", "--yes").checked("action")[0]["result"] == "removed"
+
+
 def test_workers_are_listed(on: Callable[..., Ran]) -> None:
     (worker,) = on("workers", "list").checked("worker")
     assert (worker["worker_id"], worker["is_alive"]) == ("w1", True)
