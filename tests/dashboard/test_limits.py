@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -9,9 +10,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler.dashboard import Access
-from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.inspect.workers import add_worker
+from tests.support.worker import PATIENCE
 
 
 def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]]:
@@ -86,6 +88,34 @@ async def test_numbers_of_limits_that_hidden_tasks_share_are_hidden(
     other = build(authorize=lambda _: Access("eve", names=("mail.*",)))
     assert (await request(other, "/limits", headers=JSON)).data["items"] == []
     assert (await request(other, "/limit?name=account")).status == 404
+
+
+async def test_keys_of_a_limit_are_hidden_with_arguments(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await fill(pool)
+    app = build(authorize=lambda _: Access("bob", sees_arguments=False), refresh=60.0)
+    for headers in ({}, JSON):
+        for url in ("/limits", "/limit?name=account", "/job?id=wait:1"):
+            answer = await request(app, url, headers=headers)
+            assert answer.status == 200
+            assert "ada" not in answer.text.replace("metadata", ""), url
+            assert "b*b" not in answer.text, url
+    keys = (await request(app, "/limit?name=account", headers=JSON)).data["keys"]
+    assert [(each["key"], each["running"], each["waiting"]) for each in keys] == [
+        ("[hidden]", 1, 3),
+        ("[hidden]", 0, 2),
+        ("[hidden]", 1, 0),
+    ]
+    job = (await request(app, "/job?id=wait:1", headers=JSON)).data
+    assert job["blocked_on"] == "limit:account:[hidden]"
+    assert job["reasons"][0]["text"] == "waits for a limit"
+    assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"][0]["key"] == ""
+    async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=wait:1") as read:
+        await read()
+        event = await read()
+    assert "[hidden]" in event
+    assert "limit:account:ada" not in event
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

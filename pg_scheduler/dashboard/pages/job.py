@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.pages.jobs import share_done, tags_of
 from pg_scheduler.dashboard.pages.limits import declared_limits
 from pg_scheduler.dashboard.pages.schedule_history import results_of
+from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import json_text, plain, utc
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode
@@ -21,6 +22,7 @@ from pg_scheduler.inspect.remedies import command as shell_command
 from pg_scheduler.inspect.schedule_history import PastFire
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Event, timeline_of
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.metadata import trace_id_of
 from pg_scheduler.jobs.model import Job, JobStatus
 
@@ -109,7 +111,7 @@ async def build(request: PageRequest) -> JobPage:
         explanation = await request.inspector.explain_job(job_id)
     except JobNotFoundError as error:  # deleted since
         raise missing from error
-    page = _page(job, _visible(explanation, request), await _result(job, request), request)
+    page = _page(job, _visible(explanation, job, request), await _result(job, request), request)
     changes = await _changes(job_id, request)
     return replace(
         page,
@@ -126,9 +128,11 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
     return [replace(each, details={}) for each in page.items]
 
 
-def _visible(explanation: Explanation, request: PageRequest) -> Explanation:
+def _visible(explanation: Explanation, job: Job, request: PageRequest) -> Explanation:
     """Return the explanation without what belongs to jobs or arguments that the request may not see."""
     hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
+    if _blocked_on(job, request) != job.blocked_on:
+        hidden = {*hidden, ReasonCode.LIMIT}
     if request.access.visible_names is not None:
         hidden = OTHERS
     reasons = [_without_others(each) if each.code in hidden else each for each in explanation.reasons]
@@ -139,6 +143,14 @@ def _without_others(reason: Reason) -> Reason:
     if reason.code is ReasonCode.EXPIRED:  # its remedy concerns the job itself
         return replace(reason, text=OTHERS[reason.code])
     return replace(reason, text=OTHERS[reason.code], remedy=None, command=None)
+
+
+def _blocked_on(job: Job, request: PageRequest) -> str | None:
+    """Return what blocks a job, without the key of a limit if the request may not see arguments."""
+    if job.blocked_on is None or request.access.sees_arguments:
+        return job.blocked_on
+    name, _, key = job.blocked_on.removeprefix(BLOCKED_BY_LIMIT).partition(":")
+    return f"{BLOCKED_BY_LIMIT}{name}:{HIDDEN}" if key else job.blocked_on
 
 
 async def _result(job: Job, request: PageRequest) -> str | None:
@@ -176,7 +188,7 @@ def _page(job: Job, explanation: Explanation, result: str | None, request: PageR
         timeout_s=None if job.timeout is None else job.timeout.total_seconds(),
         misfire_grace_s=job.misfire_grace_time,
         worker=job.worker_id,
-        blocked_on=job.blocked_on,
+        blocked_on=_blocked_on(job, request),
         unique_key=job.unique_key,
         schedule=job.schedule_id,
         fire_time=job.fire_time,

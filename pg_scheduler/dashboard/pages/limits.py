@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest
+from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitList, LimitState, read_limit, read_limits
 from pg_scheduler.inspect.limits import limits_of
 from pg_scheduler.inspect.texts import counted
@@ -56,6 +57,8 @@ class LimitPage:
     summary: str
     is_capped: bool = False
     """Whether there may be more keys or waiting jobs."""
+    sees_keys: bool = True
+    """Whether the keys are shown, and not only their numbers."""
 
 
 async def build(request: PageRequest) -> LimitsPage:
@@ -76,7 +79,9 @@ async def build_one(request: PageRequest) -> LimitPage:
     if any(each.is_shared for each in declared):
         return LimitPage(name, declared, [], "tasks share this limit that you may not see")
     found = await request.cache.get(("limit", name), AGE_S, lambda: read_limit(request.inspector, name))
-    return LimitPage(name, declared, found.items, found.summary, found.is_capped or found.is_waiting_capped)
+    sees = request.access.sees_arguments  # from which keys are made
+    keys = [each if sees or not each.key else replace(each, key=HIDDEN) for each in found.items]
+    return LimitPage(name, declared, keys, found.summary, found.is_capped or found.is_waiting_capped, sees)
 
 
 async def declared_limits(task: str, request: PageRequest) -> list[str]:
