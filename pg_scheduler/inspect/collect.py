@@ -75,9 +75,15 @@ def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
     return {name for each in workers if each.is_alive for name in (each.names or frozenset()) - each.aliases}
 
 
-def count_claiming(workers: Sequence[InspectedWorker], name: str) -> int | None:
+def count_claiming(
+    workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
+) -> int | None:
     """Return the number of live workers that claim a name; None if one of them does not report its names."""
-    alive = [each for each in workers if each.is_alive and each.claims_jobs and not each.is_draining]
+    alive = [
+        each
+        for each in workers
+        if each.is_alive and each.claims_jobs and (with_draining or not each.is_draining)
+    ]
     if any(each.names is None for each in alive):
         return None
     return sum(name in (each.names or ()) for each in alive)

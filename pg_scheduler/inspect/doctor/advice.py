@@ -74,7 +74,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
     ),
     FindingCode.WORKER_DRAINING: Advice(
-        "a worker was requested to drain an hour ago, and claims no job since",
+        "a worker was requested to drain an hour ago, or late jobs wait because every worker drains",
         "pg-scheduler workers drain --wait, then stop its process; or pg-scheduler workers resume",
     ),
     FindingCode.LOOP_BLOCKED: Advice(

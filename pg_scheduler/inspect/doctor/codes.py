@@ -39,7 +39,7 @@ class FindingCode(StrEnum):
     WORKER_NO_LOCK = "WORKER-NO-LOCK"
     """A worker holds no liveness lock, so its jobs wait for its lease if it dies."""
     WORKER_DRAINING = "WORKER-DRAINING"
-    """A worker has drained for an hour."""
+    """A worker has drained for an hour, or late jobs wait because every worker of their name drains."""
     LOOP_BLOCKED = "LOOP-BLOCKED"
     """The event loop of a worker is blocked, or was within the last 15 minutes."""
     LATE = "LATE"

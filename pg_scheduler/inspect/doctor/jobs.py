@@ -79,19 +79,23 @@ def judge_backlog(
     late_s: float,
 ) -> Iterator[Finding]:
     """Yield names whose due jobs wait, and names that no live worker claims."""
-    claiming = [each for each in workers if each.is_alive and each.claims_jobs and not each.is_draining]
+    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
-        return  # WORKER-NONE, or every worker drains
+        return  # WORKER-NONE
     known = sorted({name for each in claiming for name in each.names or ()})
     for row in rows:
         if not row.due or row.oldest_due_at is None or row.name in paused:
             continue
-        if count_claiming(workers, row.name) == 0:
+        if count_claiming(workers, row.name, with_draining=True) == 0:
             yield _unknown(row, known, len(claiming))
             continue
         late = (now - row.oldest_due_at).total_seconds()
-        if late >= late_s:
-            able = [each for each in claiming if each.names is None or row.name in each.names]
+        able = [
+            each
+            for each in claiming
+            if not each.is_draining and (each.names is None or row.name in each.names)
+        ]
+        if able and late >= late_s:  # else WORKER-DRAINING
             yield _late(row, [each for each in rows if each.name not in paused], late, able)
 
 

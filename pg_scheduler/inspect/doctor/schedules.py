@@ -82,12 +82,12 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
 
 def judge_tasks(rows: Sequence[ScheduleTaskRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
     """Yield tasks of schedules that no live worker has registered."""
-    claiming = [each for each in workers if each.is_alive and each.claims_jobs and not each.is_draining]
+    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
     if not claiming:
-        return  # WORKER-NONE, or every worker drains
+        return  # WORKER-NONE
     known = sorted({name for each in claiming for name in each.names or ()})
     for row in rows:
-        if count_claiming(workers, row.task) != 0:
+        if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
         near = most_similar(row.task, known)
         renamed = f"@job(name={near!r}, aliases=[{row.task!r}]) if it was renamed, or " if near else ""

@@ -17,12 +17,14 @@ from pg_scheduler.inspect.texts import counted, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.store.audit import AuditFilters
 from pg_scheduler.store.author import release_of
+from pg_scheduler.store.inspections import BacklogRow
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.types import DRAIN
 
 __all__ = [
     "CHECKS",
     "judge_connections",
+    "judge_drained_names",
     "judge_drains",
     "judge_lives",
     "judge_loops",
@@ -32,6 +34,10 @@ __all__ = [
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
+MAX_BACKLOG_ROWS: Final = 50_000
+MAX_NAMES: Final = 500
+MAX_RESUMED: Final = 20
+"""Workers that the command of a remedy resumes."""
 MAX_RECORDS: Final = 100
 
 ZONE_DATA: Final = "tzdata"
@@ -46,6 +52,7 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     requested = await _read_requests(store, draining)
     return [
         *judge_lives(workers, now),
+        *(await _judge_backlog(store, alive, now, thresholds.late_s) if draining else ()),
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
         *judge_zones(alive),
@@ -63,6 +70,19 @@ async def _read_requests(store: Store, draining: Sequence[Worker]) -> dict[str, 
         for row in await store.audit.read(None, 1, MAX_RECORDS, filters, worker.worker_id)
     ]
     return {row.subject: row.at for row in rows if row.matches and row.subject}
+
+
+async def _judge_backlog(
+    store: Store, alive: Sequence[Worker], now: datetime, late_s: float
+) -> Iterator[Finding]:
+    rows = await store.inspections.backlog(MAX_BACKLOG_ROWS, MAX_NAMES)
+    paused = {pause.name for pause in await store.pauses.paused() if not pause.is_over}
+    late = [
+        row
+        for row in rows
+        if row.oldest_due_at is not None and (now - row.oldest_due_at).total_seconds() >= late_s
+    ]
+    return judge_drained_names([row for row in late if row.name not in paused], alive, now)
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
@@ -93,6 +113,32 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
                 f"{length(now - worker.lease_until)} ago, with {worker.running_jobs} running jobs",
                 remedy,
             )
+
+
+def judge_drained_names(
+    late: Sequence[BacklogRow], alive: Sequence[Worker], now: datetime
+) -> Iterator[Finding]:
+    """Yield whether late jobs wait because every live worker that claims their names drains."""
+    running = [each for each in alive if _runs_jobs(each)]
+    waiting, draining = list[BacklogRow](), dict[str, Worker]()
+    for row in late:
+        able = [each for each in running if each.names is None or row.name in each.names]
+        if able and all(map(_drains, able)):
+            waiting.append(row)
+            draining |= {each.worker_id: each for each in able}
+    if not waiting:
+        return
+    oldest = min(row.oldest_due_at or now for row in waiting)
+    ids = ["--all"] if all(map(_drains, running)) else sorted(draining)[:MAX_RESUMED]
+    yield Finding(
+        FindingCode.WORKER_DRAINING,
+        Severity.ERROR,
+        "workers",
+        f"{counted(sum(row.due for row in waiting), 'due job')} of "
+        f"{listed([repr(row.name) for row in waiting])} not started, the oldest for {length(now - oldest)}: "
+        f"every live worker that claims them drains ({listed(sorted(draining))})",
+        f"{command('workers', 'resume', *ids)}, or start a worker",
+    )
 
 
 def judge_drains(

@@ -12,7 +12,7 @@ import asyncpg
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.events import JobCompleted, LoopBlocked
-from pg_scheduler.inspect import FindingCode, Inspector, Severity
+from pg_scheduler.inspect import FindingCode, Inspector, Severity, read_status
 from pg_scheduler.inspect.doctor.workers import judge_connections
 from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
@@ -134,6 +134,37 @@ async def test_worker_that_drains_for_an_hour_is_found_until_it_resumes(
             await beat(scheduler)
     words = shlex.split(resume.partition("or pg-scheduler ")[2])
     assert await asyncio.to_thread(run, [*words, "--dsn", dsn]) == ExitCode.DONE
+    await until(pool, FindingCode.WORKER_DRAINING, [])
+
+
+async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
+    pool: asyncpg.Pool, dsn: str, make: Make
+) -> None:
+    async def job() -> None: ...
+
+    scheduler = await make()
+    scheduler.register(job, name="doctor.undrained")
+    await beat(scheduler)
+    await Inspector(pool).drain_workers([scheduler.worker_id])
+    await until(pool, FindingCode.WORKER_DRAINING, [scheduler.worker_id], draining_s=0)
+    await scheduler.enqueue("doctor.undrained")
+    await scheduler.enqueue("doctor.unregistered")
+    assert await subjects(pool, FindingCode.WORKER_DRAINING) == [], "it is not late yet"
+    assert await subjects(pool, FindingCode.NAME_UNKNOWN) == ["doctor.unregistered"]
+    finding = await find(pool, FindingCode.WORKER_DRAINING, late_s=0)
+    assert (finding.subject, finding.severity) == ("workers", Severity.ERROR)
+    assert finding.evidence.startswith("1 due job of 'doctor.undrained' not started, the oldest for ")
+    assert finding.evidence.endswith(f"every live worker that claims them drains ({scheduler.worker_id})")
+    await pool.execute("UPDATE scheduled_jobs SET execution_time = execution_time - interval '61 s'")
+    status = await read_status(Inspector(pool))
+    assert {area.area: area.severity for area in status.areas}["workers"] == Severity.ERROR
+    resume = "pg-scheduler workers resume --all"
+    assert (await find(pool, FindingCode.WORKER_DRAINING)).remedy == f"{resume}, or start a worker"
+    await add_worker(pool, "other", names=["doctor.other"])
+    finding = await find(pool, FindingCode.WORKER_DRAINING)
+    assert finding.remedy == f"pg-scheduler workers resume {scheduler.worker_id}, or start a worker"
+    assert await subjects(pool, FindingCode.LATE) == []
+    assert await asyncio.to_thread(run, [*shlex.split(resume)[1:], "--dsn", dsn]) == ExitCode.DONE
     await until(pool, FindingCode.WORKER_DRAINING, [])
 
 
