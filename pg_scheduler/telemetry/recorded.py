@@ -71,7 +71,7 @@ class JobHistograms:
         if attributes is _OTHER and len(self._attributes) < MAX_NAMES:
             attributes = self._attributes[job_name] = {"job_name": job_name}
         self._durations.record(duration_s, attributes)
-        self._lateness.record(lateness_s, attributes)
+        self._lateness.record(max(lateness_s, 0.0), attributes)  # below 0 if the clock of the host is behind
 
 
 _OTHER: Final[Attributes] = {"job_name": OTHER}

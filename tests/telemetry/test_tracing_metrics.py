@@ -178,6 +178,19 @@ def test_histograms_have_a_bounded_number_of_names() -> None:
     provider.shutdown()
 
 
+def test_attempt_on_a_host_whose_clock_is_behind_is_recorded_as_not_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    JobHistograms(provider.get_meter("test")).record("job", 0.1, -0.004)
+    data: Any = Metrics(reader).found["pg_scheduler.job_lateness_seconds"].data
+    (point,) = data.data_points
+    assert (point.count, point.sum) == (1, 0.0)
+    assert caplog.messages == []
+    provider.shutdown()
+
+
 async def test_scheduler_without_statistics_exports_gauges_only(pool: asyncpg.Pool) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
