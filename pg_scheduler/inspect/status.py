@@ -9,7 +9,9 @@ from typing import Final
 
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.doctor.codes import Severity
+from pg_scheduler.inspect.doctor.examination import examine
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding
+from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.model import rounded
 from pg_scheduler.inspect.statistics import Statistics
@@ -94,7 +96,7 @@ async def diagnose(inspector: Inspector) -> Diagnosis:
     Like all checks of the doctor, they read the primary: dead rows and sessions of a standby are its own.
     """
     codes = [code for area in AREAS.values() for code in area]
-    return await inspector.doctor(only=codes)
+    return await examine(inspector._store, codes, Thresholds())  # noqa: SLF001 - its own tables
 
 
 def problems_of(findings: Iterable[Finding]) -> list[Finding]:
