@@ -228,7 +228,7 @@ async def test_restricted_overview_counts_visible_names_only(
     pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
     await add_figures(pool, ["billing.invoice", "payroll.run", "(other)"])
-    for name in ("billing.invoice", "payroll.run"):
+    for name in ("payroll.run", "billing.invoice"):
         await scheduler.schedules.add(name, Every(timedelta(hours=1)), schedule_id=f"{name}-hourly")
         await pool.execute(
             "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
@@ -249,9 +249,34 @@ async def test_restricted_overview_counts_visible_names_only(
         assert "billing.invoice" in answer.text
     data = (await request(app, "/", headers=JSON)).data
     assert (data["due"], data["blocked"], data["totals"]) == (1, None, None)
-    assert [(each["code"], each["subject"]) for each in data["problems"]] == [("LATE", None)]
+    assert [(each["code"], each["subject"]) for each in data["problems"]] == [("LATE", "billing.invoice")]
+    assert data["sentence"].startswith(
+        "LATE: 1 due job of 'billing.invoice' not started, the oldest for 60 min;"
+    )
+    assert "slots are free; " in data["sentence"]
     assert sum(data["charts"][0]["series"][0]["values"]) == 4
     assert sum((await request(both, "/", headers=JSON)).data["charts"][0]["series"][0]["values"]) == 12
+
+
+async def test_restricted_overview_has_the_evidence_of_visible_names_only(
+    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await add_worker(pool, names=["board.mail"])
+    hour = Every(timedelta(hours=1))
+    await scheduler.schedules.add("secret.task", hour, schedule_id="secret-hourly")
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for path in ("/", "/doctor"):
+        for headers in ({}, JSON):
+            assert "secret" in (await request(build(), path, headers=headers)).text
+            assert "secret" not in (await request(limited, path, headers=headers)).text
+    assert (await request(limited, "/", headers=JSON)).data["sentence"].startswith("All is well")
+    await scheduler.schedules.add("billing.task", hour, schedule_id="billing-hourly")
+    mine = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for path, key in (("/", "problems"), ("/doctor", "findings")):
+        found = (await request(mine, path, headers=JSON)).data[key]
+        (own,) = [each for each in found if each["subject"] is not None]
+        assert (own["code"], own["subject"]) == ("SCHED-UNKNOWN", "billing.task")
+        assert "the task 'billing.task' of 1 schedule (billing-hourly)" in own["evidence"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

@@ -11,11 +11,19 @@ from pg_scheduler.dashboard.context import PageRequest, time_of
 from pg_scheduler.dashboard.texts import RUNBOOK
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.doctor.advice import ADVICE
+from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
 
-__all__ = ["DoctorPage", "FindingRow", "build", "row_of"]
+__all__ = ["ABOUT_NAMES", "DoctorPage", "FindingRow", "build", "row_of"]
 
 MAX_AGE_S: Final = 60.0
 """Seconds for which a diagnosis is shown to everybody: its checks cost more than a page."""
+
+
+ABOUT_ONE_NAME: Final = frozenset({FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN})
+"""Findings whose subject is a job name, and whose evidence mentions no other."""
+
+ABOUT_NAMES: Final = ABOUT_ONE_NAME | {FindingCode.LATE, FindingCode.QUARANTINE}
+"""Findings whose subject is a job name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class DoctorPage:
     not_made: dict[str, list[str]]
     """The codes that were not checked, or only in part, by the reason."""
     is_general: bool
-    """Whether findings have neither subject nor evidence, since these mention jobs of all names."""
+    """Whether findings lack the subjects and the evidence that mention jobs of hidden names."""
 
 
 async def build(request: PageRequest) -> DoctorPage:
@@ -73,16 +81,25 @@ async def build(request: PageRequest) -> DoctorPage:
 
 
 def row_of(finding: Finding, request: PageRequest) -> FindingRow:
-    """Return the finding, or only what its code means if its texts could mention what is hidden."""
+    """Return the finding without the texts that could mention what is hidden."""
     is_open = request.access.visible_names is None and (
         request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
     )
+    is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     return FindingRow(
         code=finding.code.value,
         severity=finding.severity,
         meaning=finding.meaning,
-        subject=finding.subject if is_open else None,
-        evidence=finding.evidence if is_open else None,
+        subject=finding.subject if is_open or is_own else None,
+        evidence=finding.evidence if is_open else _own_evidence(finding) if is_own else None,
         remedy=finding.remedy if is_open else ADVICE[finding.code].remedy,
         runbook=RUNBOOK + finding.anchor,
     )
+
+
+def _own_evidence(finding: Finding) -> str | None:
+    """Return the evidence of a finding as far as it concerns the name that is its subject."""
+    if finding.code in ABOUT_ONE_NAME:
+        return finding.evidence
+    own, found, _ = finding.evidence.partition(SLOTS_FREE)
+    return own + found if found and finding.code is FindingCode.LATE else None

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from pg_scheduler.dashboard.charts import Chart, Mark
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, time_of
 from pg_scheduler.dashboard.heatmap import Heatmap
-from pg_scheduler.dashboard.pages.doctor import FindingRow, row_of
+from pg_scheduler.dashboard.pages.doctor import ABOUT_NAMES, FindingRow, row_of
 from pg_scheduler.dashboard.pages.history import charts_of, read_releases
-from pg_scheduler.inspect import ErrorGroup, Finding, FindingCode, Totals
+from pg_scheduler.inspect import ErrorGroup, Finding, Totals
 from pg_scheduler.inspect.status import all_is_well, diagnose, problems_of
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.model import JobStatus
@@ -33,11 +33,6 @@ RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
 
 HISTORY_AGE_S: Final = 10.0
 """Seconds for which statistics are kept: workers add to them as often."""
-
-ABOUT_NAMES: Final = frozenset(
-    {FindingCode.LATE, FindingCode.NAME_UNKNOWN, FindingCode.FAILING, FindingCode.QUARANTINE}
-)
-"""Findings whose subject is a job name."""
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5

@@ -30,6 +30,9 @@ MAX_RETRIED: Final = 20
 """Jobs that the command of a remedy retries."""
 
 WEEK_S: Final = 7 * 86_400.0
+
+SLOTS_FREE: Final = " slots are free"
+"""Ends the evidence of LATE that concerns its name; what follows concerns others."""
 FAILING_S: Final = 15 * 60.0
 STUCK_FACTOR: Final = 10
 MIN_DURATIONS: Final = 20
@@ -124,7 +127,7 @@ def _late(
         Severity.WARNING,
         row.name,
         f"{counted(row.due, 'due job')} of {row.name!r} not started, the oldest for {length(late)}; "
-        f"{free} of {slots} slots are free{_ahead(row, rows)}",
+        f"{free} of {slots}{SLOTS_FREE}{_ahead(row, rows)}",
         explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
     )
 
