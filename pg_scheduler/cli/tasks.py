@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler import Worker
+from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.expiring import ExpiringJobs, count_expiring
 from pg_scheduler.inspect.limits import DeclaredLimit, limits_of
@@ -19,6 +20,7 @@ from pg_scheduler.telemetry.figures import OUTCOMES, JobFigures
 
 from .commands import Command, add_command
 from .complete import TaskName
+from .dsn import remove_secrets
 from .errors import CommandError, ExitCode
 from .output import SHAPE_VERSION, Column, Shape
 from .status import seconds
@@ -135,7 +137,12 @@ async def pause(
         inspector = Inspector(scheduler)
         states = (await inspector.tasks()).items
         changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
-        expiring = await count_expiring(inspector, name, ends_at)
+        expiring = None
+        try:
+            expiring = await count_expiring(inspector, name, ends_at)
+            expiry = expiring.summary
+        except SchedulerError as error:  # the task is paused nevertheless
+            expiry = f"jobs that would expire during the pause were not counted: {error}"
     state = _find(states, name)
     if state is None:
         near = difflib.get_close_matches(name, [each.name for each in states], 1)
@@ -143,7 +150,7 @@ async def pause(
         command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
     elif state.due:
         command.output.say(f"held back: {counted(state.due, 'due job')}")
-    command.output.say(expiring.summary)
+    command.output.say(remove_secrets(expiry, command.settings.secrets))
     result = "paused" if changed else "unchanged"
     _write(command, name, result, state, until=ends_at, note=note, expiring=expiring)
 

@@ -29,11 +29,11 @@ class ExpiringJobs:
 
 
 async def count_expiring(inspector: Inspector, name: str, until: datetime | None) -> ExpiringJobs:
-    """Count the waiting jobs of a task that expire while it is paused.
+    """Count the waiting jobs of a task, under all of its names, that expire while it is paused.
 
     Args:
-        inspector: The Inspector.
-        name: The name of the task.
+        inspector: The Inspector. If it has a Scheduler, that one knows the aliases of the task.
+        name: The name of the task, or an alias.
         until: When the pause ends: jobs count that expire before. None if it has no end: all jobs count that
             have a misfire grace time.
 
@@ -43,5 +43,9 @@ async def count_expiring(inspector: Inspector, name: str, until: datetime | None
 
         print((await count_expiring(inspector, "mail.send", None)).summary)
     """
+    names, scheduler = {check_name(name)}, inspector._scheduler  # noqa: SLF001
+    tasks = None if scheduler is None else scheduler._tasks  # noqa: SLF001
+    if tasks is not None and (task := tasks.resolve(name)) is not None:
+        names |= tasks.names_of(task)
     inspections = inspector._reads.inspections  # noqa: SLF001
-    return ExpiringJobs(*await inspections.expiring(check_name(name), until, MAX_BACKLOG_ROWS))
+    return ExpiringJobs(*await inspections.expiring(names, until, MAX_BACKLOG_ROWS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -193,13 +193,13 @@ class InspectionRepository:
         found = await self._statements.fetch("inspect_backlog", rows, self._statements.now, names)
         return [BacklogRow(*row) for row in found]
 
-    async def expiring(self, name: str, until: datetime | None, rows: int) -> tuple[int, bool]:
-        """Count the jobs of a name that expire before an instant unless they start; None for any instant.
+    async def expiring(self, names: Collection[str], until: datetime | None, rows: int) -> tuple[int, bool]:
+        """Count the jobs of some names that expire before an instant unless they start; None for any instant.
 
         Returns:
             Their number among the first rows of the claim index, and whether others may follow.
         """
-        (row,) = await self._statements.fetch("inspect_expiring", name, rows, until)
+        (row,) = await self._statements.fetch("inspect_expiring", list(names), rows, until)
         return row["jobs"], row["is_capped"]
 
     async def blocked(self, rows: int, groups: int) -> list[BlockedRow]:

@@ -14,6 +14,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.support.worker import PATIENCE, Gate
@@ -90,6 +91,19 @@ def test_pause_reports_the_jobs_that_would_expire(
     assert "0+ waiting jobs would expire" in message
     (resumed,) = on("tasks", "resume", "mail.send").checked("task_change")
     assert resumed["would_expire"] is None
+
+
+def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
+    on: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise DatabaseUnavailableError("the statement took too long")
+
+    monkeypatch.setattr("pg_scheduler.store.inspections.InspectionRepository.expiring", fail)
+    ran = on("tasks", "pause", "mail.send")
+    (change,) = ran.checked("task_change")
+    assert (ran.code, change["result"], change["would_expire"]) == (0, "paused", None)
+    assert "would expire during the pause were not counted: the statement took too long\n" in ran.err
 
 
 def test_tasks_have_the_figures_of_the_last_hour(on: Callable[..., Ran], dsn: str) -> None:

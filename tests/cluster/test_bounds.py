@@ -387,7 +387,7 @@ STORE_CALLS: dict[str, Call] = {
     "slot_use": lambda it, _: it.inspections.slot_use(now(), now()),
     "backlog": lambda it, _: it.inspections.backlog(1, 1),
     "blocked": lambda it, _: it.inspections.blocked(1, 1),
-    "expiring": lambda it, _: it.inspections.expiring(NAME, None, 1),
+    "expiring": lambda it, _: it.inspections.expiring([NAME], None, 1),
     "estimate_due": lambda it, _: it.inspections.estimate_due(),
     "errors": lambda it, conn: it.inspections.errors((now(), ""), None, 1, on=conn),
     "parents": lambda it, _: it.inspections.parents("a"),

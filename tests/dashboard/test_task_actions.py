@@ -9,6 +9,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.expiring import count_expiring
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
@@ -27,6 +30,37 @@ async def add(scheduler: Scheduler, schedule_id: str = "hourly", task: str = "bo
 
 
 # -- tasks ---------------------------------------------------------------------------------------------
+
+
+async def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
+    admin: App, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise DatabaseUnavailableError("the statement took too long")
+
+    monkeypatch.setattr("pg_scheduler.store.inspections.InspectionRepository.expiring", fail)
+    await add_worker(pool, names=["board.mail"])
+    answer = await send(admin, "/actions/tasks/pause?id=board.mail", {})
+    assert answer.headers["location"] == "/task?id=board.mail&did=task_paused_uncounted"
+    assert await pool.fetchval("SELECT paused_at IS NOT NULL FROM scheduler_tasks")
+    assert " were not counted" in Page((await request(admin, answer.headers["location"])).text).text
+
+
+async def test_expiring_jobs_of_all_names_of_a_task_are_counted(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    async def task() -> None:
+        pass
+
+    scheduler.register(task, name="board.renamed", aliases=["board.former"])
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
+        " SELECT name, name, now(), now() + interval '1 min'"
+        " FROM unnest(ARRAY ['board.renamed', 'board.former', 'board.other']) AS name"
+    )
+    for name in ("board.renamed", "board.former"):
+        assert (await count_expiring(Inspector(scheduler), name, None)).jobs == 2
+    assert (await count_expiring(Inspector(pool), "board.former", None)).jobs == 1
 
 
 async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:

@@ -82,7 +82,7 @@ READINGS = {
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),
     "inspect_queue": Reading(f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}", CLAIM, MAX_QUEUE_ROWS),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
-    "inspect_expiring": Reading(f"'name.1', {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
+    "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_errors": Reading(f"{{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
     "inspect_quarantined": Reading("{rows}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),

@@ -320,7 +320,7 @@ async def use_path(store: Store) -> object:
         assert await store.cluster.quarantined(9, on=connection) == 0
     assert (await store.inspections.backlog(99, 9))[0].oldest_due_at == NOW - 2 * SECOND
     assert await store.inspections.blocked(9, 9) == []
-    assert await store.inspections.expiring("nothing", None, 99) == (0, False)
+    assert await store.inspections.expiring(["nothing"], None, 99) == (0, False)
     assert await store.inspections.estimate_due() >= 0
     assert await store.inspections.slot_use(NOW, NOW) == []
     inspected = await store.inspections.job("b")

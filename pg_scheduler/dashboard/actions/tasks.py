@@ -5,6 +5,7 @@ from __future__ import annotations
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.messages import code_of
+from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.expiring import count_expiring
 
 __all__ = ["pause", "resume"]
@@ -15,7 +16,10 @@ async def pause(request: ActionRequest) -> Done:
     name = await _name(request)
     until, note = request.instant("until"), request.text("note") or None
     await request.operations.scheduler.tasks.pause(name, until=until, note=note)
-    expiring = await count_expiring(request.operations.inspector, name, until)
+    try:
+        expiring = await count_expiring(request.operations.inspector, name, until)
+    except SchedulerError:  # the task is paused nevertheless
+        return Done("/task", "task_paused_uncounted", {"id": name})
     did = "task_paused_capped" if expiring.is_capped else "task_paused"
     return Done("/task", code_of(did, expiring.jobs), {"id": name})
 

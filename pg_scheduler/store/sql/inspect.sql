@@ -175,7 +175,7 @@ LIMIT $3::bigint;
 
 -- name: inspect_expiring
 -- route: tuned
--- Count the jobs of the name $1 that expire before the instant $3 unless they start, or ever if that is NULL, among the
+-- Count the jobs of the names $1 that expire before the instant $3 unless they start, or ever if that is NULL, among the
 -- first $2 of the claim index, and return whether others may follow.
 WITH examined AS MATERIALIZED (
     SELECT waiting.*
@@ -193,7 +193,7 @@ WITH examined AS MATERIALIZED (
     LIMIT $2::bigint
 )
 SELECT count(*) FILTER (
-        WHERE name = $1 AND status = 'pending' AND expires_at < coalesce($3::timestamptz, 'infinity')
+        WHERE name = ANY ($1::text[]) AND status = 'pending' AND expires_at < coalesce($3::timestamptz, 'infinity')
     ) AS jobs,
     count(*) >= $2 AS is_capped
 FROM examined;
