@@ -12,7 +12,7 @@ from typing import Final
 
 __all__ = ["code_of", "message_of"]
 
-_CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,3})")
+_CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
 _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
     "cancel": ("job", "cancelled", "only pending and running jobs can be cancelled"),
@@ -62,17 +62,19 @@ def message_of(code: str) -> str | None:
     if found is None:
         return None
     action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]
-    if action in _MANY and len(numbers) == 3:
+    if action in _MANY and len(numbers) in ({3, 4} if action.startswith("schedules_") else {3}):
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
     return None if text is None else text.format(*numbers, *[0] * 3)
 
 
-def _many_message(action: str, done: int, refused: int, missing: int) -> str:
+def _many_message(action: str, done: int, refused: int, missing: int, failed: int = 0) -> str:
     noun, past, rule = _MANY[action]
     parts = [f"{done:,} {noun if done == 1 else f'{noun}s'} {past}"]
     if refused:
         parts.append(f"{refused:,} {'refused' if noun == 'job' else 'left as they are'} ({rule})")
     if missing:
         parts.append(f"{missing:,} not found")
+    if failed:
+        parts.append(f"{failed:,} failed (their own pages state why, if you do it there)")
     return ", ".join(parts)

@@ -299,3 +299,34 @@ async def test_rights_and_names_are_checked_for_each_selected_schedule(
     assert "Trigger selected" in html
     assert "Pause selected" not in html
     assert "Select mine" not in (await request(as_role(build, "viewer"), "/schedules")).text
+
+
+async def test_outage_amid_selected_schedules_states_what_was_done(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+) -> None:
+    for schedule_id, task in enumerate(("board.one", "board.large", "board.down", "board.last")):
+        await add(scheduler, f"s{schedule_id}", task)
+    await pool.execute(
+        """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF NEW.job_name = 'board.down' THEN
+                RAISE EXCEPTION 'read only' USING ERRCODE = 'read_only_sql_transaction';
+            ELSIF NEW.job_name = 'board.large' THEN
+                RAISE EXCEPTION 'too large' USING ERRCODE = '23514', CONSTRAINT = 'scheduled_jobs_payload';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
+        """
+    )
+    rows = [f"s{number}" for number in range(4)]
+    answer = await send(admin, "/actions/schedules/trigger", {"row": rows[:2]})
+    page = Page((await request(admin, answer.headers["location"])).text)
+    assert "1 schedule triggered, 1 failed" in page.text, "it is no conflict of a unique key"
+    stopped = await send(admin, "/actions/schedules/trigger", {"row": rows})
+    assert stopped.status == 503
+    assert "before: 1 schedule triggered, 1 failed" in Page(stopped.text).text
+    assert "'s2' may have been changed or not" in Page(stopped.text).text
+    names = await pool.fetch("SELECT job_name FROM scheduled_jobs ORDER BY 1")
+    assert [name for (name,) in names] == ["board.one", "board.one"]

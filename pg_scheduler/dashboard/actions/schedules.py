@@ -8,8 +8,8 @@ from typing import Final, Literal
 from pg_scheduler.dashboard.actions.confirm import ask
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
-from pg_scheduler.dashboard.messages import code_of
-from pg_scheduler.errors import JobConflictError
+from pg_scheduler.dashboard.messages import code_of, message_of
+from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.schedules.schedule import Schedule
 
 __all__ = ["backfill", "found", "pause", "remove", "resume", "trigger"]
@@ -76,18 +76,31 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
         schedule = await found(request)
         await change(schedule)
         return _done(schedule, _DID[action])
-    done = refused = missing = 0
+    done = refused = missing = failed = 0
+
+    def code() -> str:
+        counts = (done, refused, missing, *([failed] if failed else []))
+        return code_of(f"schedules_{action}", *counts)
+
     for schedule_id in dict.fromkeys(request.rows):
         try:
             changed = await change(await _visible(request, schedule_id))
-        except NotFoundError:
+        except (NotFoundError, ScheduleNotFoundError):
             missing += 1
-        except (RejectedError, ValueError):  # concerns this schedule only
+        except RejectedError:
             refused += 1
+        except ValueError:  # concerns this schedule only
+            failed += 1
+        except SchedulerError as error:
+            raise RejectedError(
+                f"the database did not answer in time; before: {message_of(code())}. {schedule_id!r} may "
+                "have been changed or not, and those after it were not; look at them before you select them",
+                503,
+            ) from error
         else:
             done, refused = done + changed, refused + (not changed)
     after = {"after": request.page.parameters.get("after")}
-    return Done("/schedules", code_of(f"schedules_{action}", done, refused, missing), after)
+    return Done("/schedules", code(), after)
 
 
 async def backfill(request: ActionRequest) -> Done:
