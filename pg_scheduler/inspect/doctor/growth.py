@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.counting import why_uncounted
@@ -32,6 +33,7 @@ SMALL: Final = 0.01
 """The share of the limit below which nothing is forecast: the bytes per row of a small table vary."""
 
 TABLE: Final = "scheduled_jobs"
+UNKNOWN: Final = f"the growth of {TABLE} is unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,10 @@ async def check_growth(store: Store, thresholds: Thresholds) -> Found:
     if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
         return []
     workers = [each for each in await store.workers.list_workers() if each.is_alive and each.settings]
-    ended, since_s = await store.doctor.endings(WEEK_S)
+    try:
+        ended, since_s = await store.doctor.endings(WEEK_S)
+    except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
+        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")]
     async with store.searches.transaction() as connection:
         estimates = (await store.searches.sizes(on=connection)).estimates
     rows = estimates.get(TABLE) or 0
@@ -71,7 +76,7 @@ async def check_growth(store: Store, thresholds: Thresholds) -> Found:
     if reason is None and not rows:
         reason = f"the server does not know the number of its rows; execute ANALYZE {TABLE}"
     if reason is not None:
-        return [UnmadeCheck(FindingCode.RETENTION, f"the growth of {TABLE} is unknown: {reason}")]
+        return [UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")]
     unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
     by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
     growth = Growth(

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Check, Found
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
-from pg_scheduler.inspect.doctor.findings import Finding
+from pg_scheduler.inspect.doctor.findings import Finding, UnmadeCheck
 from pg_scheduler.inspect.doctor.thresholds import Thresholds
 from pg_scheduler.inspect.remedies import command
 from pg_scheduler.inspect.texts import counted, instant, length, listed, short
@@ -49,8 +50,15 @@ async def _check_workers(store: Store, thresholds: Thresholds) -> Found:
     now = await store.schedules.now()
     alive = [each for each in workers if each.is_alive and not each.is_stopping]
     draining = [each for each in workers if _drains(each)][:MAX_DRAINING]
-    requested = await _read_requests(store, draining)
+    requested: Mapping[str, datetime] = {}
+    hidden: list[UnmadeCheck] = []
+    try:
+        requested = await _read_requests(store, draining)
+    except SchemaForbiddenError as error:  # drains alone are in a table that not all roles read
+        reason = f"when workers were requested to drain is unknown: {error}"
+        hidden = [UnmadeCheck(FindingCode.WORKER_DRAINING, reason)]
     return [
+        *hidden,
         *judge_lives(workers, now),
         *(await _judge_backlog(store, alive, now, thresholds.late_s) if draining else ()),
         *judge_drains(draining, requested, now, thresholds.draining_s),

@@ -10,7 +10,9 @@ import pytest
 from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Inspector, Severity, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.advice import ADVICE
 from pg_scheduler.inspect.doctor.examination import CHECKS
+from pg_scheduler.store.grants import Role, grant_statements
 from tests.inspect.doctor.support import examine
+from tests.inspect.workers import add_worker
 
 
 def test_each_code_belongs_to_one_check_and_has_advice() -> None:
@@ -58,6 +60,33 @@ async def test_check_that_the_role_may_not_make_is_listed(pool: asyncpg.Pool, ds
     (unmade,) = diagnosis.not_made
     assert unmade.code is FindingCode.SCHEMA_DRIFT
     assert "permission denied for table scheduler_migrations" in unmade.reason
+
+
+async def test_role_of_the_exporter_makes_the_checks_of_what_it_reads(pool: asyncpg.Pool, dsn: str) -> None:
+    await add_worker(pool, "w1", wanted="drain", state="draining", running_jobs=1)
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
+        " SELECT n, 'doctor.read', now() + interval '1 h' FROM generate_series(1, 500) AS n"
+    )
+    size = await pool.fetchval("SELECT pg_table_size('scheduled_jobs')")
+    role = f"doctor_{await pool.fetchval('SELECT current_database()')}"
+    await pool.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        await pool.execute("; ".join(grant_statements(Role.EXPORTER, "public", role)))
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=2, user=role, password="x") as own:
+            workers = (FindingCode.WORKER_NONE, FindingCode.WORKER_DRAINING)
+            live = await examine(own, *workers, schema="public")
+            kept = await examine(own, FindingCode.RETENTION, schema="public", table_bytes=2 * size)
+            large = await examine(own, FindingCode.RETENTION, schema="public", table_bytes=size // 2)
+    finally:
+        await pool.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+    assert live.made == (FindingCode.WORKER_NONE,)
+    (unmade,) = live.not_made
+    assert "permission denied for table scheduler_audit" in unmade.reason
+    (unmade,) = kept.not_made
+    assert unmade.reason.startswith("the growth of scheduled_jobs is unknown: ")
+    assert "permission denied for table scheduler_stats" in unmade.reason
+    assert [each.subject for each in large.findings] == ["scheduled_jobs"]
 
 
 async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asyncpg.Pool, dsn: str) -> None:
