@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import platform
 import urllib.error
 import urllib.request
@@ -23,7 +22,9 @@ HEALTH: Final = Shape(
     "source",
     (Column("source", "source"), Column("is_ok", "ok"), Column("text", "text")),
 )
-PORT: Final = "PG_SCHEDULER_WORKER_HEALTH_PORT"
+PORT: Final = "worker.health-port"
+"""The option of the worker, which a variable or the settings file may set."""
+
 MAX_BYTES: Final = 100_000
 
 
@@ -46,11 +47,12 @@ async def health(
 ) -> ExitCode:
     """Print whether a worker is healthy, and exit with 1 if it is not.
 
-    Without options: the probe /livez at PG_SCHEDULER_WORKER_HEALTH_PORT, else --self.
+    Without options: the probe /livez at PG_SCHEDULER_WORKER_HEALTH_PORT, or at health-port in
+    [tool.pg-scheduler.worker], else --self.
     """
     if url is not None and own:
         raise CommandError(ExitCode.USAGE, "pass --url or --self, not both")
-    if url is None and not own and (port := os.environ.get(PORT)):
+    if url is None and not own and (port := command.settings.get(PORT)):
         url = f"http://127.0.0.1:{port}/livez"
     is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
     command.output.write_one(

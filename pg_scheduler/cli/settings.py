@@ -67,6 +67,10 @@ class Settings:
     def __getitem__(self, name: str) -> str | None:
         return next(setting.value for setting in self.all if setting.name == name)
 
+    def get(self, name: str) -> str | None:
+        """Return the value of an option of a command; None if nothing sets it."""
+        return next((setting.value for setting in self.all if setting.name == name), None)
+
     def origin(self, name: str) -> str:
         """Return the origin of a value."""
         return next(setting.origin for setting in self.all if setting.name == name)

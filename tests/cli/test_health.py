@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -53,6 +54,13 @@ def test_probe_is_asked_without_a_proxy(call: Run, monkeypatch: pytest.MonkeyPat
     ran = call("health", "--url", url)
     assert ran.code == ExitCode.NEGATIVE
     assert "no answer" in str(document(ran)["text"])
+
+
+def test_port_is_read_from_the_settings_file(call: Run, tmp_path: Path) -> None:
+    with serve_health(Source(), port=0) as server:
+        text = f"[tool.pg-scheduler.worker]\nhealth-port = {server.port}\n"
+        (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+        assert document(call("health"))["source"] == f"http://127.0.0.1:{server.port}/livez"
 
 
 @pytest.mark.parametrize("options", [("--url", "file:///etc/passwd"), ("--url", "http://x/", "--self")])
