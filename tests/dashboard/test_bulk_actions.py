@@ -571,6 +571,9 @@ async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
     assert "1 jobs found" in without_span.text
     wrong = await send(app, form, {"first": "soon"})
     assert (wrong.status, "first must be a time" in wrong.text) == (400, True)
+    for name, text in (("last", "9999-12-31T23:59:59.999999"), ("first", "0001-01-01T00:00+14:00")):
+        wrong = await send(app, form, {name: text})
+        assert (wrong.status, f"{name} must be between" in wrong.text) == (400, True)
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(

@@ -21,6 +21,10 @@ MAX_FIELDS: Final = 600
 MAX_ROWS: Final = 500
 """Rows of a list that one request can select."""
 
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""The times of a form, so that each is an instant in any zone, and also a moment later."""
+
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 
 Form = Mapping[str, Sequence[str]]
@@ -109,7 +113,10 @@ class ActionRequest:
             raise RejectedError(
                 f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}"
             ) from error
-        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        if not EARLIEST <= found <= LATEST:
+            raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
+        return found
 
     @property
     def rows(self) -> list[str]:
