@@ -12,7 +12,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
@@ -267,7 +266,7 @@ def _execute(
     values: Mapping[str, Any],
     program: object,
 ) -> Result:
-    project = find_project(Path.cwd())
+    project = find_project()
     settings = resolve(options, os.environ, project)
     settings = Settings((*settings.all, *set_options(program, os.environ, project)))
     output = Output(

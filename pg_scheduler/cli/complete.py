@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -71,7 +70,7 @@ def _complete(
     """
 
     async def run() -> Iterable[str]:
-        command = Command(resolve(_options(ctx), os.environ, find_project(Path.cwd())), Output())
+        command = Command(resolve(_options(ctx), os.environ, find_project()), Output())
         async with command.scheduler(verified=False) as scheduler:
             return await read(scheduler)
 

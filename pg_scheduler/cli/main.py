@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -107,7 +106,7 @@ def _default_map(command: Any) -> dict[str, Any]:
     if REPORT_FD in os.environ:  # its supervisor passes all options as arguments
         return {}
     with suppress(CommandError):  # raised by the command, so that --help and --version need no valid file
-        return read_defaults(command, find_project(Path.cwd()))
+        return read_defaults(command, find_project())
     return {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -103,10 +104,17 @@ def resolve(
     return Settings(tuple(_resolve(name, options, environment, table, project) for name in NAMES))
 
 
-def find_project(folder: Path) -> Path | None:
-    """Return the nearest ``pyproject.toml`` in the folder or above it."""
-    candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
-    return next((path for path in candidates if path.is_file()), None)
+def find_project() -> Path | None:
+    """Return the nearest ``pyproject.toml`` in the working folder or above it.
+
+    Returns:
+        None also if the folder was deleted, or one above it cannot be read.
+    """
+    with suppress(OSError):
+        folder = Path.cwd()
+        candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
+        return next((path for path in candidates if path.is_file()), None)
+    return None
 
 
 def read_project(project: Path | None) -> Mapping[str, Any]:

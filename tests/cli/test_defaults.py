@@ -32,6 +32,19 @@ def options(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 OPTIONS = [each for each in options(program()) if each[1] not in {*WITHOUT_DEFAULT, *VARIABLES}]
 
 
+@pytest.mark.parametrize("arguments", [("--help",), PREVIEW])
+def test_command_runs_in_a_folder_that_was_deleted(
+    call: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    ran = call(*arguments)
+    assert ran.code == 0, ran.err
+    assert ran.out
+
+
 def test_every_option_has_the_variable_of_its_command_and_name() -> None:
     assert len(OPTIONS) > 150
     for path, name, parameter in OPTIONS:
